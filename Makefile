@@ -1,0 +1,40 @@
+# Each target sets up all it needs; running one twice does the work once.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint format wheel clean
+
+demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs/demo/report.html
+	$(BIN)/ausam compare sgd sam sam@0.5 ausam-0.5 sam+random --seeds 3 --out runs/demo
+
+test: $(VENV)/.dev ## every test, two workers of one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev ## style, types and the layers of the package
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(VENV)/.dev ## dist/*.whl
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean:
+	rm -rf $(VENV) dist build runs
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[lab]"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[dev]"
+	touch $@ $(VENV)/.lab
