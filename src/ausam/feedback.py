@@ -1,0 +1,27 @@
+"""The one record in which the two axes meet: what an optimizer step learned about each sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """Per-sample losses of one step, as :meth:`SharpnessAware.backward` returns and a sampler's ``update`` takes them.
+
+    Arguments:
+        index: dataset index of each sample, or None if it was not given.
+        loss: loss of each sample at the weights ``w``; NaN where it was not evaluated.
+        perturbed: loss of each sample at ``w + e``; NaN where it was not evaluated.
+    """
+
+    index: Tensor | None
+    loss: Tensor
+    perturbed: Tensor
+
+    @property
+    def sharpness(self) -> Tensor:
+        """The paper's DLP, ``|L(w + e) - L(w)|``: the free estimate of ``rho`` times the sample's gradient norm."""
+        return (self.perturbed - self.loss).abs()

@@ -1,0 +1,35 @@
+"""Ordinary training: the gradient at the weights, so that selection works without a SAM method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ausam.tensors import Vector
+
+if TYPE_CHECKING:
+    from ausam.run import Run
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The base optimizer alone: ``g = grad L(w)``.
+
+    >>> import torch
+    >>> from ausam import Plain, SharpnessAware
+    >>> model = torch.nn.Linear(2, 1)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), Plain(), model)
+
+    Use it for baselines, and to train with a selection policy that ranks by loss. Cost: one forward-backward.
+    """
+
+    sharpness: ClassVar[str] = "never"
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch."""
+        return 1.0, 1.0
+
+    def gradient(self, run: Run) -> Vector:
+        """``grad L(w)``."""
+        return run.gradient()

@@ -1,0 +1,369 @@
+"""Run: the whole vocabulary of a method, and the one owner of everything that all methods need alike.
+
+A method evaluates losses and gradients here or at shifted weights and returns one gradient. DDP's no_sync, BatchNorm,
+row weights, clearing and keeping gradients, restoring weights and collecting the feedback happen here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from ausam import buffers
+from ausam.random import generator
+from ausam.tensors import Vector
+
+LossFn = Callable[..., Any]
+
+NO_OUTPUTS = (
+    "This method needs the model's outputs, but loss_fn returned the losses alone. Return both: "
+    'z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
+)
+
+
+class Method(Protocol):
+    """What a method is: a declaration of what it measures, and one function."""
+
+    @property
+    def sharpness(self) -> str:
+        """Whether it evaluates the loss at perturbed weights: "always", "sometimes" or "never"."""
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch."""
+
+    def gradient(self, run: Run) -> Vector:
+        """The gradient that the base optimizer shall use, one entry a parameter."""
+
+
+class Workspace:
+    """What outlives a step and is never saved: the base, the model, and room for one copy of the weights."""
+
+    def __init__(self, base: Optimizer, model: nn.Module, sync_perturbation: bool, seed: int) -> None:
+        self.base = base
+        self.model = model
+        self.sync_perturbation = sync_perturbation
+        self.seed = seed
+        self._copies: dict[Tensor, Tensor] = {}
+
+    def copies(self, params: Sequence[Tensor]) -> list[Tensor]:
+        """One tensor of the same form for each parameter, allocated once and reused by every step."""
+        for p in params:
+            if p not in self._copies or self._copies[p].device != p.device or self._copies[p].dtype != p.dtype:
+                self._copies[p] = torch.empty_like(p, requires_grad=False)
+        return [self._copies[p] for p in params]
+
+    def names(self, params: Sequence[nn.Parameter]) -> list[str]:
+        """The model's name for each parameter; empty for one that is not the model's."""
+        known = {p: name for name, p in self.model.named_parameters()}
+        return [known.get(p, "") for p in params]
+
+
+class Run:
+    """One batch in the hands of a method."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        state: dict[str, Any],
+        step: int,
+        loss_fn: LossFn | None,
+        batch: tuple[Any, ...] = (),
+        index: Tensor | None = None,
+        weight: Tensor | None = None,
+        backward: Callable[[Tensor], Any] = Tensor.backward,
+    ) -> None:
+        groups = workspace.base.param_groups
+        self.params: list[nn.Parameter] = [p for g in groups for p in g["params"] if p.requires_grad]
+        self.state = dict(state)  # the method's memory: written back only if the step turns out finite
+        self.step = step
+        self.index = index
+        self.outputs: Any = None
+        self.loss = self.perturbed = torch.empty(0)
+        self.total: Tensor | float = 0.0  # of all losses seen: not finite if one of them is not
+        self.samples_forward = self.samples_backward = 0
+        self._groups = groups
+        self._workspace = workspace
+        self._loss_fn = loss_fn
+        self._batch = batch
+        self._weight = weight
+        self._backward = backward
+        self._shifted = False
+        self._moved = ""  # which forward has moved the buffers: none yet, "here" or "shifted"
+        self._pending: buffers.Snapshot | None = None
+        mine = set(self.params)
+        # Parameters of the model that another optimizer owns: their gradient is that of the last pass, not of all.
+        self._others = [p for p in workspace.model.parameters() if p.requires_grad and p not in mine]
+        self._last: Vector = [None] * len(self._others)
+
+    @property
+    def names(self) -> list[str]:
+        """The model's name for each of ``params``."""
+        return self._workspace.names(self.params)
+
+    def radius(self, rho: float) -> float | list[float]:
+        """``rho``, or one radius a parameter if a parameter group carries a ``rho`` of its own."""
+        if not any("rho" in g for g in self._groups):
+            return rho
+        return [float(g.get("rho", rho)) for g in self._groups for p in g["params"] if p.requires_grad]
+
+    @property
+    def rng(self) -> Generator:
+        """A new generator for this step, the same in every process: for decisions that all must share."""
+        return generator(self._workspace.seed, self.step)
+
+    @property
+    def momentum(self) -> Vector:
+        """The base's first moment (SGD's momentum_buffer, Adam's exp_avg); None for a parameter that has none yet."""
+        states = [self._workspace.base.state.get(p, {}) for p in self.params]
+        return [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The model's floating-point buffers, e.g. BatchNorm's statistics, as they are now."""
+        return [b for b in self._workspace.model.buffers() if b.is_floating_point()]
+
+    # -- evaluating ----------------------------------------------------------------------------------------------
+
+    def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
+        """Per-sample losses at the present weights, of all rows or some; ``grad=False`` only looks."""
+        if self._loss_fn is None:
+            raise RuntimeError(
+                "This method needs per-sample losses, which opt.step(closure) cannot give. "
+                "Call opt.backward(loss_fn, *batch) and then opt.step()."
+            )
+        self._settle(grad)
+        batch = self._batch if rows is None else tree_map(lambda x: self._select(x, rows), self._batch)
+        with torch.set_grad_enabled(grad):
+            result = self._loss_fn(*batch)
+        losses, self.outputs = result if isinstance(result, tuple) else (result, None)
+        losses = _checked(losses, None if rows is None else len(rows), self._expected())
+        self.samples_forward += len(losses)
+        self._record(losses.detach(), rows)
+        return losses
+
+    def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
+        """Gradient of the (weighted) mean of ``losses``, one entry a parameter."""
+        if self._weight is not None:
+            weight = self._weight if rows is None else self._weight[rows]
+            losses = losses * weight.to(losses.device, losses.dtype)
+        self.samples_backward += len(losses)
+        self._clear()
+        self._backward(losses.mean())
+        return self._collect()
+
+    def gradient(self, rows: Tensor | None = None, *, sync: bool = True) -> Vector:
+        """Forward and backward; with ``sync=False`` processes do not average the result."""
+        # DDP decides in forward whether the backward will synchronise, so both are inside.
+        with contextlib.nullcontext() if sync else self._no_sync():
+            return self.backward(self.forward(rows), rows)
+
+    def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
+        """The outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or trace."""
+        if self._loss_fn is None:
+            self.forward()  # refuses: a closure has no outputs
+        self._settle(False)
+        model = self._workspace.model
+        training = [m for m in model.modules() if m.training]
+        model.eval()
+        try:
+            with self.at(values), torch.no_grad():
+                for b, value in zip(self.buffers, buffers, strict=True):
+                    b.copy_(value)
+                result = self._loss_fn(*self._batch)  # type: ignore[misc]
+        finally:
+            for m in training:
+                m.training = True
+        if not isinstance(result, tuple):
+            raise TypeError(NO_OUTPUTS)
+        self.samples_forward += len(result[0])
+        return result[1]
+
+    # -- moving the weights --------------------------------------------------------------------------------------
+
+    def shifted(self, e: Vector) -> contextlib.AbstractContextManager[None]:
+        """The weights at ``w + e`` inside, at ``w`` bit for bit afterwards, whatever happens."""
+        moved = [(p, t) for p, t in zip(self.params, e, strict=True) if t is not None]
+        return self._moved_by([p for p, _ in moved], [t for _, t in moved], torch._foreach_add_)
+
+    def at(self, values: Vector) -> contextlib.AbstractContextManager[None]:
+        """The weights at ``values`` inside, at ``w`` bit for bit afterwards."""
+        moved = [(p, t) for p, t in zip(self.params, values, strict=True) if t is not None]
+        return self._moved_by([p for p, _ in moved], [t for _, t in moved], torch._foreach_copy_)
+
+    @contextlib.contextmanager
+    def _moved_by(self, params: list[Tensor], values: list[Tensor], move: Any) -> Iterator[None]:
+        if self._shifted:
+            raise RuntimeError(
+                "The weights are shifted already; leave the first `with run.shifted(...)` before the next."
+            )
+        saved = self._workspace.copies(params)
+        self._shifted = True
+        try:
+            with torch.no_grad():
+                if params:
+                    torch._foreach_copy_(saved, params)
+                    move(params, values)
+            torch.clear_autocast_cache()  # else an enclosing autocast goes on with its casts of the old weights
+            yield
+        finally:
+            with torch.no_grad():
+                if params:
+                    torch._foreach_copy_(params, saved)
+            torch.clear_autocast_cache()
+            self._shifted = False
+
+    # -- beginning and end (called by the optimizer) -------------------------------------------------------------
+
+    def __enter__(self) -> Run:
+        self._kept = [(p, p.grad) for p in (*self.params, *self._others)]
+        self._before = buffers.save(self._workspace.model)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._settle(None)
+        if kind is not None:
+            buffers.restore(self._before)
+        for p, grad in self._kept:
+            p.grad = grad
+
+    def undo_buffers(self) -> None:
+        """Buffers as they were before the step: for a step that turned out not to be finite."""
+        buffers.restore(self._before)
+
+    def deposit(self, gradient: Vector) -> None:
+        """Add the gradient to ``.grad``, as loss.backward() would."""
+        for p, g in zip((*self.params, *self._others), (*gradient, *self._last), strict=True):
+            if g is not None and p.grad is not None:
+                p.grad.add_(g)
+            elif g is not None:
+                p.grad = g
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    def _settle(self, grad: bool | None) -> None:
+        """Put back what the last forward moved unless it was the one of the step that may; see to the next one's.
+
+        Restoring waits until here because autograd still holds the buffers between a forward and its backward.
+        """
+        if self._pending is not None:
+            buffers.restore(self._pending)
+            self._pending = None
+        if grad is None:
+            return
+        if grad and self._moved != "here" and (not self._shifted or not self._moved):
+            if self._moved == "shifted":
+                buffers.restore(self._before)
+            self._moved = "shifted" if self._shifted else "here"
+        else:
+            self._pending = buffers.save(self._workspace.model)
+
+    def _expected(self) -> int | None:
+        if self.loss.numel():
+            return self.loss.numel()
+        return None if self.index is None else len(self.index)
+
+    def _record(self, losses: Tensor, rows: Tensor | None) -> None:
+        losses = losses.float()
+        self.total = self.total + losses.sum()
+        if not self.loss.numel():
+            n = len(losses)
+            if self._weight is not None and len(self._weight) != n:
+                raise ValueError(f"weight has {len(self._weight)} entries for {n} losses. Give one a sample.")
+            self.loss = losses.new_full((n,), torch.nan)
+            self.perturbed = losses.new_full((n,), torch.nan)
+        place = self.perturbed if self._shifted else self.loss
+        place[slice(None) if rows is None else rows] = losses
+
+    def _select(self, x: Any, rows: Tensor) -> Any:
+        if isinstance(x, Tensor) and x.dim() > 0 and len(x) == self.loss.numel():
+            return x[rows.to(x.device)]
+        return x
+
+    def _clear(self) -> None:
+        for p in (*self.params, *self._others):
+            p.grad = None
+
+    def _collect(self) -> Vector:
+        gradient: Vector = [p.grad for p in self.params]
+        self._last = [p.grad for p in self._others]
+        if any(g is not None and g.layout != torch.strided for g in gradient):
+            raise RuntimeError(
+                "A gradient is sparse, and a norm over all parameters needs dense ones. "
+                "Build the embedding with sparse=False."
+            )
+        self._clear()
+        return gradient
+
+    def _no_sync(self) -> contextlib.AbstractContextManager[Any]:
+        no_sync = getattr(self._workspace.model, "no_sync", None)
+        if no_sync is None or self._workspace.sync_perturbation:
+            return contextlib.nullcontext()
+        found: contextlib.AbstractContextManager[Any] = no_sync()
+        return found
+
+
+class ClosureRun(Run):
+    """A Run whose only source is torch's closure: it clears gradients, runs forward and backward, returns the loss."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        state: dict[str, Any],
+        step: int,
+        closure: Callable[[], Any],
+    ) -> None:
+        super().__init__(workspace, state, step, loss_fn=None)
+        self._closure = closure
+        self.first: Any = None  # what the closure returned at w: the clean loss
+
+    def gradient(self, rows: Tensor | None = None, *, sync: bool = True) -> Vector:
+        """The gradient that one call of the closure leaves behind."""
+        if rows is not None:
+            self.forward(rows)  # refuses: a closure has no rows
+        self._settle(True)
+        self._clear()
+        with torch.enable_grad(), contextlib.nullcontext() if sync else self._no_sync():
+            loss = self._closure()
+        if self.first is None:
+            self.first = loss
+        if loss is not None:
+            self.total = self.total + torch.as_tensor(loss).detach().float().sum()
+        return self._collect()
+
+    def deposit(self, gradient: Vector) -> None:
+        """Set ``.grad``: by the closure's protocol gradients do not accumulate over steps."""
+        self._clear()
+        super().deposit(gradient)
+
+
+def _checked(losses: Any, rows: int | None, expected: int | None) -> Tensor:
+    if not isinstance(losses, Tensor):
+        raise TypeError(
+            f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "
+            "or (losses, outputs)."
+        )
+    if losses.dim() == 0:
+        raise TypeError(
+            "loss_fn returned a scalar, but the losses of the single samples are needed. "
+            'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
+        )
+    if losses.dim() != 1:
+        raise ValueError(
+            f"loss_fn returned losses of shape {tuple(losses.shape)}, but one loss a sample is needed, shape (n,). "
+            "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
+        )
+    wanted = expected if rows is None else rows
+    if wanted is not None and len(losses) != wanted:
+        raise ValueError(
+            f"loss_fn returned {len(losses)} losses for {wanted} samples. One loss for each sample is needed."
+        )
+    if len(losses) == 0:
+        raise ValueError("The batch is empty: there is no loss to learn from. Skip empty batches.")
+    return losses.float() if losses.dtype in (torch.float16, torch.bfloat16) else losses

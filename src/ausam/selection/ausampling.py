@@ -1,0 +1,93 @@
+"""AUSAM's sampling (Deng et al., AAAI 2025): samples whose loss the perturbation changes much are drawn more often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from ausam.selection.policy import Choice, check_alpha, everything, part, race
+from ausam.selection.scores import Scores
+
+
+@dataclass(frozen=True)
+class AUSampling:
+    """Draw a part of each mini-batch with odds that follow the samples' average loss change under SAM's perturbation.
+
+        g_i = mean over visits of |L_i(w + e) - L_i(w)|                       (score, the paper's ADLP)
+        odds_i = s_min + (g_i - min g) / (max g - min g) * (s - s_min)        (min and max over the mini-batch)
+        s = s_min + min(1, epoch / ramp) * (s_max - s_min)                    (epoch counts from 0)
+
+    and ``max(1, int(alpha n))`` of ``n`` samples are drawn without replacement. The first epoch uses every sample.
+    Deng, Pang, Zhang, Guo: Asymptotic Unbiased Sample Sampling to Speed Up Sharpness-Aware Minimization, AAAI 2025.
+
+    >>> from ausam import AUSampling, SelectiveBatchSampler
+    >>> sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5))
+    >>> [len(batch) for batch in sampler]
+    [4, 4, 2]
+
+    Arguments:
+        alpha: part of each mini-batch that is kept, in (0, 1].
+        s_min, s_max: bounds of the odds, 0 <= s_min <= s_max. The paper: 0.1 and 1, or 0.5 for small networks.
+        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start); 0: at once.
+        full_epochs: epochs at the beginning that use every sample; the paper: 1. With 0 the first is drawn uniformly.
+        ema: None for the mean of all visits (the paper), or a number in (0, 1): weight of the past in an exponential
+            moving average, which forgets the large values of early training.
+        unbiased: weigh each kept sample by its inclusion probability so that the gradient of the mini-batch is
+            estimated without bias at any fixed weights (pass ``weight=sampler.weight(index)`` to ``opt.backward``); the
+            paper does not. See :func:`ausam.selection.policy.race` for the estimator.
+
+    A sample without a score takes the mean of its mini-batch; equal scores mean uniform sampling.
+    Needs a method that evaluates the loss at perturbed weights. Part of the work: alpha, after the first epoch.
+    """
+
+    alpha: float = 0.5
+    s_min: float = 0.1
+    s_max: float = 1.0
+    ramp: int = 30
+    full_epochs: int = 1
+    ema: float | None = None
+    unbiased: bool = False
+    signal: ClassVar[str] = "sharpness"
+
+    def __post_init__(self) -> None:
+        check_alpha("AUSampling", self.alpha)
+        if not 0 <= self.s_min <= self.s_max or self.s_max == 0:
+            raise ValueError(
+                f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they bound the odds from below and "
+                "above: 0 <= s_min <= s_max, and s_max > 0."
+            )
+        if self.ramp < 0 or self.full_epochs < 0:
+            raise ValueError(
+                f"AUSampling: ramp is {self.ramp} and full_epochs is {self.full_epochs}; both count epochs from 0 up."
+            )
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"AUSampling: ema is {self.ema}; give None, or the weight of the past, between 0 and 1.")
+
+    @property
+    def kept(self) -> float:
+        """Part of the samples that is used, after the first epoch."""
+        return self.alpha
+
+    @property
+    def decay(self) -> float:
+        """Weight of a sample's past in its score."""
+        return 1.0 if self.ema is None else self.ema
+
+    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+        """A weighted draw without replacement in each mini-batch."""
+        if epoch < self.full_epochs or self.alpha == 1:
+            return everything(candidates)
+        odds = self.odds(scores.of(candidates), epoch)
+        return race(odds, part(self.alpha, candidates.shape[1]), rng, weigh=self.unbiased)
+
+    def odds(self, g: Tensor, epoch: int) -> Tensor:
+        """The min-max normalised scores of each row: equation 8 of the paper, with the ramp of its upper bound."""
+        rise = min(1.0, epoch / self.ramp) if self.ramp else 1.0
+        upper = self.s_min + rise * (self.s_max - self.s_min)
+        g = torch.where(g.isnan(), g.nanmean(dim=1, keepdim=True), g).nan_to_num_(0.0)
+        low, high = g.aminmax(dim=1, keepdim=True)
+        odds = self.s_min + (g - low) / (high - low) * (upper - self.s_min)
+        return torch.where((high > low) & (upper > 0), odds, 1.0)

@@ -1,0 +1,60 @@
+"""A dataset whose samples carry their own index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import Dataset, IterableDataset
+
+
+class Indexed(Dataset[Any]):
+    """The same dataset, with the index of each sample added, so that losses find their way back to it.
+
+    A tuple or list ``(x, y)`` becomes ``(x, y, index)``, a dict gets the key ``"index"``, anything else ``x`` becomes
+    ``(x, index)``.
+
+    >>> from ausam import Indexed
+    >>> Indexed([("a", 0), ("b", 1)])[1]
+    ('b', 1, 1)
+
+    Arguments:
+        dataset: any dataset with ``__getitem__`` and ``__len__``. Wrap a Subset, not the dataset inside it: the index
+            counts what the sampler counts.
+        key: name of the index in samples that are dicts.
+    """
+
+    def __init__(self, dataset: Any, key: str = "index") -> None:
+        if isinstance(dataset, IterableDataset) or not (
+            hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        ):
+            raise TypeError(
+                f"{type(dataset).__name__} cannot be asked for one sample, so none can be left out before loading. "
+                "Let the stream deliver an index with each sample and choose inside the batch: sampler.pick(index)."
+            )
+        self.dataset = dataset
+        self.key = key
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._with_index(self.dataset[index], index)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        # DataLoader asks for a whole batch at once where a dataset can answer so.
+        if hasattr(self.dataset, "__getitems__"):
+            samples = self.dataset.__getitems__(indices)
+        else:
+            samples = [self.dataset[i] for i in indices]
+        return [self._with_index(s, i) for s, i in zip(samples, indices, strict=True)]
+
+    def _with_index(self, sample: Any, index: int) -> Any:
+        if isinstance(sample, dict):
+            if self.key in sample:
+                raise ValueError(
+                    f'The samples have a key "{self.key}" of their own. Choose another: Indexed(dataset, key="...").'
+                )
+            return {**sample, self.key: index}
+        if isinstance(sample, (tuple, list)):
+            return (*sample, index)
+        return sample, index

@@ -1,0 +1,31 @@
+"""Use every sample: ordinary shuffled mini-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from ausam.selection.policy import Choice, everything
+from ausam.selection.scores import Scores
+
+
+@dataclass(frozen=True)
+class Full:
+    """No selection: every sample of every mini-batch, in a new order each epoch.
+
+    >>> from ausam import Full, SelectiveBatchSampler
+    >>> sorted(i for batch in SelectiveBatchSampler(5, batch_size=2, policy=Full()) for i in batch)
+    [0, 1, 2, 3, 4]
+
+    Use it for baselines; the sampler then still shuffles, counts epochs and resumes exactly.
+    """
+
+    signal: ClassVar[str] = "loss"
+    decay: ClassVar[float] = 1.0
+    kept: ClassVar[float] = 1.0
+
+    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
+        """All of them."""
+        return everything(candidates)

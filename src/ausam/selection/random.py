@@ -1,0 +1,47 @@
+"""A random part of every mini-batch: the control that every other policy has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from ausam.selection.policy import Choice, check_alpha, everything, part, race
+from ausam.selection.scores import Scores
+
+
+@dataclass(frozen=True)
+class Random:
+    """``max(1, int(alpha n))`` of the ``n`` samples of each mini-batch, all equally likely, in every epoch.
+
+    The paper's SAM+Random, with alpha 0.5.
+
+    >>> from ausam import Random, SelectiveBatchSampler
+    >>> [len(batch) for batch in SelectiveBatchSampler(10, batch_size=4, policy=Random(alpha=0.5))]
+    [2, 2, 1]
+
+    Arguments:
+        alpha: part of each mini-batch that is kept, in (0, 1].
+
+    The mean gradient stays unbiased, so it needs no weights.
+    """
+
+    alpha: float = 0.5
+    signal: ClassVar[str] = "loss"
+    decay: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        check_alpha("Random", self.alpha)
+
+    @property
+    def kept(self) -> float:
+        """Part of the samples that is used."""
+        return self.alpha
+
+    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
+        """Equal odds for all."""
+        if self.alpha == 1:
+            return everything(candidates)
+        return race(torch.ones(candidates.shape), part(self.alpha, candidates.shape[1]), rng)

@@ -1,0 +1,86 @@
+"""The memory of every policy: three numbers a sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Scores:
+    """What is known of each sample: 12 bytes for each.
+
+    Attributes:
+        sum: of the values seen, the past multiplied by ``decay`` at each visit.
+        count: number of visits.
+        last: the latest value; NaN before the first.
+    """
+
+    def __init__(self, n: int, decay: float = 1.0) -> None:
+        self.decay = decay
+        self.sum = torch.zeros(n)
+        self.count = torch.zeros(n, dtype=torch.int32)
+        self.last = torch.full((n,), torch.nan)
+
+    def __len__(self) -> int:
+        return len(self.sum)
+
+    @property
+    def mean(self) -> Tensor:
+        """The score of every sample: the mean of its values (the paper's ADLP), NaN where there is none."""
+        return self.of(torch.arange(len(self)))
+
+    def of(self, index: Tensor) -> Tensor:
+        """The mean of the values of these samples; with ``decay`` d < 1 their exponential moving average.
+
+        d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not drawn towards zero.
+        """
+        count = self.count[index]
+        if self.decay == 1.0:
+            return self.sum[index] / count
+        return (1.0 - self.decay) * self.sum[index] / (1.0 - self.decay ** count.float())
+
+    def record(self, index: Tensor, value: Tensor) -> None:
+        """Take one new value for each of these samples; those that are not finite leave no trace."""
+        index = index.to("cpu", torch.int64)
+        value = value.detach().to("cpu", self.sum.dtype)
+        if index.shape != value.shape or index.dim() != 1:
+            raise ValueError(f"There are {index.numel()} indices and {value.numel()} losses; one a sample is needed.")
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
+            bad = index[(index < 0) | (index >= len(self))][0]
+            raise ValueError(
+                f"index {int(bad)} is outside the dataset of {len(self)} samples. Pass the index that Indexed(dataset) "
+                "delivers, of the same dataset that the sampler was built with."
+            )
+        once, visits = torch.unique(index, return_counts=True)
+        if len(once) != len(index):
+            raise ValueError(
+                f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
+                "Choose each sample at most once a batch, or pass each step's feedback on its own."
+            )
+        good = value.isfinite()
+        index, value = index[good], value[good]
+        self.sum[index] = self.decay * self.sum[index] + value
+        self.count[index] += 1
+        self.last[index] = value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as tensors and numbers."""
+        return {"decay": self.decay, "sum": self.sum.clone(), "count": self.count.clone(), "last": self.last.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a saved table; refuse one of another size or decay."""
+        if len(state["sum"]) != len(self):
+            raise ValueError(
+                f"The saved scores are of {len(state['sum'])} samples, but the dataset has {len(self)}. "
+                "Resume with the dataset of the saved run, or begin afresh without its sampler state."
+            )
+        if state["decay"] != self.decay:
+            raise ValueError(
+                f"The saved scores were averaged with decay {state['decay']}, but the policy asks for {self.decay}. "
+                "Resume with the policy of the saved run."
+            )
+        self.sum.copy_(state["sum"])
+        self.count.copy_(state["count"])
+        self.last.copy_(state["last"])

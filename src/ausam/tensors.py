@@ -1,0 +1,71 @@
+"""The mathematics of every method: pure functions on lists with one entry a parameter.
+
+An entry is None where a pass did not reach that parameter, and stays None: a missing gradient is not a zero
+gradient, because weight decay and momentum would move the parameter for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Vector = list[Tensor | None]
+
+# Keeps the direction of a zero gradient finite (the value the common implementations use).
+TINY = 1e-12
+
+
+def present(x: Vector) -> list[Tensor]:
+    """The entries that exist."""
+    return [t for t in x if t is not None]
+
+
+def norm(x: Vector) -> Tensor:
+    """Euclidean norm over all entries together, a scalar tensor of at least float32 on the first entry's device."""
+    tensors = present(x)
+    if not tensors:
+        return torch.zeros(())
+    wide = torch.float32 if tensors[0].dtype in (torch.float16, torch.bfloat16) else None
+    norms = torch._foreach_norm(tensors, 2, dtype=wide)
+    total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    return total
+
+
+def scale(x: Vector, factor: float | Tensor) -> Vector:
+    """``factor * x``."""
+    return _spread(x, _times(present(x), factor))
+
+
+def multiply(x: Vector, y: Vector) -> Vector:
+    """Element by element ``x * y``; None where either is."""
+    pairs = [(a, b) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
+    products = iter(torch._foreach_mul([a for a, _ in pairs], [b for _, b in pairs]) if pairs else [])
+    return [None if a is None or b is None else next(products) for a, b in zip(x, y, strict=True)]
+
+
+def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
+    """SAM's perturbation ``e = rho * g / (|g| + tiny)``, the norm taken over all parameters together.
+
+    ``rho`` may hold one radius a parameter (parameter groups with their own): each scales the common direction.
+    """
+    inverse = 1.0 / (norm(g) + tiny)
+    if isinstance(rho, Sequence):
+        g = _spread(g, [t * r for t, r in zip(g, rho, strict=True) if t is not None])
+        return scale(g, inverse)
+    return scale(g, rho * inverse)
+
+
+def _times(tensors: list[Tensor], factor: float | Tensor) -> list[Tensor]:
+    if not tensors:
+        return []
+    if isinstance(factor, Tensor) and any(t.device != factor.device or t.dtype != factor.dtype for t in tensors):
+        # A model over several devices or precisions: the scalar follows each tensor.
+        return [t * factor.to(t.device, t.dtype) for t in tensors]
+    return list(torch._foreach_mul(tensors, factor))
+
+
+def _spread(x: Vector, values: Sequence[Tensor]) -> Vector:
+    it = iter(values)
+    return [None if t is None else next(it) for t in x]
