@@ -1,0 +1,89 @@
+"""The networks of the experiments, by name; each full-size one has small siblings of the same class."""
+
+import math
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+
+import torch
+from torch import nn
+
+from .mobilenet import MobileNet
+from .pyramidnet import PyramidNet
+from .resnet import ResNet, basic, bottleneck
+from .wideresnet import WideResNet
+
+__all__ = [
+    "MODELS",
+    "MobileNet",
+    "PyramidNet",
+    "ResNet",
+    "WideResNet",
+    "basic",
+    "bottleneck",
+    "build",
+    "parameter_count",
+]
+
+Builder = Callable[[int, int], nn.Module]
+
+# name -> builder(classes, channels)
+MODELS: dict[str, Builder] = {
+    "resnet-tiny": partial(ResNet, basic, (1, 1), 8),  # the default for 8x8 digits
+    "resnet-small": partial(ResNet, basic, (1, 1, 1), 16),
+    "resnet18-w8": partial(ResNet, basic, (2, 2, 2, 2), 8),
+    "resnet18-w16": partial(ResNet, basic, (2, 2, 2, 2), 16),
+    "resnet18": partial(ResNet, basic, (2, 2, 2, 2), 64),
+    "resnet50-w8": partial(ResNet, bottleneck, (3, 4, 6, 3), 8),
+    "resnet50": partial(ResNet, bottleneck, (3, 4, 6, 3), 64),
+    "wrn10-2": partial(WideResNet, 10, 2),
+    "wrn28-10": partial(WideResNet, 28, 10),
+    "pyramidnet14-24": partial(PyramidNet, 14, 24),
+    "pyramidnet110-270": partial(PyramidNet, 110, 270),
+    "mobilenetv1-cifar-quarter": partial(MobileNet, 0.25, 1),
+    "mobilenetv1-cifar": partial(MobileNet, 1.0, 1),
+    "mobilenetv1": partial(MobileNet, 1.0, 2),
+}
+
+
+def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
+    """Build a network of `MODELS` on the CPU, with weights that depend on nothing but the arguments.
+
+    Convolutions are Kaiming-normal (fan-out, ReLU), BatchNorm is ones and zeros, the last layer is torch's default.
+    torch's global random state is left as it was.
+    """
+    builder = _find(name)
+    if classes < 1 or channels < 1:
+        raise ValueError(
+            f"{name} needs at least one class and one input channel, not classes={classes}, channels={channels}"
+        )
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs as well
+        return builder(classes, channels).apply(_initialise)
+
+
+def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
+    """Count the trainable numbers of a network of `MODELS` without allocating them."""
+    builder = _find(name)
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in builder(classes, channels).parameters())
+
+
+def _find(name: str) -> Builder:
+    if name in MODELS:
+        return MODELS[name]
+    close = get_close_matches(name, MODELS, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"There is no model {name!r}.{hint} Known: {', '.join(MODELS)}.")
+
+
+@torch.no_grad()
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        # nn.init.kaiming_normal_ ignores groups: depthwise weights would come out sqrt(groups) times too small, and
+        # their gradients, behind a BatchNorm, as many times too large in the norm that a SAM ascent divides by.
+        fan_out = module.out_channels // module.groups * math.prod(module.kernel_size)
+        module.weight.normal_(0.0, math.sqrt(2.0 / fan_out))
+    elif isinstance(module, nn.BatchNorm2d):
+        nn.init.ones_(module.weight)
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,80 @@
+"""Residual networks for small images (He et al. 2016, "Deep Residual Learning for Image Recognition")."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """Compute ``relu(body(x) + shortcut(x))``; the shortcut is a 1x1 projection only where the shape changes."""
+
+    def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.body = body
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``, rounded up."""
+        out: Tensor = self.relu(self.body(x) + self.shortcut(x))
+        return out
+
+
+def basic(inputs: int, width: int, stride: int) -> Residual:
+    """Two 3x3 convolutions, ``width`` channels out."""
+    body = nn.Sequential(*_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3))
+    return Residual(body, inputs, width, stride)
+
+
+def bottleneck(inputs: int, width: int, stride: int) -> Residual:
+    """1x1, 3x3 and 1x1 convolutions, ``4 * width`` channels out; the 3x3 one strides, so that no pixel is skipped."""
+    body = nn.Sequential(
+        *_convolution(inputs, width, 1),
+        nn.ReLU(),
+        *_convolution(width, width, 3, stride),
+        nn.ReLU(),
+        *_convolution(width, 4 * width, 1),
+    )
+    return Residual(body, inputs, 4 * width, stride)
+
+
+class ResNet(nn.Sequential):
+    """ResNet with a 3x3 stride-1 stem and no max-pool, for images of 8 to 64 pixels.
+
+    ``block`` is `basic` or `bottleneck`; ``depths`` holds the blocks of each stage. Every stage after the first halves
+    the resolution and doubles the width: ``ResNet(basic, (2, 2, 2, 2))`` is ResNet-18,
+    ``ResNet(bottleneck, (3, 4, 6, 3))`` is ResNet-50.
+    """
+
+    def __init__(
+        self,
+        block: Callable[[int, int, int], Residual],
+        depths: Sequence[int],
+        width: int = 64,
+        classes: int = 10,
+        channels: int = 3,
+    ) -> None:
+        layers: list[nn.Module] = [*_convolution(channels, width, 3), nn.ReLU()]
+        size = width
+        for stage, depth in enumerate(depths):
+            for position in range(depth):
+                stride = 2 if stage > 0 and position == 0 else 1
+                layer = block(size, width * 2**stage, stride)
+                layers.append(layer)
+                size = layer.outputs
+        super().__init__(
+            OrderedDict(
+                features=nn.Sequential(*layers),
+                pool=nn.AdaptiveAvgPool2d(1),
+                flatten=nn.Flatten(),
+                head=nn.Linear(size, classes),
+            )
+        )
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)
