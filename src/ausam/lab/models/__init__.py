@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 
 import torch
 from torch import nn
+
+from ausam.lab.names import find
 
 from .mobilenet import MobileNet
 from .pyramidnet import PyramidNet
@@ -52,7 +53,7 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
     Convolutions are Kaiming-normal (fan-out, ReLU), BatchNorm is ones and zeros, the last layer is torch's default.
     torch's global random state is left as it was.
     """
-    builder = _find(name)
+    builder = find("model", name, MODELS)
     if classes < 1 or channels < 1:
         raise ValueError(
             f"{name} needs at least one class and one input channel, not classes={classes}, channels={channels}"
@@ -64,17 +65,9 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
 
 def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
     """Count the trainable numbers of a network of `MODELS` without allocating them."""
-    builder = _find(name)
+    builder = find("model", name, MODELS)
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in builder(classes, channels).parameters())
-
-
-def _find(name: str) -> Builder:
-    if name in MODELS:
-        return MODELS[name]
-    close = get_close_matches(name, MODELS, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"There is no model {name!r}.{hint} Known: {', '.join(MODELS)}.")
 
 
 @torch.no_grad()

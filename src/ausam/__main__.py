@@ -1,0 +1,21 @@
+"""``python -m ausam``, and the ``ausam`` command."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+
+def main() -> int:
+    """Run the command line, or say which extra it needs."""
+    missing = [name for name in ("rich", "sklearn") if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(f'The command line needs {" and ".join(missing)}: pip install "ausam[lab]"\n')
+        return 1
+    from ausam.lab.cli import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""``ausam bench step``: what a step costs, as ratios of medians measured side by side in one run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from ausam import SAM, AUSampling, Feedback, Full, Indexed, SelectiveBatchSampler, SharpnessAware
+from ausam.lab.models import build
+from ausam.lab.timing import interleaved, median_ratio
+from ausam.random import generator
+
+IMAGES = 512
+BATCH = 128
+DECODE = 1e-3  # seconds a sample
+
+
+def main(repeats: int, only: str, out: TextIO) -> int:
+    """Run all parts, or one, and write a line for each ratio."""
+    if only and only not in PARTS:
+        raise ValueError(f'There is no part "{only}" of the benchmark. Known: {", ".join(PARTS)}.')
+    for name, part in PARTS.items():
+        if only in ("", name):
+            out.write("\n".join(part(repeats)) + "\n")
+            out.flush()
+    return 0
+
+
+class Problem:
+    """A small network on random images, trained by SAM with one policy."""
+
+    def __init__(self, model: str, policy: Full | AUSampling, images: int = IMAGES, size: int = 32) -> None:
+        rng = generator(1)
+        self.x = torch.randn(images, 3, size, size, generator=rng)
+        self.y = torch.randint(10, (images,), generator=rng)
+        self.model = build(model, 10, 3, seed=0)
+        self.sampler = SelectiveBatchSampler(images, BATCH, policy)
+        base = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.opt = SharpnessAware(base, SAM(0.05), self.model)
+        self.sampler.set_epoch(1)  # past the first epoch, which uses every sample
+        everyone, ones = torch.arange(images), torch.ones(images)
+        self.sampler.update(Feedback(everyone, ones, ones + torch.rand(images, generator=rng)))
+
+    def step(self, x: Tensor, y: Tensor, index: Tensor) -> None:
+        """One step of SAM, with its feedback to the sampler."""
+        self.sampler.update(self.opt.backward(self.losses, x, y, index=index))
+        self.opt.step()
+        self.opt.zero_grad()
+
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """Per-sample cross-entropy."""
+        return F.cross_entropy(self.model(x), y, reduction="none")
+
+    def epoch_in_memory(self) -> None:
+        """An epoch over tensors."""
+        for chosen in self.sampler:
+            index = torch.tensor(chosen)
+            self.step(self.x[index], self.y[index], index)
+
+    def epoch_loaded(self) -> None:
+        """An epoch through a DataLoader that is asked for the chosen samples only."""
+        for x, y, index in DataLoader(Indexed(Slow(self.x, self.y)), batch_sampler=self.sampler):
+            self.step(x, y, index)
+
+    def epoch_picked(self) -> None:
+        """An epoch through a DataLoader that loads everything, with the choice after it."""
+        for x, y, index in DataLoader(Indexed(Slow(self.x, self.y)), batch_size=BATCH, shuffle=True):
+            keep = self.sampler.pick(index)
+            self.step(x[keep], y[keep], index[keep])
+
+
+class Slow(Dataset[tuple[Tensor, Tensor]]):
+    """Images that take a millisecond each to decode and augment, on the processor."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        end = time.perf_counter() + DECODE
+        while time.perf_counter() < end:
+            pass
+        return self.x[i], self.y[i]
+
+
+def memory(repeats: int) -> list[str]:
+    """AUSAM-0.5 against SAM with images in memory."""
+    sam, ausam = Problem("resnet-small", Full()), Problem("resnet-small", AUSampling(0.5))
+    t = interleaved({"sam": sam.epoch_in_memory, "ausam": ausam.epoch_in_memory}, repeats)
+    return [
+        _line(
+            "AUSAM-0.5 against SAM, images in memory, small ResNet, batch 128",
+            median_ratio(t["sam"], t["ausam"]),
+            repeats,
+        )
+    ]
+
+
+def loading(repeats: int) -> list[str]:
+    """AUSAM-0.5 against SAM when each sample takes a millisecond to load: chosen before loading, and after."""
+    sam, before, after = (Problem("resnet-tiny", p, 256) for p in (Full(), AUSampling(0.5), AUSampling(0.5)))
+    t = interleaved({"sam": sam.epoch_loaded, "before": before.epoch_loaded, "after": after.epoch_picked}, repeats)
+    return [
+        _line(
+            "AUSAM-0.5 against SAM, loading 1 ms a sample, chosen before loading",
+            median_ratio(t["sam"], t["before"]),
+            repeats,
+        ),
+        _line("the same with pick() after loading", median_ratio(t["sam"], t["after"]), repeats),
+    ]
+
+
+def overhead(repeats: int) -> list[str]:
+    """What SAM costs beyond two forward-backwards and one base step, ResNet-18, one thread, ours against a peer's."""
+    try:
+        from pytorch_optimizer import SAM as Peer  # noqa: N811
+    except ImportError:
+        return ["SAM's own cost: not measured, pytorch_optimizer is not installed (pip install pytorch_optimizer)"]
+    x, y = torch.randn(2, 3, 16, 16, generator=generator(1)), torch.tensor([0, 1])
+
+    def network() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = build("resnet18", 10, 3, seed=0)
+        return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    model, base = network()
+
+    def bare() -> None:
+        for _ in range(2):
+            base.zero_grad()
+            torch.autograd.backward(F.cross_entropy(model(x), y))
+        base.step()
+
+    mine, inner = network()
+    ours = SharpnessAware(inner, SAM(0.05), mine)
+
+    def own() -> None:
+        ours.zero_grad()
+        ours.backward(lambda x, y: F.cross_entropy(mine(x), y, reduction="none"), x, y)
+        ours.step()
+
+    theirs, _ = network()
+    peer = Peer(theirs.parameters(), base_optimizer=torch.optim.SGD, rho=0.05, lr=1e-3, momentum=0.9)
+
+    def other() -> None:
+        peer.zero_grad()
+        torch.autograd.backward(F.cross_entropy(theirs(x), y))
+        peer.first_step(zero_grad=True)
+        torch.autograd.backward(F.cross_entropy(theirs(x), y))
+        peer.second_step(zero_grad=True)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        t = interleaved({"bare": bare, "own": own, "other": other}, repeats, warmup=5)
+    finally:
+        torch.set_num_threads(threads)
+    extra = {k: statistics.median(a - b for a, b in zip(t[k], t["bare"], strict=True)) for k in ("own", "other")}
+    detail = f"{1e3 * extra['own']:.1f} ms against {1e3 * extra['other']:.1f} ms"
+    return [
+        _line(
+            f"SAM's own cost against pytorch_optimizer.SAM's, 11 M parameters ({detail})",
+            extra["own"] / extra["other"],
+            repeats,
+        )
+    ]
+
+
+def planning(repeats: int, n: int = 10_000_000) -> list[str]:  # noqa: ARG001  (once: it is a size, not a speed)
+    """Time and peak memory of planning an epoch over ten million samples, in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        seconds, peak = pool.apply(_plan, (n,))
+    return [f"{'planning an epoch, 10 million samples':<78} {seconds:6.2f} s, {peak / n:.0f} bytes a sample at peak"]
+
+
+def _plan(n: int) -> tuple[float, int]:
+    SelectiveBatchSampler(1000, BATCH, AUSampling(0.5)).__iter__()  # what torch allocates once
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sampler = SelectiveBatchSampler(n, BATCH, AUSampling(0.5))
+    sampler.scores.sum.uniform_(generator=generator(1))
+    sampler.scores.count.fill_(1)
+    sampler.set_epoch(1)
+    start = time.perf_counter()
+    iter(sampler)
+    seconds = time.perf_counter() - start
+    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit
+
+
+def _line(what: str, ratio: float, repeats: int) -> str:
+    return f"{what:<78} {ratio:6.2f}x  (medians of {repeats})"
+
+
+PARTS: dict[str, Callable[[int], list[str]]] = {
+    "memory": memory,
+    "loading": loading,
+    "overhead": overhead,
+    "planning": planning,
+}

@@ -1,0 +1,170 @@
+"""The command line: train, compare, list, bench."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shlex
+import sys
+import types
+import typing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.logging import RichHandler
+
+from ausam import __version__
+from ausam.lab import bench, listing
+from ausam.lab.compare import compare
+from ausam.lab.config import BASES, Config, resolve
+from ausam.lab.data import DATASETS
+from ausam.lab.files import read_json
+from ausam.lab.headline import headline, text_table
+from ausam.lab.models import MODELS
+from ausam.lab.pairs import PAIRS
+from ausam.lab.progress import Progress
+from ausam.lab.train import train
+
+CHOICES: dict[str, list[str]] = {"data": list(DATASETS), "model": list(MODELS), "base": list(BASES)}
+# What a comparison sets for each of its pairs.
+NOT_SHARED = {"method", "policy", "alpha", "seed"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the arguments, run the command; a user's mistake becomes one line and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = _parser().parse_args(argv, argparse.Namespace(argv=argv))
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+    logging.captureWarnings(True)
+    try:
+        code: int = args.run(args)
+    except ValueError as error:
+        sys.stderr.write(f"ausam: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            "\nausam: interrupted. What was done is kept; the same command goes on (train: with --resume).\n"
+        )
+        return 130
+    return code
+
+
+def _train(args: argparse.Namespace) -> int:
+    config = resolve(**_settings(args))
+    _set_threads(config)
+    out = Path(args.out)
+    with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
+        for row in train(config, out, resume=args.resume, on_step=progress.step):
+            progress.epoch(row)
+    result = read_json(out / "result.json")
+    sys.stdout.write(
+        f"{result['method']} × {result['policy']}: test accuracy {result['test_accuracy']:.2f} % after "
+        f"{result['epochs']} epochs, {result['train_seconds']:.1f} s of training; {out / 'result.json'}\n"
+    )
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    if args.seeds < 1:
+        raise ValueError(f"--seeds is {args.seeds}; give how many seeds each pair is run with, at least 1.")
+    names = [*args.names, *(PAIRS if args.all else ())]
+    if not names:
+        raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
+    config = resolve(**_settings(args))
+    _set_threads(config)
+    command = shlex.join(["ausam", *args.argv])
+    out = Path(args.out)
+    seeds = list(range(args.seed, args.seed + args.seeds))
+    with Progress(None, "compare") as progress:
+        results = compare(names, seeds, config, out, command, progress.comparison(names, seeds, config))
+    sys.stdout.write(f"{text_table(results)}\n\n{headline(results)}\n\n{out / 'report.html'}\n")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = listing.everything()
+    sys.stdout.write((json.dumps(found, indent=1) if args.json else listing.text(found)) + "\n")
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    return bench.main(args.repeats, args.only, sys.stdout)
+
+
+def _set_threads(config: Config) -> None:
+    if config.threads:
+        torch.set_num_threads(config.threads)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}
+
+
+def _add_settings(parser: argparse.ArgumentParser, skip: set[str]) -> None:
+    """A flag for every field of Config; one that is not given takes the data set's setting, then Config's default."""
+    hints = typing.get_type_hints(Config)
+    for f in fields(Config):
+        if f.name in skip:
+            continue
+        hint = hints[f.name]
+        kind = (
+            next(t for t in typing.get_args(hint) if t is not type(None)) if isinstance(hint, types.UnionType) else hint
+        )
+        default = "" if f.default is None else f" (default: {f.default}, or what suits the data)"
+        parser.add_argument(
+            f"--{f.name.replace('_', '-')}",
+            type=kind,
+            choices=CHOICES.get(f.name),
+            default=argparse.SUPPRESS,
+            metavar=None if f.name in CHOICES else f.name.upper(),
+            help=f.metadata["help"] + default,
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ausam", description="Sharpness-aware minimisation at the price of SGD: train, compare, measure."
+    )
+    parser.add_argument("--version", action="version", version=f"ausam {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    one = commands.add_parser("train", help="one run", description="Train one network and keep everything in a folder.")
+    _add_settings(one, set())
+    one.add_argument("--out", default="runs/train", help="folder of the run (default: runs/train)")
+    one.add_argument("--resume", action="store_true", help="go on with the run in that folder, bit for bit")
+    one.set_defaults(run=_train)
+
+    many = commands.add_parser("compare", help="several pairs, side by side", description=_compare_help())
+    many.add_argument("names", nargs="*", metavar="NAME", help="sgd, sam, ausam-0.5, sam+random, ...; see ausam list")
+    many.add_argument("--all", action="store_true", help="every named pair")
+    many.add_argument("--seeds", type=int, default=3, help="runs of each pair (default: 3)")
+    many.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    many.add_argument("--out", default="runs/compare", help="folder of the comparison (default: runs/compare)")
+    _add_settings(many, NOT_SHARED)
+    many.set_defaults(run=_compare)
+
+    show = commands.add_parser("list", help="methods, policies, pairs, networks and data sets")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    show.set_defaults(run=_list)
+
+    speed = commands.add_parser("bench", help="speed as ratios, measured side by side")
+    speed.add_argument("what", choices=["step"], help="step: what a step costs")
+    speed.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
+    speed.add_argument("--only", default="", help=f"one of {', '.join(bench.PARTS)}")
+    speed.set_defaults(run=_bench)
+    return parser
+
+
+def _compare_help() -> str:
+    return (
+        "Run named pairs of a method and a policy times several seeds, print the paper's kind of table and write "
+        "results.json and report.html. NAME@F trains for a fraction F of the epochs: sam@0.5 costs what ausam-0.5 does."
+    )

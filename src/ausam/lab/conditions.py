@@ -1,0 +1,67 @@
+"""The conditions of a result: without them a figure says nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import ausam
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """The machine: processor, cores, threads in use, memory, and the device trained on."""
+    found: dict[str, Any] = {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": _memory(),
+        "device": device,
+    }
+    if device.startswith("cuda"):
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Of everything that can change a result."""
+    return {
+        "ausam": ausam.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(terse=True),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source the package runs from, with a plus sign if it was changed; None for an installed one."""
+    git = ["git", "-C", str(Path(ausam.__file__).parent)]
+    try:
+        # An installed package may lie inside somebody else's repository: only a tracked file counts.
+        subprocess.run([*git, "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=True)
+        describe = [*git, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(describe, capture_output=True, check=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> float | None:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)

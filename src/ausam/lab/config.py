@@ -1,0 +1,78 @@
+"""The settings of a run: one flat record that flags fill, files keep and reports show."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import torch
+
+from ausam.lab.data import DATASETS
+from ausam.lab.names import find
+
+BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def setting(default: Any, about: str) -> Any:
+    """A field with the text of its flag."""
+    return field(default=default, metadata={"help": about})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that fixes a run. None for a method's or policy's own default."""
+
+    data: str = setting("digits", "data set")
+    data_dir: str = setting("data", "where downloaded data lies")
+    label_noise: float = setting(0.0, "part of the training labels that is made wrong, 0 <= p < 1")
+    model: str = setting("resnet-tiny", "network")
+    method: str = setting("SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base alone')
+    rho: float | None = setting(None, "radius of the perturbation, >= 0")
+    policy: str = setting("Full", "selection policy, by name or with arguments; full is no selection")
+    alpha: float | None = setting(None, "part of each mini-batch that the policy keeps, 0 < alpha <= 1")
+    s_min: float | None = setting(None, "lower bound of AUSampling's odds")
+    s_max: float | None = setting(None, "upper bound of AUSampling's odds")
+    ramp: int | None = setting(None, "epochs over which the upper bound rises")
+    epochs: int = setting(30, "epochs, >= 1")
+    batch_size: int = setting(128, "samples of a mini-batch before selection")
+    lr: float = setting(0.1, "peak learning rate; it falls to 0 as a cosine")
+    momentum: float = setting(0.9, "momentum of SGD; Adam's first beta")
+    weight_decay: float = setting(5e-4, "weight decay of the base optimizer")
+    label_smoothing: float = setting(0.0, "label smoothing, 0 <= s < 1")
+    base: str = setting("sgd", "base optimizer")
+    seed: int = setting(0, "seed of weights, order and draws")
+    threads: int = setting(0, "CPU threads; 0: torch's choice")
+    device: str = setting("auto", "cpu, cuda, cuda:0, mps; auto: cuda if there is one")
+
+    def __post_init__(self) -> None:
+        for name, good, range_ in (
+            ("label_noise", 0 <= self.label_noise < 1, "0 <= label_noise < 1"),
+            ("epochs", self.epochs >= 1, "epochs >= 1"),
+            ("batch_size", self.batch_size >= 1, "batch_size >= 1"),
+            ("lr", self.lr > 0, "lr > 0"),
+            ("momentum", 0 <= self.momentum < 1, "0 <= momentum < 1"),
+            ("weight_decay", self.weight_decay >= 0, "weight_decay >= 0"),
+            ("label_smoothing", 0 <= self.label_smoothing < 1, "0 <= label_smoothing < 1"),
+            ("seed", self.seed >= 0, "seed >= 0"),
+            ("threads", self.threads >= 0, "threads >= 0"),
+        ):
+            if not good:
+                raise ValueError(f"{name} is {getattr(self, name)}; use {range_}.")
+        find("base optimizer", self.base, BASES)
+
+
+def resolve(**given: Any) -> Config:
+    """The settings given, the data set's own for the rest, and Config's defaults for what remains."""
+    suited = find("data set", given.get("data", "digits"), DATASETS).settings
+    config = Config(**{**suited, **given})
+    if config.device == "auto":
+        config = Config(**{**asdict(config), "device": "cuda" if torch.cuda.is_available() else "cpu"})
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f'device is "{config.device}", but torch sees no CUDA device here. Use --device cpu.')
+    return config
+
+
+def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The settings in which two saved configs differ, as text."""
+    names = [f.name for f in fields(Config)]
+    return [f"{k} {a.get(k)!r} there, {b.get(k)!r} here" for k in names if a.get(k) != b.get(k)]

@@ -1,0 +1,24 @@
+"""Finding a thing by its name, with help for a name that is not known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def find(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """The entry of this name, in any case; a ValueError that lists the known names otherwise."""
+    known = {key.lower(): value for key, value in table.items()}
+    if name.lower() in known:
+        return known[name.lower()]
+    raise unknown(kind, name, list(known))
+
+
+def unknown(kind: str, name: str, known: list[str]) -> ValueError:
+    """The error for a name that is not known."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return ValueError(f'There is no {kind} "{name}".{hint} Known: {", ".join(known)}.')

@@ -1,0 +1,29 @@
+"""Measuring side by side: on a shared machine only ratios within one run mean anything."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+
+def interleaved(tasks: dict[str, Callable[[], object]], repeats: int, warmup: int = 2) -> dict[str, list[float]]:
+    """Seconds of each task, ``repeats`` times, the tasks taking turns in a rotating order; warm-up is not counted."""
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; measure at least once.")
+    names = list(tasks)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-warmup, repeats):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            start = time.perf_counter()
+            tasks[name]()
+            spent = time.perf_counter() - start
+            if turn >= 0:
+                seconds[name].append(spent)
+    return seconds
+
+
+def median_ratio(a: list[float], b: list[float]) -> float:
+    """How many times longer ``a`` took than ``b``, by their medians."""
+    return statistics.median(a) / statistics.median(b)

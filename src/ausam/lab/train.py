@@ -1,0 +1,201 @@
+"""One training run, from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from ausam import SelectiveBatchSampler, SharpnessAware
+from ausam.lab import checkpoint, conditions, files
+from ausam.lab.config import BASES, Config, differences
+from ausam.lab.data import ImageSet, load
+from ausam.lab.models import build as build_model
+from ausam.lab.pairs import method_and_policy
+from ausam.lab.results import selection_summary
+from ausam.random import generator
+
+Row = dict[str, Any]
+
+
+def train(
+    config: Config, out: Path, *, resume: bool = False, on_step: Callable[[Row], None] = lambda _: None
+) -> Iterator[Row]:
+    """Train and yield a row of metrics after each epoch; ``out`` then holds result.json.
+
+    A run that was killed goes on from its last checkpoint with ``resume=True`` and ends with the same weights, bit for
+    bit on one CPU thread, as one that was not. ``on_step`` is told of every step, for progress bars.
+    """
+    refuse_foreign(out, config, resume)
+    if (out / "result.json").exists():
+        return
+
+    # the problem
+    data = load(config.data, config.data_dir, config.label_noise).to(config.device)
+    model = build_model(config.model, data.classes, data.channels, config.seed).to(config.device)
+    steps = config.epochs * -(-len(data.train_y) // config.batch_size)
+    method, policy = method_and_policy(config, steps)
+
+    # the two axes
+    sampler = SelectiveBatchSampler(len(data.train_y), config.batch_size, policy, seed=config.seed)
+    opt = SharpnessAware(base_optimizer(config, model), method, model, seed=config.seed)
+
+    def losses(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = model(x)
+        return F.cross_entropy(z, y, reduction="none", label_smoothing=config.label_smoothing), z
+
+    # where it stands
+    random_state = generator(config.seed, 0xD509).get_state()
+    rows: list[Row] = []
+    seconds = 0.0
+    if saved := checkpoint.load(out, config.device):
+        model.load_state_dict(saved["model"])
+        opt.load_state_dict(saved["optimizer"])
+        sampler.load_state_dict(saved["sampler"])
+        random_state, rows, seconds = saved["random"].cpu(), json.loads(saved["rows"]), saved["seconds"]
+    files.write_json(out / "config.json", asdict(config))
+    write_rows(out, rows)
+
+    for epoch in range(len(rows), config.epochs):
+        model.train()
+        total, count = torch.zeros((), device=config.device), 0
+        with random_numbers(random_state) as random_state:
+            start = time.perf_counter()
+            batches = len(sampler)
+            for b, chosen in enumerate(sampler):
+                lr = config.lr * 0.5 * (1 + math.cos(math.pi * (epoch + b / batches) / config.epochs))
+                for group in opt.param_groups:
+                    group["lr"] = lr
+                index = torch.tensor(chosen)
+                x, y = data.normalised(data.train_x[index]), data.train_y[index]
+                feedback = opt.backward(losses, x, y, index=index, weight=sampler.weight(index))
+                sampler.update(feedback)
+                opt.step()
+                opt.zero_grad()
+                total += feedback.loss.sum()
+                count += len(index)
+                on_step({"epoch": epoch + 1, "batch": b + 1, "batches": batches, "samples": len(index)})
+            mean_loss = float(total) / count  # reading it waits for the device, so the clock stops after it
+            spent = time.perf_counter() - start
+        seconds += spent
+        rows.append(
+            {
+                "epoch": epoch + 1,
+                "train_loss": mean_loss,
+                "test_accuracy": accuracy(model, data, data.test_x, data.test_y),
+                "seconds": seconds,
+                "samples": count,
+                "samples_forward": opt.samples_forward,
+                "samples_backward": opt.samples_backward,
+                "images_per_second": count / spent,
+                "skipped": opt.skipped,
+            }
+        )
+        content = {
+            "config": json.dumps(asdict(config)),
+            "model": model.state_dict(),
+            "optimizer": opt.state_dict(),
+            "sampler": sampler.state_dict(),
+            "random": random_state,
+            "rows": json.dumps(rows),
+            "seconds": seconds,
+        }
+        checkpoint.save(out, epoch + 1, content)
+        write_rows(out, rows)
+        yield rows[-1]
+
+    result = {
+        "method": repr(method),
+        "policy": repr(policy),
+        "seed": config.seed,
+        "epochs": config.epochs,
+        "test_accuracy": rows[-1]["test_accuracy"],
+        "train_accuracy": accuracy(model, data, data.train_x, data.train_y),
+        "train_seconds": seconds,
+        "samples_forward": opt.samples_forward,
+        "samples_backward": opt.samples_backward,
+        "skipped_steps": opt.skipped,
+        "weights_sha256": weights_sha256(model),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "data": {"train": len(data.train_y), "test": len(data.test_y), "classes": data.classes},
+        "selection": selection_summary(policy, sampler.scores, data.wrong),
+        "versions": conditions.versions(),
+        "hardware": conditions.hardware(config.device),
+        "commit": conditions.commit(),
+        "config": asdict(config),
+    }
+    files.write_json(out / "result.json", result)
+
+
+def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
+    """Raise a ValueError for a folder that holds another run, or this one without ``resume``."""
+    mine = asdict(config)
+    theirs = files.read_json(out / "config.json")
+    if theirs is None:
+        if out.exists() and any(not p.name.endswith(".tmp") for p in out.iterdir()):
+            raise ValueError(f"{out} is not empty and holds no run that can be read. Choose another --out.")
+    elif theirs != mine:
+        raise ValueError(
+            f"{out} holds another run: {'; '.join(differences(theirs, mine))}. "
+            "Choose another --out, or give the settings of that run."
+        )
+    elif not resume:
+        raise ValueError(f"{out} holds this run already. Go on with it by --resume, or choose another --out.")
+
+
+def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that takes the steps."""
+    settings: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+    if config.base == "sgd":
+        settings["momentum"] = config.momentum
+    else:
+        settings["betas"] = (config.momentum, 0.999)
+    optimizer: torch.optim.Optimizer = BASES[config.base](model.parameters(), **settings)
+    return optimizer
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: ImageSet, x: Tensor, y: Tensor, batch: int = 500) -> float:
+    """Percent of the images that the network classifies right."""
+    model.eval()
+    right = sum(
+        (model(data.normalised(x[i : i + batch])).argmax(1) == y[i : i + batch]).sum() for i in range(0, len(y), batch)
+    )
+    return 100.0 * float(right) / len(y)
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """A digest of every parameter and buffer, bit for bit."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def random_numbers(state: Tensor) -> Iterator[Tensor]:
+    """Torch's global random numbers from this state inside; what dropout draws is the run's own. Filled on leaving."""
+    outer = torch.get_rng_state()
+    torch.set_rng_state(state)
+    inner = state.clone()
+    try:
+        yield inner
+    finally:
+        inner.copy_(torch.get_rng_state())
+        torch.set_rng_state(outer)
+
+
+def write_rows(out: Path, rows: list[Row]) -> None:
+    """metrics.jsonl, a line an epoch, always as far as the checkpoint."""
+    files.write(out / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,146 @@
+"""Comparisons: names, tables, interruption, the page."""
+
+import json
+
+import pytest
+
+from ausam import METHODS, POLICIES
+from ausam.lab import bench, compare, listing
+from ausam.lab.cli import main
+from ausam.lab.config import resolve
+from ausam.lab.pairs import PAIRS, configured, method_and_policy, pair
+
+SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare")
+    assert main(["compare", "sgd", "sam", "sam@0.5", "ausam-0.5", *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def test_results_agree_with_the_single_runs(compared):
+    found = read(compared / "results.json")
+    assert found["complete"]
+    assert [r["name"] for r in found["rows"]] == ["sgd", "sam", "sam@0.5", "ausam-0.5"]
+    assert len(found["runs"]) == 8
+    for row in found["rows"]:
+        single = [read(compared / "runs" / row["name"] / f"seed-{s}" / "result.json") for s in (0, 1)]
+        assert row["accuracy_mean"] == pytest.approx(sum(r["test_accuracy"] for r in single) / 2)
+        assert row["n"] == 2
+    rows = {r["name"]: r for r in found["rows"]}
+    assert rows["sam@0.5"]["epochs"] == 1
+    assert rows["sgd"]["samples_of_sam"] == rows["sam@0.5"]["samples_of_sam"] == pytest.approx(50.0)
+    assert rows["ausam-0.5"]["samples_of_sam"] == pytest.approx(75.0)  # a whole first epoch and half of the second
+    assert rows["sam"]["speed_of_sam"] == 100.0
+    curve = found["runs"][0]["curve"]
+    assert [point["epoch"] for point in curve] == [1, 2]
+    chosen = next(r for r in found["runs"] if r["name"] == "ausam-0.5")["selection"]
+    assert sum(b["n"] for b in chosen["bins"]) == 1000
+    assert chosen["wrong"]["n"] == 200
+    assert found["conditions"]["seeds"] == [0, 1]
+    assert found["conditions"]["config"]["label_noise"] == 0.2
+
+
+def test_the_page_stands_beside_the_results(compared):
+    page = (compared / "report.html").read_text()
+    assert "AUSAM-0.5" in page
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_again_does_nothing_and_says_the_same(compared, capsys):
+    times = {p: p.stat().st_mtime_ns for p in compared.rglob("result.json")}
+    assert main(["compare", "sgd", "sam", "sam@0.5", "ausam-0.5", *SMALL, "--out", str(compared)]) == 0
+    assert {p: p.stat().st_mtime_ns for p in compared.rglob("result.json")} == times
+    assert "AUSAM-0.5" in capsys.readouterr().out
+
+
+def test_an_interrupted_comparison_goes_on_where_it_stopped(compared, tmp_path, monkeypatch, capsys):
+    args = ["compare", "sgd", "sam", "ausam-0.5", *SMALL, "--out", str(tmp_path)]
+    original = compare.train
+    epochs = 0
+
+    def interrupted(*a, **k):
+        nonlocal epochs
+        for row in original(*a, **k):
+            epochs += 1
+            if epochs == 4:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(compare, "train", interrupted)
+    assert main(args) == 130
+    assert "What was done is kept" in capsys.readouterr().err
+    monkeypatch.setattr(compare, "train", original)
+    assert main(args) == 0
+    mine, theirs = (
+        {(r["name"], r["seed"]): r["weights_sha256"] for r in read(out / "results.json")["runs"]}
+        for out in (tmp_path, compared)
+    )
+    assert len(mine) == 6
+    assert mine == {k: v for k, v in theirs.items() if k in mine}
+
+
+def test_another_comparison_in_the_folder_is_refused(compared, capsys):
+    assert main(["compare", "sgd", *SMALL, "--lr", "0.5", "--out", str(compared)]) == 2
+    assert "holds another run: lr 0.05 there, 0.5 here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sgdd", 'There is no pair "sgdd". Did you mean sgd? Known: sgd, sam'),
+        ("sam@0", "the number after @ is the part of the epochs"),
+        ("sgd-0.5", "AUSampling ranks samples by sharpness, but Plain never evaluates"),
+        ("ausam-1.5", 'There is no pair "ausam-1.5"'),
+    ],
+)
+def test_bad_names_are_refused_before_anything_runs(tmp_path, capsys, name, message):
+    assert main(["compare", "sam", name, *SMALL, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_are_pairs():
+    config = resolve(epochs=30)
+    for name in PAIRS:
+        method_and_policy(configured(name, config), steps=480)
+    for name in METHODS:
+        found, part = pair(f"{name.lower()}-0.3")
+        assert (found.method, found.policy, part) == (name, "AUSampling(alpha=0.3)", 1.0)
+    found, part = pair("ausam-0.35@0.5")
+    assert (found.label, found.method, found.policy, part) == ("AUSAM-0.35@0.5", "SAM", "AUSampling(alpha=0.35)", 0.5)
+    method, policy = method_and_policy(configured("ausam-0.4@0.5", config), steps=240)
+    assert (method, policy) == (METHODS["SAM"](rho=0.2), POLICIES["AUSampling"](alpha=0.4))
+    assert configured("sam@0.5", config).epochs == 15
+    assert configured("asam", config).rho == pytest.approx(2.0)
+
+
+def test_list_shows_everything_with_its_cost(capsys):
+    assert main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {m["name"] for m in found["methods"]} == set(METHODS)
+    assert {p["name"] for p in found["policies"]} == set(POLICIES)
+    assert {p["name"] for p in found["pairs"]} == set(PAIRS)
+    sam = next(m for m in found["methods"] if m["name"] == "SAM")
+    assert (sam["forward"], sam["backward"]) == (2.0, 2.0)
+    assert next(m for m in found["models"] if m["name"] == "resnet18")["parameters"] == 11_173_962
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for table in listing.everything().values() for name in [row["name"] for row in table])
+
+
+def test_bench_parts_run_and_unknown_ones_are_named(capsys):
+    assert main(["bench", "step", "--only", "overhead", "--repeats", "1"]) == 0
+    assert "SAM's own cost against pytorch_optimizer.SAM's" in capsys.readouterr().out
+    seconds, peak = bench._plan(1000)
+    assert seconds > 0
+    assert peak >= 0
+    assert main(["bench", "step", "--only", "nothing"]) == 2
+    assert "Known: memory, loading, overhead, planning" in capsys.readouterr().err

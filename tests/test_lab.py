@@ -1,0 +1,344 @@
+"""The lab: one run, its files, its resumption, and what bad input gets."""
+
+import json
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ausam import AUSampling, Full, Scores, SelectiveBatchSampler
+from ausam.lab import checkpoint, results
+from ausam.lab.cli import main
+from ausam.lab.config import resolve
+from ausam.lab.data import load
+from ausam.lab.models import build
+from ausam.lab.timing import interleaved, median_ratio
+from ausam.lab.train import random_numbers, train, weights_sha256
+
+ONE = ["--threads", "1"]
+
+
+def run(*args: object) -> int:
+    return main([str(a) for a in args])
+
+
+def read(path: Path):
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """An AUSAM run of five epochs that nobody interrupts."""
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert run("train", "--policy", "ausampling", "--ramp", 2, "--epochs", 5, "--out", out, *ONE) == 0
+    return out
+
+
+def test_a_run_leaves_everything_in_its_folder(undisturbed, capsys):
+    result = read(undisturbed / "result.json")
+    rows = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
+    assert read(undisturbed / "config.json") == result["config"]
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5]
+    assert result["test_accuracy"] == rows[-1]["test_accuracy"]
+    assert result["train_seconds"] == rows[-1]["seconds"] == pytest.approx(sum_of_spent(rows))
+    # The first epoch uses all 1,000; then 32 of 64 in each of 15 mini-batches and 20 of the last 40.
+    assert [row["samples"] for row in rows] == [1000, 500, 500, 500, 500]
+    assert result["samples_forward"] == result["samples_backward"] == 2 * (1000 + 4 * 500)
+    assert result["method"] == "SAM(rho=0.2)"
+    assert result["policy"].startswith("AUSampling(alpha=0.5, s_min=0.1, s_max=1.0, ramp=2")
+    assert (result["seed"], result["epochs"], len(result["weights_sha256"])) == (0, 5, 64)
+    assert result["versions"]["torch"] == torch.__version__
+    assert result["hardware"]["threads"] == 1
+    assert len(list(undisturbed.glob("checkpoint-*.pt"))) == 2
+    assert not list(undisturbed.glob("*.tmp"))
+
+
+def sum_of_spent(rows):
+    return sum(row["samples"] / row["images_per_second"] for row in rows)
+
+
+def test_plain_and_full_is_ordinary_training(tmp_path):
+    out = tmp_path / "run"
+    code = run(
+        "train", "--method", "plain", "--policy", "full", "--epochs", 2, "--label-smoothing", 0.1, "--out", out, *ONE
+    )
+    assert code == 0
+
+    data = load("digits", "", 0.2)
+    model = build("resnet-tiny", 10, 1, seed=0)
+    opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    order = SelectiveBatchSampler(1000, 64, Full(), seed=0)
+    model.train()
+    for epoch in range(2):
+        for b, chosen in enumerate(order):
+            opt.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * (epoch + b / 16) / 2)) / 2
+            x = (data.train_x[chosen] - data.mean[0]) / data.std[0]
+            opt.zero_grad()
+            F.cross_entropy(model(x), data.train_y[chosen], label_smoothing=0.1).backward()
+            opt.step()
+    model.eval()
+    with torch.no_grad():
+        right = model((data.test_x - data.mean[0]) / data.std[0]).argmax(1) == data.test_y
+    result = read(out / "result.json")
+    assert result["test_accuracy"] == pytest.approx(100 * right.double().mean().item())
+    saved = checkpoint.load(out)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(saved["model"][name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    flags = ["train", "--policy", "ausampling", "--ramp", "2", "--epochs", "5", "--out", str(out), *ONE]
+    for wait_for in (1, 3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ausam", *flags, "--resume"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        deadline = time.monotonic() + 120
+        while not list(out.glob(f"checkpoint-{wait_for:05d}-*.pt")):
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (out / "result.json").exists()
+    assert run(*flags, "--resume") == 0
+    mine, theirs = read(out / "result.json"), read(undisturbed / "result.json")
+    for key in ("weights_sha256", "test_accuracy", "samples_forward", "selection"):
+        assert mine[key] == theirs[key]
+    assert without_times(out) == without_times(undisturbed)
+
+
+def without_times(out):
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in rows]
+
+
+def stopped_after(epochs, out):
+    """The undisturbed run, stopped after so many epochs."""
+    config = resolve(policy="ausampling", ramp=2, epochs=5, threads=1)
+    rows = train(config, out)
+    for _ in range(epochs):
+        next(rows)
+    rows.close()
+    return config
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "hostile"])
+def test_a_damaged_checkpoint_is_told_and_passed_over(undisturbed, tmp_path, caplog, damage):
+    config = stopped_after(3, tmp_path / "run")
+    newest = max((tmp_path / "run").glob("checkpoint-*.pt"))
+    whole = newest.read_bytes()
+    if damage == "truncated":
+        newest.write_bytes(whole[: len(whole) // 2])
+    elif damage == "flipped":
+        newest.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    elif damage == "empty":
+        newest.write_bytes(b"")
+    else:  # the digest is right, but loading it would run somebody's code
+        newest.unlink()
+        torch.save({"model": Hostile(tmp_path / "executed")}, tmp_path / "hostile")
+        data = (tmp_path / "hostile").read_bytes()
+        newest = newest.with_name(f"checkpoint-00003-{checkpoint._digest(data)}.pt")
+        newest.write_bytes(data)
+    list(train(config, tmp_path / "run", resume=True))
+    assert f"{newest} is damaged" in caplog.text
+    assert "going back to the one before" in caplog.text
+    assert not (tmp_path / "executed").exists()
+    assert (
+        read(tmp_path / "run" / "result.json")["weights_sha256"] == read(undisturbed / "result.json")["weights_sha256"]
+    )
+
+
+class Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_the_hostile_checkpoint_of_these_tests_is_hostile(tmp_path):
+    pickle.loads(pickle.dumps(Hostile(tmp_path / "executed")))
+    assert (tmp_path / "executed").exists()
+
+
+def test_without_any_whole_checkpoint_it_begins_again(undisturbed, tmp_path, caplog):
+    config = stopped_after(2, tmp_path / "run")
+    for path in (tmp_path / "run").glob("checkpoint-*.pt"):
+        path.write_bytes(b"nonsense")
+    list(train(config, tmp_path / "run", resume=True))
+    assert caplog.text.count("is damaged") == 2
+    assert (
+        read(tmp_path / "run" / "result.json")["weights_sha256"] == read(undisturbed / "result.json")["weights_sha256"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method", "smm"], 'There is no method "smm". Did you mean sam? Known: plain, sam, asam'),
+        (["--policy", "ausamplin"], 'There is no policy "ausamplin". Did you mean ausampling?'),
+        (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes (rho: 'float' = 0.05)"),
+        (["--method", "sam(rho=__import__('os'))"], "The arguments of \"sam(rho=__import__('os'))\" cannot be read"),
+        (["--method", "sam)"], '"sam)" is not a method'),
+        (["--rho", "-1"], "SAM: rho is -1.0, but the radius of a perturbation cannot be negative. Use rho >= 0."),
+        (["--policy", "random", "--alpha", "1.5"], "Random: alpha is 1.5"),
+        (["--policy", "ausampling", "--s-min", "0.9", "--s-max", "0.5"], "AUSampling: s_min is 0.9 and s_max is 0.5"),
+        (["--method", "plain", "--policy", "ausampling"], "AUSampling ranks samples by sharpness, but Plain never"),
+        (["--epochs", "0"], "epochs is 0; use epochs >= 1."),
+        (["--label-noise", "1"], "label_noise is 1.0; use 0 <= label_noise < 1."),
+        (["--device", "cuda"], 'device is "cuda", but torch sees no CUDA device here. Use --device cpu.'),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, capsys, flags, message):
+    if "--device" in flags and torch.cuda.is_available():
+        flags, message = ["--lr", "0"], "lr is 0.0; use lr > 0."
+    assert run("train", "--epochs", 1, *flags, "--out", tmp_path / "run", *ONE) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ausam: ")
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_mistake_can_be_mended_in_the_same_folder(tmp_path, capsys):
+    assert run("train", "--rho", "-1", "--epochs", 1, "--out", tmp_path / "run", *ONE) == 2
+    assert run("train", "--rho", "0.1", "--epochs", 1, "--out", tmp_path / "run", *ONE) == 0
+
+
+def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys):
+    before = {p.name: p.read_bytes() for p in undisturbed.iterdir()}
+    same = ["train", "--policy", "ausampling", "--ramp", 2, "--epochs", 5, "--out", undisturbed, *ONE]
+    assert run(*same) == 2
+    assert f"{undisturbed} holds this run already. Go on with it by --resume" in capsys.readouterr().err
+    assert run(*same, "--lr", 0.5, "--resume") == 2
+    assert f"{undisturbed} holds another run: lr 0.05 there, 0.5 here" in capsys.readouterr().err
+    assert run(*same, "--resume") == 0  # finished: nothing to do
+    assert {p.name: p.read_bytes() for p in undisturbed.iterdir()} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("...")
+    assert run("train", "--out", tmp_path / "mine", *ONE) == 2
+    assert "is not empty and holds no run" in capsys.readouterr().err
+
+
+def test_unknown_choices_list_the_known_ones(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("train", "--data", "cifar")
+    assert stop.value.code == 2
+    assert "digits" in capsys.readouterr().err
+
+
+def test_digits_are_1000_with_exactly_200_wrong_labels_and_797_clean_ones():
+    clean, noisy = load("digits", "", 0.0), load("digits", "", 0.2)
+    assert (len(noisy.train_y), len(noisy.test_y), noisy.classes, noisy.channels) == (1000, 797, 10, 1)
+    assert (clean.train_y != noisy.train_y).tolist() == noisy.wrong.tolist()
+    assert int(noisy.wrong.sum()) == 200
+    assert not clean.wrong.any()
+    assert torch.equal(clean.test_y, noisy.test_y)
+    together = torch.cat([noisy.train_x, noisy.test_x]).flatten(1)
+    from sklearn.datasets import load_digits
+
+    assert sorted(map(tuple, (together * 16).int().tolist())) == sorted(
+        map(tuple, load_digits().data.astype(int).tolist())
+    )
+    assert noisy.normalised(noisy.train_x).mean().abs() < 1e-5
+    assert load("digits", "", 0.2).train_y.tolist() == noisy.train_y.tolist()
+
+
+def test_selection_summary_against_a_slow_twin():
+    n = 103
+    scores = Scores(n)
+    rng = torch.Generator().manual_seed(3)
+    wrong = torch.rand(n, generator=rng) < 0.3
+    scores.sum = torch.rand(n, generator=rng)
+    scores.count = torch.randint(0, 4, (n,), generator=rng, dtype=torch.int32)
+    found = results.selection_summary(AUSampling(0.5), scores, wrong, bins=7)
+    mean = [float(s) / int(c) if c else None for s, c in zip(scores.sum, scores.count, strict=True)]
+    seen = sorted((i for i in range(n) if mean[i] is not None), key=lambda i: mean[i])
+    assert sum(b["n"] for b in found["bins"]) == len(seen)
+    at = 0
+    for b in found["bins"]:
+        group = seen[at : at + b["n"]]
+        at += b["n"]
+        assert b["score"] == pytest.approx(sum(mean[i] for i in group) / len(group), rel=1e-5)
+        assert b["chosen"] == pytest.approx(sum(int(scores.count[i]) for i in group) / len(group))
+        assert b["wrong"] == pytest.approx(sum(bool(wrong[i]) for i in group) / len(group))
+    ones = [i for i in range(n) if wrong[i]]
+    assert found["wrong"]["n"] == len(ones)
+    assert found["wrong"]["chosen"] == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
+    assert results.selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool))["right"] is None
+
+
+def test_table_against_hand_computation():
+    def result(name, seed, accuracy, seconds, samples):
+        return {
+            "name": name,
+            "seed": seed,
+            "test_accuracy": accuracy,
+            "train_seconds": seconds,
+            "samples_forward": samples,
+            "samples_backward": samples,
+            "method": "m",
+            "policy": "p",
+            "epochs": 3,
+        }
+
+    runs = [
+        result("sam", 0, 90.0, 10.0, 200),
+        result("sam", 1, 92.0, 12.0, 200),
+        result("ausam-0.5", 1, 91.0, 6.0, 110),
+        result("sgd", 0, 80.0, 5.0, 100),
+        result("sgd", 1, 84.0, 6.0, 100),
+    ]
+    sgd, sam, ausam = results.table([("sgd", "SGD"), ("sam", "SAM"), ("ausam-0.5", "A"), ("gsam", "G")], runs)
+    assert sgd["accuracy_mean"] == 82.0
+    assert sgd["accuracy_std"] == pytest.approx(math.sqrt(8.0))
+    assert sgd["speed_of_sam"] == pytest.approx(200.0)
+    assert sgd["samples_of_sam"] == pytest.approx(50.0)
+    assert (sam["speed_of_sam"], sam["n"]) == (100.0, 2)
+    assert ausam["accuracy_std"] is None
+    assert ausam["speed_of_sam"] == pytest.approx(200.0)  # seed 1 of both
+    assert ausam["samples_of_sam"] == pytest.approx(55.0)
+    assert results.table([("sgd", "SGD")], runs)[0]["speed_of_sam"] is None
+
+
+def test_random_numbers_of_a_run_are_its_own():
+    torch.manual_seed(5)
+    outer = torch.get_rng_state()
+    state = torch.Generator().manual_seed(9).get_state()
+    with random_numbers(state) as after:
+        first = torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), outer)
+    with random_numbers(after):
+        second = torch.rand(3)
+    expected = torch.Generator().manual_seed(9)
+    assert torch.equal(torch.cat([first, second]), torch.cat([torch.rand(3, generator=expected) for _ in range(2)]))
+
+
+def test_weights_digest_sees_one_bit():
+    model = build("resnet-tiny", 10, 1, seed=0)
+    before = weights_sha256(model)
+    assert before == weights_sha256(build("resnet-tiny", 10, 1, seed=0))
+    with torch.no_grad():
+        buffer = next(model.buffers())
+        buffer.view(torch.int32)[0] ^= 1
+    assert weights_sha256(model) != before
+
+
+def test_interleaved_takes_turns():
+    told = []
+    times = interleaved({"a": lambda: told.append("a"), "b": lambda: told.append("b")}, repeats=3, warmup=1)
+    assert "".join(told) == "ba" + "ab" + "ba" + "ab"
+    assert {k: len(v) for k, v in times.items()} == {"a": 3, "b": 3}
+    assert median_ratio([4.0, 6.0, 100.0], [2.0, 3.0, 1.0]) == 3.0
