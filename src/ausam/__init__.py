@@ -6,23 +6,67 @@ method a policy of :class:`SelectiveBatchSampler`, and :class:`Feedback` carries
 
 from ausam.check import check
 from ausam.feedback import Feedback
-from ausam.methods import ASAM, METHODS, SAM, Plain
+from ausam.methods import (
+    AESAM,
+    ASAM,
+    ESAM,
+    GSAM,
+    KSAM,
+    MESA,
+    METHODS,
+    RST,
+    SAF,
+    SAM,
+    VSAM,
+    FriendlySAM,
+    LookSAM,
+    MomentumSAM,
+    Plain,
+)
 from ausam.optimizer import SharpnessAware
 from ausam.run import Method, Run
-from ausam.selection import POLICIES, AUSampling, Full, Indexed, Policy, Random, Scores, SelectiveBatchSampler
+from ausam.selection import (
+    POLICIES,
+    UCB,
+    AUSampling,
+    EpsilonGreedy,
+    Full,
+    Indexed,
+    InfoBatch,
+    Policy,
+    Random,
+    Scores,
+    SelectiveBatchSampler,
+    TopLoss,
+    Uncertainty,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AESAM",
     "ASAM",
+    "ESAM",
+    "GSAM",
+    "KSAM",
+    "MESA",
     "METHODS",
     "POLICIES",
+    "RST",
+    "SAF",
     "SAM",
+    "UCB",
+    "VSAM",
     "AUSampling",
+    "EpsilonGreedy",
     "Feedback",
+    "FriendlySAM",
     "Full",
     "Indexed",
+    "InfoBatch",
+    "LookSAM",
     "Method",
+    "MomentumSAM",
     "Plain",
     "Policy",
     "Random",
@@ -30,5 +74,7 @@ __all__ = [
     "Scores",
     "SelectiveBatchSampler",
     "SharpnessAware",
+    "TopLoss",
+    "Uncertainty",
     "check",
 ]

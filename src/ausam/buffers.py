@@ -6,17 +6,19 @@ may move them only once. Copying and restoring is right for all of them, custom 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
 Snapshot = list[tuple[nn.Module, str, Tensor, Tensor]]
 
 
-def save(model: nn.Module) -> Snapshot:
-    """A copy of every buffer, with the module and name it belongs to."""
+def save(modules: Iterable[nn.Module]) -> Snapshot:
+    """A copy of every buffer of these modules, with the module and name it belongs to."""
     return [
         (module, name, buffer, buffer.detach().clone())
-        for module in model.modules()
+        for module in modules
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]

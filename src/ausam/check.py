@@ -5,6 +5,7 @@ from __future__ import annotations
 from ausam.methods import METHODS
 from ausam.run import Method
 from ausam.selection import Policy
+from ausam.selection.signals import AT_PERTURBED_WEIGHTS
 
 
 def check(method: Method, policy: Policy) -> None:
@@ -16,10 +17,10 @@ def check(method: Method, policy: Policy) -> None:
       ...
     ValueError: AUSampling ranks samples by sharpness, but Plain never evaluates the loss at perturbed weights. ...
     """
-    if policy.signal == "sharpness" and method.sharpness == "never":
+    if policy.signal in AT_PERTURBED_WEIGHTS and method.sharpness == "never":
         partners = [name for name, m in METHODS.items() if m.sharpness != "never"]
         raise ValueError(
-            f"{type(policy).__name__} ranks samples by sharpness, but {type(method).__name__} never evaluates the loss "
-            f"at perturbed weights. Pair it with {', '.join(partners[:-1])} or {partners[-1]}, "
-            "or choose a policy that ranks by loss."
+            f"{type(policy).__name__} ranks samples by {AT_PERTURBED_WEIGHTS[policy.signal]}, but "
+            f"{type(method).__name__} never evaluates the loss at perturbed weights. "
+            f"Pair it with {', '.join(partners[:-1])} or {partners[-1]}, or choose a policy that ranks by loss."
         )

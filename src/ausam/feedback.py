@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -15,11 +16,13 @@ class Feedback:
         index: dataset index of each sample, or None if it was not given.
         loss: loss of each sample at the weights ``w``; NaN where it was not evaluated.
         perturbed: loss of each sample at ``w + e``; NaN where it was not evaluated.
+        outputs: what ``loss_fn`` returned beside the losses at ``w``, detached; None if it returned the losses alone.
     """
 
     index: Tensor | None
     loss: Tensor
     perturbed: Tensor
+    outputs: Any = None
 
     @property
     def sharpness(self) -> Tensor:

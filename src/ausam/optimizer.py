@@ -119,7 +119,7 @@ class SharpnessAware(Optimizer):
             gradient = self.method.gradient(run)
         self._accept(run, gradient)
         run.deposit(gradient)
-        return Feedback(index, run.loss, run.perturbed)
+        return Feedback(index, run.loss, run.perturbed, run.outputs_at_w)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the base optimizer's step; with a closure, by torch's protocol, find the gradient first.

@@ -84,7 +84,7 @@ class Run:
         self.state = dict(state)  # the method's memory: written back only if the step turns out finite
         self.step = step
         self.index = index
-        self.outputs: Any = None
+        self.scale: Tensor | float = 1.0  # of the last backward: GradScaler's factor, 1 without one
         self.loss = self.perturbed = torch.empty(0)
         self.total: Tensor | float = 0.0  # of all losses seen: not finite if one of them is not
         self.samples_forward = self.samples_backward = 0
@@ -94,12 +94,16 @@ class Run:
         self._batch = batch
         self._weight = weight
         self._backward = backward
+        self._outputs: Any = None
+        self.outputs_at_w: Any = None  # of all rows, detached; those of the first pass if none is at w
         self._shifted = False
         self._moved = ""  # which forward has moved the buffers: none yet, "here" or "shifted"
         self._pending: buffers.Snapshot | None = None
+        self._modules = list(workspace.model.modules())  # walked once a step: it is what a step costs beside its passes
         mine = set(self.params)
         # Parameters of the model that another optimizer owns: their gradient is that of the last pass, not of all.
-        self._others = [p for p in workspace.model.parameters() if p.requires_grad and p not in mine]
+        every = dict.fromkeys(p for m in self._modules for p in m._parameters.values() if p is not None)
+        self._others = [p for p in every if p.requires_grad and p not in mine]
         self._last: Vector = [None] * len(self._others)
 
     @property
@@ -129,6 +133,23 @@ class Run:
         """The model's floating-point buffers, e.g. BatchNorm's statistics, as they are now."""
         return [b for b in self._workspace.model.buffers() if b.is_floating_point()]
 
+    @property
+    def outputs(self) -> Any:
+        """What ``loss_fn`` returned beside the losses in the last forward."""
+        if self._outputs is None:
+            raise TypeError(NO_OUTPUTS)
+        return self._outputs
+
+    def agreed(self, value: Tensor) -> Tensor:
+        """The mean of a scalar over the processes of a DDP model: for decisions that all must share."""
+        group = getattr(self._workspace.model, "process_group", None)
+        if group is None:
+            return value
+        value = value.detach().clone()
+        torch.distributed.all_reduce(value, group=group)
+        mean: Tensor = value / group.size()
+        return mean
+
     # -- evaluating ----------------------------------------------------------------------------------------------
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
@@ -142,20 +163,25 @@ class Run:
         batch = self._batch if rows is None else tree_map(lambda x: self._select(x, rows), self._batch)
         with torch.set_grad_enabled(grad):
             result = self._loss_fn(*batch)
-        losses, self.outputs = result if isinstance(result, tuple) else (result, None)
+        losses, self._outputs = result if isinstance(result, tuple) else (result, None)
         losses = _checked(losses, None if rows is None else len(rows), self._expected())
         self.samples_forward += len(losses)
         self._record(losses.detach(), rows)
+        if rows is None and (not self._shifted or self.outputs_at_w is None):
+            self.outputs_at_w = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self._outputs)
         return losses
 
     def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry a parameter."""
         if self._weight is not None:
-            weight = self._weight if rows is None else self._weight[rows]
+            weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
             losses = losses * weight.to(losses.device, losses.dtype)
         self.samples_backward += len(losses)
         self._clear()
-        self._backward(losses.mean())
+        mean = losses.mean()
+        if mean.requires_grad:
+            mean.register_hook(self._note_scale)  # type: ignore[no-untyped-call]
+        self._backward(mean)
         return self._collect()
 
     def gradient(self, rows: Tensor | None = None, *, sync: bool = True) -> Vector:
@@ -210,6 +236,7 @@ class Run:
                 if params:
                     torch._foreach_copy_(saved, params)
                     move(params, values)
+            values.clear()  # the second pass has room for its activations
             torch.clear_autocast_cache()  # else an enclosing autocast goes on with its casts of the old weights
             yield
         finally:
@@ -223,7 +250,7 @@ class Run:
 
     def __enter__(self) -> Run:
         self._kept = [(p, p.grad) for p in (*self.params, *self._others)]
-        self._before = buffers.save(self._workspace.model)
+        self._before = buffers.save(self._modules)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -262,7 +289,7 @@ class Run:
                 buffers.restore(self._before)
             self._moved = "shifted" if self._shifted else "here"
         else:
-            self._pending = buffers.save(self._workspace.model)
+            self._pending = buffers.save(self._modules)
 
     def _expected(self) -> int | None:
         if self.loss.numel():
@@ -290,9 +317,12 @@ class Run:
         for p in (*self.params, *self._others):
             p.grad = None
 
+    def _note_scale(self, factor: Tensor) -> None:
+        # What reaches the mean loss in the backward pass is the factor it was multiplied with on the way.
+        self.scale = factor.detach()
+
     def _collect(self) -> Vector:
-        gradient: Vector = [p.grad for p in self.params]
-        self._last = [p.grad for p in self._others]
+        gradient, self._last = ([_own(p.grad) for p in params] for params in (self.params, self._others))
         if any(g is not None and g.layout != torch.strided for g in gradient):
             raise RuntimeError(
                 "A gradient is sparse, and a norm over all parameters needs dense ones. "
@@ -341,6 +371,11 @@ class ClosureRun(Run):
         """Set ``.grad``: by the closure's protocol gradients do not accumulate over steps."""
         self._clear()
         super().deposit(gradient)
+
+
+def _own(grad: Tensor | None) -> Tensor | None:
+    """The gradient, but not as a view: DDP's gradient_as_bucket_view would write the next pass into the same memory."""
+    return grad.clone() if grad is not None and grad._is_view() else grad
 
 
 def _checked(losses: Any, rows: int | None, expected: int | None) -> Tensor:

@@ -45,6 +45,49 @@ def multiply(x: Vector, y: Vector) -> Vector:
     return [None if a is None or b is None else next(products) for a, b in zip(x, y, strict=True)]
 
 
+def add(x: Vector, y: Vector, alpha: float | Tensor = 1.0) -> Vector:
+    """``x + alpha * y`` in new memory; where only one of the two exists, that one alone (times ``alpha`` if y)."""
+    scaled = scale(y, alpha)
+    pairs = [(a, b) for a, b in zip(x, scaled, strict=True) if a is not None and b is not None]
+    sums = iter(torch._foreach_add([a for a, _ in pairs], [b for _, b in pairs]) if pairs else [])
+    return [
+        next(sums) if a is not None and b is not None else b if a is None else a.clone()
+        for a, b in zip(x, scaled, strict=True)
+    ]
+
+
+def dot(x: Vector, y: Vector) -> Tensor:
+    """Inner product over the entries that both have, a scalar tensor of at least float32 on the first one's device."""
+    pairs = [(_wide(a), _wide(b)) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
+    if not pairs:
+        return torch.zeros(())
+    parts = [torch.dot(a.flatten(), b.flatten()) for a, b in pairs]
+    return torch.stack([p.to(parts[0].device) for p in parts]).sum()
+
+
+def orthogonal(x: Vector, y: Vector, tiny: float = TINY) -> Vector:
+    """The part of ``x`` at right angles to ``y``, all parameters as one vector (0 where missing); ``x`` if y is 0."""
+    unit = scale(y, 1.0 / (norm(y) + tiny))
+    return add(x, unit, -dot(x, unit))
+
+
+def matching(x: Vector, like: Vector) -> Vector:
+    """``x`` where ``like`` exists: keeps a remembered vector from moving parameters that this batch does not reach."""
+    return [None if b is None else a for a, b in zip(x, like, strict=True)]
+
+
+def average(old: Vector, new: Vector, decay: float) -> Vector:
+    """Moving average ``decay * old + (1 - decay) * new`` in new memory; where only one exists, that one."""
+    both = [None if b is None else a for a, b in zip(old, new, strict=True)]
+    mixed = add(scale(both, decay), matching(new, both), 1.0 - decay)
+    return [t if t is not None else b.clone() if b is not None else a for t, a, b in zip(mixed, old, new, strict=True)]
+
+
+def hardest(scores: Tensor, part: float) -> Tensor:
+    """Positions of the largest ``part`` of the scores: ``max(1, round(part * n))`` of n, also where they tie."""
+    return scores.topk(max(1, round(part * len(scores)))).indices
+
+
 def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
     """SAM's perturbation ``e = rho * g / (|g| + tiny)``, the norm taken over all parameters together.
 
@@ -55,6 +98,10 @@ def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vecto
         g = _spread(g, [t * r for t, r in zip(g, rho, strict=True) if t is not None])
         return scale(g, inverse)
     return scale(g, rho * inverse)
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 def _times(tensors: list[Tensor], factor: float | Tensor) -> list[Tensor]:

@@ -51,10 +51,13 @@ class ASAM:
 
     def gradient(self, run: Run) -> Vector:
         """``grad L(w + e)``."""
+        return self.second(run, run.gradient(sync=False))
+
+    def second(self, run: Run, g: Vector) -> Vector:
+        """The second pass, ``grad L(w + e)``, for who has ``g = grad L(w)`` already (RST, AESAM)."""
         t: Vector = [
             p.detach().abs() + self.eta if "weight" in name else torch.ones_like(p)
             for name, p in zip(run.names, run.params, strict=True)
         ]
-        tg = multiply(t, run.gradient(sync=False))
-        with run.shifted(multiply(t, ascent(tg, run.radius(self.rho)))):
+        with run.shifted(multiply(t, ascent(multiply(t, g), run.radius(self.rho)))):
             return run.gradient()

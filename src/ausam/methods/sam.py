@@ -48,6 +48,9 @@ class SAM:
 
     def gradient(self, run: Run) -> Vector:
         """``grad L(w + e)``."""
-        g = run.gradient(sync=False)
+        return self.second(run, run.gradient(sync=False))
+
+    def second(self, run: Run, g: Vector) -> Vector:
+        """The second pass, ``grad L(w + e)``, for who has ``g = grad L(w)`` already (RST, AESAM)."""
         with run.shifted(ascent(g, run.radius(self.rho))):
             return run.gradient()

@@ -1,0 +1,58 @@
+"""What RST and AESAM ask of the method inside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ausam.tensors import Vector
+
+if TYPE_CHECKING:
+    from ausam.run import Run
+
+
+class Inner(Protocol):
+    """A method that evaluates the loss at perturbed weights.
+
+    With ``second(run, g)`` it goes on from a gradient ``g = grad L(w)`` that exists already, and with ``reuse(run, g)``
+    (LookSAM) it improves the gradient of a step without a second pass. Both are optional.
+    """
+
+    @property
+    def sharpness(self) -> str:
+        """Whether it evaluates the loss at perturbed weights: "always" or "sometimes"."""
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch."""
+
+    def gradient(self, run: Run) -> Vector:
+        """The gradient from beginning to end."""
+
+
+def second(inner: Inner, run: Run, g: Vector) -> Vector:
+    """The inner method's gradient, its first pass being ``g``."""
+    found: Vector = inner.second(run, g)  # type: ignore[attr-defined]
+    return found
+
+
+def reuse(inner: Inner, run: Run, g: Vector) -> Vector:
+    """What the inner method makes of ``g`` without a second pass: ``g`` itself if it has no use for it."""
+    found: Vector = inner.reuse(run, g) if hasattr(inner, "reuse") else g
+    return found
+
+
+def refuse(outer: str, inner: object, *, needs_second: bool) -> None:
+    """Raise a ValueError if ``inner`` cannot serve inside ``outer``."""
+    name = inner.__name__ if isinstance(inner, type) else type(inner).__name__
+    if isinstance(inner, type) or not hasattr(inner, "gradient"):
+        raise ValueError(f"{outer}: inner is {name}, but an instance of a method such as SAM(rho=0.05) is needed.")
+    if getattr(inner, "sharpness", "never") == "never":
+        raise ValueError(
+            f"{outer}: inner is {name}, which never evaluates the loss at perturbed weights, so there is nothing to "
+            "choose between. Use SAM() or another method that does."
+        )
+    if needs_second and not hasattr(inner, "second"):
+        raise ValueError(
+            f"{outer}: inner is {name}, which cannot go on from a gradient that exists already: it has no "
+            "second(run, g). Use SAM(), ASAM() or another method that has."
+        )

@@ -1,0 +1,57 @@
+"""A quota of steps that is drawn within a window and follows how fast a term changes (vSAM's): pure functions.
+
+``memory`` holds the quota, how much of it is used, and windows over the last sampled steps. None is changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ausam.tensors import TINY
+
+
+def renew(memory: Mapping[str, Any], alpha1: float, alpha2: float, most: int) -> dict[str, Any]:
+    """The quota of the next window, within [1, most], and nothing of it used."""
+    change = alpha1 * drift(memory.get("ratios")) + alpha2 * drift(memory.get("variances"))
+    return {"quota": max(1.0, min(memory["quota"] * (1.0 + change), float(most))), "used": 0}
+
+
+def due(memory: Mapping[str, Any], position: int, window: int, rng: Generator) -> bool:
+    """Whether the step at ``position`` of the window is sampled: drawn, or needed to meet the quota in time."""
+    missing: int = int(memory["quota"]) - memory["used"]
+    drawn = float(torch.rand((), generator=rng)) < memory["quota"] / window
+    return bool(missing > 0 and drawn) or window - position <= missing
+
+
+def observe(memory: Mapping[str, Any], term: Tensor, gradient: Tensor, window: int, blocks: int) -> dict[str, Tensor]:
+    """The windows with one more sampled step: norms of the term, their ratios to the gradient's, and variances.
+
+    The variance is the mean of those inside ``blocks`` equal parts of the sorted norms, once their window is full.
+    """
+    norms = push(memory.get("norms"), term, window)
+    seen = {"norms": norms, "ratios": push(memory.get("ratios"), term / (gradient + TINY), window)}
+    if len(norms) == window:
+        size = window // blocks
+        variance = norms.sort().values[: blocks * size].view(blocks, size).var(dim=1).mean()
+        seen["variances"] = push(memory.get("variances"), variance, window)
+    return seen
+
+
+def push(values: Tensor | None, value: Tensor, length: int) -> Tensor:
+    """The last ``length`` of the values and one more, on the device of the new one."""
+    if values is None:
+        return value[None]
+    return torch.cat([values.to(value.device), value[None]])[-length:]
+
+
+def drift(values: Tensor | None) -> float:
+    """Mean relative change from one value to the next, within [-1, 1]; 0 where there are no two to compare."""
+    if values is None:
+        return 0.0
+    changes = values.diff() / values[:-1]
+    changes = changes[changes.isfinite()]
+    return float(changes.mean().clamp(-1.0, 1.0)) if len(changes) else 0.0

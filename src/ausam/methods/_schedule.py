@@ -1,0 +1,32 @@
+"""RST's schedules: how the probability of a SAM step rises over the training while its mean stays ``p``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+# u is the part of the training that is over, from 0 to 1, and m = min(p, 1 - p) the most that p can swing.
+SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
+    "constant": lambda p, _m, _u: p,
+    "piecewise": lambda p, _m, u: float(u >= 1 - p),
+    "linear": lambda p, m, u: p + m * (2 * u - 1),
+    "trigonometric": lambda p, m, u: p - m * math.cos(math.pi * u),
+}
+
+
+def probability(schedule: str, p: float, step: int, total_steps: int | None) -> float:
+    """``p(t)``, t counted from 0; from ``total_steps`` on it stays where it is."""
+    return SCHEDULES[schedule](p, min(p, 1 - p), min(step / (total_steps or 1), 1.0))
+
+
+def check(schedule: str, p: float, total_steps: int | None) -> None:
+    """Raise a ValueError for a schedule that means nothing."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"RST: p is {p}, but it is a probability. Use 0 <= p <= 1.")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"RST: schedule is {schedule!r}; it is one of {', '.join(SCHEDULES)}.")
+    if schedule != "constant" and not (total_steps or 0) >= 1:
+        raise ValueError(
+            f"RST: total_steps is {total_steps}, but the {schedule} schedule rises over the whole training. "
+            "Pass its number of optimizer steps: total_steps=epochs * len(loader)."
+        )

@@ -1,0 +1,79 @@
+"""Adaptive policy SAM (Jiang et al., ICLR 2023)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from ausam.methods._inner import Inner, refuse, reuse, second
+from ausam.methods.sam import SAM
+from ausam.tensors import Vector, norm
+
+if TYPE_CHECKING:
+    from ausam.run import Run
+
+
+@dataclass(frozen=True)
+class AESAM:
+    """SAM where the gradient is large for its time, more readily towards the end.
+
+        s = |g|^2,  g = grad L(w);   mu := delta * mu + (1 - delta) * s,   v := delta * v + (1 - delta) * (s - mu)^2
+        c = (t / T) * lambda1 + (1 - t / T) * lambda2;   SAM's gradient if  s >= mu + c * sqrt(v),  else g
+
+    Both averages are bias-corrected (each divided by its sum of weights), so the first step is a SAM step. With
+    ``inner=LookSAM(...)`` (AE-LookSAM) the other steps use LookSAM's reuse of the last SAM step, and its k is not used.
+    Jiang, Yang, Zhang, Kwok: An Adaptive Policy to Employ Sharpness-Aware Minimization, ICLR 2023.
+
+    >>> import torch
+    >>> from ausam import AESAM, SAM, SharpnessAware
+    >>> model = torch.nn.Linear(2, 1)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), AESAM(SAM(rho=0.1), total_steps=1000), model)
+
+    Arguments:
+        inner: the method of the steps over the threshold: SAM, ASAM, LookSAM.
+        delta: decay of the averages, in [0, 1).
+        lambda1, lambda2: the threshold's distance from the mean in standard deviations, at the end and at the start.
+        total_steps: T, optimizer steps of the whole training, >= 1.
+
+    Use it when SAM helps and its price does not fit. All processes decide alike, for they average the pass at w.
+    Cost: 1 + the part of SAM steps, about 1.5 forward-backwards; ``opt.samples_forward`` counts.
+    """
+
+    inner: Inner = field(default_factory=SAM)
+    delta: float = 0.9
+    lambda1: float = -1.0
+    lambda2: float = 1.0
+    total_steps: int = field(kw_only=True)
+    sharpness: ClassVar[str] = "sometimes"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delta < 1:
+            raise ValueError(f"AESAM: delta is {self.delta}, but it is the decay of an average. Use 0 <= delta < 1.")
+        if not self.total_steps >= 1:
+            raise ValueError(
+                f"AESAM: total_steps is {self.total_steps}, but the threshold falls over the whole training. "
+                "Pass its number of optimizer steps: total_steps=epochs * len(loader)."
+            )
+        refuse("AESAM", self.inner, needs_second=True)
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch, if half of the steps are SAM's."""
+        return 1.5, 1.5
+
+    def gradient(self, run: Run) -> Vector:
+        """The inner method's gradient over the threshold, else the plain one; both from one pass at ``w``."""
+        g = run.gradient()
+        # Agreed upon, for inside a user's no_sync (accumulation) g is not averaged.
+        s = run.agreed((norm(g) / torch.as_tensor(run.scale)) ** 2).item()
+        count, mu, v = (run.state.get(key, 0) for key in ("count", "mean", "variance"))
+        share = (1 - self.delta) / (1 - self.delta ** (count + 1))
+        mu += share * (s - mu)
+        v += share * ((s - mu) ** 2 - v)
+        run.state.update(count=count + 1, mean=mu, variance=v)
+        u = min(run.step / self.total_steps, 1.0)
+        over = s >= mu + (u * self.lambda1 + (1 - u) * self.lambda2) * math.sqrt(v)
+        return second(self.inner, run, g) if over else reuse(self.inner, run, g)

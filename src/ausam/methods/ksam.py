@@ -1,0 +1,56 @@
+"""K-SAM (Ni et al., 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ausam.tensors import Vector, ascent, hardest
+
+if TYPE_CHECKING:
+    from ausam.run import Run
+
+
+@dataclass(frozen=True)
+class KSAM:
+    """SAM on the samples of the batch that have the largest loss.
+
+        K = the part keep of the batch with the largest l_i(w),  g = grad L_K(w),  e = rho * g / |g|
+        the step uses  grad L_K(w + e)
+
+    Ni, Chiang, Geiping, Goldblum, Wilson, Goldstein: K-SAM: Sharpness-Aware Minimization at the Speed of SGD, 2022.
+
+    >>> import torch
+    >>> from ausam import KSAM, SharpnessAware
+    >>> model = torch.nn.Linear(2, 1)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), KSAM(rho=0.05, keep=0.5), model)
+
+    Arguments:
+        rho: radius of the perturbation, >= 0.
+        keep: part of the batch that both gradients use, in (0, 1]: max(1, round(keep * n)) of n samples; 1 is SAM.
+
+    Use it where most samples are learned already. Not with noisy labels: they have the largest losses. Cost: one
+    forward of the whole batch without gradient (none if keep is 1), and two forward-backwards of the kept part.
+    """
+
+    rho: float = 0.05
+    keep: float = 0.5
+    sharpness: ClassVar[str] = "always"
+
+    def __post_init__(self) -> None:
+        if not self.rho >= 0:
+            raise ValueError(f"KSAM: rho is {self.rho}, but it cannot be negative. Use rho >= 0.")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"KSAM: keep is {self.keep}, but it is a part of a whole. Use 0 < keep <= 1.")
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch."""
+        return 2.0 * self.keep + (1.0 if self.keep < 1 else 0.0), 2.0 * self.keep
+
+    def gradient(self, run: Run) -> Vector:
+        """``grad L_K(w + e)``."""
+        rows = hardest(run.forward(grad=False), self.keep) if self.keep < 1 else None
+        g = run.gradient(rows, sync=False)
+        with run.shifted(ascent(g, run.radius(self.rho))):
+            return run.gradient(rows)

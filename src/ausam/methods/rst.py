@@ -1,0 +1,75 @@
+"""Randomized sharpness-aware training (Zhao et al., 2022)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from ausam.methods._inner import Inner, refuse, second
+from ausam.methods._schedule import check, probability
+from ausam.methods.sam import SAM
+from ausam.random import generator
+from ausam.tensors import Vector, add, scale
+
+if TYPE_CHECKING:
+    from ausam.run import Run
+
+
+@dataclass(frozen=True)
+class RST:
+    """A coin decides at each step between an ordinary gradient and that of a SAM method.
+
+        X ~ Bernoulli(p(t));   the step uses  grad L(w)  if X = 0,  else  (1 - gamma) * grad L(w) + gamma * g_inner
+
+    With ``u = t / total_steps`` and ``m = min(p, 1 - p)``, p(t) rises with mean ``p``:  constant: ``p``;  piecewise: 0
+    while ``u < 1 - p``, then 1;  linear: ``p + m (2u - 1)``;  trigonometric: ``p - m cos(pi u)``.
+
+    Zhao, Zhang, Hu: Randomized Sharpness-Aware Training for Boosting Computational Efficiency in Deep Learning, 2022.
+
+    >>> import torch
+    >>> from ausam import RST, SAM, SharpnessAware
+    >>> model = torch.nn.Linear(2, 1)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), RST(SAM(rho=0.1), p=0.5), model)
+
+    Arguments:
+        inner: the method of the steps with X = 1; one that evaluates the loss at perturbed weights.
+        p: mean probability of such a step, in [0, 1].
+        schedule: "constant", "piecewise", "linear" or "trigonometric".
+        gamma: >= 0; 1 is RST, other values are G-RST: ``1 / p`` gives SAM's strength in the mean.
+        total_steps: optimizer steps of the whole training; needed by the schedules that rise.
+
+    Use it to buy a part of SAM for the same part of its price. Cost: 1 + p forward-backwards in the mean, with SAM.
+    """
+
+    inner: Inner = field(default_factory=SAM)
+    p: float = 0.5
+    schedule: str = "constant"
+    gamma: float = 1.0
+    total_steps: int | None = None
+    sharpness: ClassVar[str] = "sometimes"
+
+    def __post_init__(self) -> None:
+        check(self.schedule, self.p, self.total_steps)
+        if not 0 <= self.gamma < math.inf:
+            raise ValueError(f"RST: gamma is {self.gamma}, but it is the weight of a gradient. Use gamma >= 0.")
+        refuse("RST", self.inner, needs_second=self.gamma != 1)
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch, in the mean."""
+        forward, backward = self.inner.passes
+        return 1 + self.p * (forward - 1), 1 + self.p * (backward - 1)
+
+    def gradient(self, run: Run) -> Vector:
+        """Plain or inner gradient, as the coin of this step falls: the same in every process and micro-batch."""
+        # A stream of its own, for an inner method that draws (ESAM) takes the first numbers of run.rng.
+        coin = torch.rand((), generator=generator(run.rng.initial_seed(), 1)).item()
+        if coin >= probability(self.schedule, self.p, run.step, self.total_steps):
+            return run.gradient()
+        if self.gamma == 1:
+            return self.inner.gradient(run)
+        g = run.gradient()
+        return add(scale(g, 1 - self.gamma), second(self.inner, run, g), self.gamma)

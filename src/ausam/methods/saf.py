@@ -1,0 +1,79 @@
+"""Sharpness-aware training for free (Du et al., NeurIPS 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from ausam.methods import _ring
+from ausam.methods._trajectory import check, logits, trajectory
+from ausam.tensors import Vector, norm
+
+if TYPE_CHECKING:
+    from ausam.run import Run
+
+
+@dataclass(frozen=True)
+class SAF:
+    """Stay near what the network said of each sample some visits ago: a flat trajectory in place of a perturbation.
+
+        L = mean_i [ loss_i + lam * tau^2 * KL(softmax(z_i^old / tau) || softmax(z_i / tau)) ]
+
+    ``z_i^old`` are the sample's logits of exactly ``gap`` visits ago; where there are none, its term is left out. What
+    the paper calls epochs are the visits of each sample here.
+    Du, Zhou, Feng, Tan, Zhou: Sharpness-Aware Training for Free, NeurIPS 2022.
+
+    >>> import torch
+    >>> from ausam import SAF, SharpnessAware
+    >>> model = torch.nn.Linear(2, 3)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAF(), model)
+
+    Arguments:
+        lam: weight of the trajectory term, >= 0.
+        tau: temperature, > 0.
+        gap: how many visits back, >= 1.
+        start: a sample's term is used after more than this many earlier visits, >= 0.
+        device: where the memory lives; None (default): with the logits. "cpu" if it does not fit there.
+
+    ``loss_fn`` returns ``(losses, logits)``, and ``opt.backward`` gets the samples' ``index``. Use it for classifiers
+    on data that is visited often. Memory: samples * (gap + 1) * classes numbers. Cost: one forward-backward.
+    """
+
+    lam: float = 0.3
+    tau: float = 5.0
+    gap: int = 3
+    start: int = 5
+    device: str | None = field(default=None, kw_only=True)
+    sharpness: ClassVar[str] = "never"
+
+    def __post_init__(self) -> None:
+        check("SAF", self.lam, self.tau, gap=self.gap, start=self.start)
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch."""
+        return 1.0, 1.0
+
+    def gradient(self, run: Run) -> Vector:
+        """The gradient of the loss with the trajectory term."""
+        losses = run.forward()
+        z = logits("SAF", run.outputs)
+        if run.index is None:
+            raise ValueError(
+                "SAF remembers the logits of each sample, but opt.backward was not told which samples these are. "
+                "Pass index=index, the dataset index that Indexed(dataset) delivers."
+            )
+        home = z.device if self.device is None else torch.device(self.device)
+        ring, index = _ring.room(run.state, run.index, z.detach(), self.gap + 1, home), run.index.to(home)
+        old, known, visits = (t.to(z.device) for t in _ring.read(ring, index, self.gap))
+        finite = z.detach().isfinite().all(1)
+        used = known & (visits > self.start) & finite
+        # Where the term is left out z is replaced by old: the divergence and its gradient are then exactly zero.
+        term = trajectory(old, torch.where(used[:, None], z, old.to(z.dtype)), self.tau)
+        g = run.backward(losses + self.lam * term)
+        # Last and in place, for the table is too large to copy: a step that will be thrown away writes nothing.
+        accepted = (norm(g) + torch.as_tensor(run.total, device=z.device)).isfinite()
+        _ring.write(ring, index, z.detach().to(home), (finite & accepted).to(home), accepted.to(home))
+        return g
