@@ -11,24 +11,30 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-Snapshot = list[tuple[nn.Module, str, Tensor, Tensor]]
+# Module, name, the buffer, and a copy of its values; None twice for a buffer that does not exist yet.
+Snapshot = list[tuple[nn.Module, str, Tensor | None, Tensor | None]]
 
 
 def save(modules: Iterable[nn.Module]) -> Snapshot:
-    """A copy of every buffer of these modules, with the module and name it belongs to."""
+    """A copy of every buffer of these modules."""
     return [
-        (module, name, buffer, buffer.detach().clone())
+        (module, name, buffer, None if buffer is None else buffer.detach().clone())
         for module in modules
         for name, buffer in module._buffers.items()
-        if buffer is not None
     ]
 
 
 @torch.no_grad()
 def restore(snapshot: Snapshot) -> None:
     """Every buffer as it was: the same tensor objects (a forward may have replaced one) with the same values."""
-    for module, name, buffer, _ in snapshot:
-        if module._buffers.get(name) is not buffer:
-            module._buffers[name] = buffer
-    if snapshot:
-        torch._foreach_copy_([buffer for _, _, buffer, _ in snapshot], [copy for *_, copy in snapshot])
+    buffers: list[Tensor] = []
+    copies: list[Tensor] = []
+    for module, name, buffer, copy in snapshot:
+        module._buffers[name] = buffer
+        if buffer is not None and copy is not None:
+            if buffer.shape != copy.shape:
+                buffer.resize_(copy.shape)
+            buffers.append(buffer)
+            copies.append(copy)
+    if buffers:
+        torch._foreach_copy_(buffers, copies)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from ausam import buffers
 from ausam.random import generator
-from ausam.tensors import Vector
+from ausam.tensors import HALF, Vector
 
 LossFn = Callable[..., Any]
 
@@ -401,4 +401,4 @@ def _checked(losses: Any, rows: int | None, expected: int | None) -> Tensor:
         )
     if len(losses) == 0:
         raise ValueError("The batch is empty: there is no loss to learn from. Skip empty batches.")
-    return losses.float() if losses.dtype in (torch.float16, torch.bfloat16) else losses
+    return losses.float() if losses.dtype in HALF else losses

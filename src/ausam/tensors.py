@@ -16,6 +16,8 @@ Vector = list[Tensor | None]
 # Keeps the direction of a zero gradient finite (the value the common implementations use).
 TINY = 1e-12
 
+HALF = (torch.float16, torch.bfloat16)
+
 
 def present(x: Vector) -> list[Tensor]:
     """The entries that exist."""
@@ -27,9 +29,12 @@ def norm(x: Vector) -> Tensor:
     tensors = present(x)
     if not tensors:
         return torch.zeros(())
-    wide = torch.float32 if tensors[0].dtype in (torch.float16, torch.bfloat16) else None
-    norms = torch._foreach_norm(tensors, 2, dtype=wide)
-    total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    norms: list[Tensor] = []
+    for dtype in dict.fromkeys(t.dtype for t in tensors):  # one fused call a precision
+        wide = torch.float32 if dtype in HALF else None
+        norms += torch._foreach_norm([t for t in tensors if t.dtype == dtype], 2, dtype=wide)
+    widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
+    total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(tensors[0].device, widest) for n in norms]))
     return total
 
 
@@ -101,7 +106,7 @@ def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vecto
 
 
 def _wide(t: Tensor) -> Tensor:
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+    return t.float() if t.dtype in HALF else t
 
 
 def _times(tensors: list[Tensor], factor: float | Tensor) -> list[Tensor]:

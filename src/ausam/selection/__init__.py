@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from ausam.selection.ausampling import AUSampling
 from ausam.selection.dataset import Indexed
+from ausam.selection.epsilongreedy import EpsilonGreedy
 from ausam.selection.full import Full
+from ausam.selection.infobatch import InfoBatch
 from ausam.selection.policy import Policy
 from ausam.selection.random import Random
 from ausam.selection.sampler import SelectiveBatchSampler
 from ausam.selection.scores import Scores
+from ausam.selection.signals import SIGNALS
+from ausam.selection.toploss import TopLoss
+from ausam.selection.ucb import UCB
+from ausam.selection.uncertainty import Uncertainty
 
-POLICIES = {p.__name__: p for p in (Full, Random, AUSampling)}
+POLICIES = {p.__name__: p for p in (Full, Random, AUSampling, InfoBatch, TopLoss, Uncertainty, EpsilonGreedy, UCB)}
 
-__all__ = ["POLICIES", "AUSampling", "Full", "Indexed", "Policy", "Random", "Scores", "SelectiveBatchSampler"]
+__all__ = [
+    "POLICIES",
+    "SIGNALS",
+    "UCB",
+    "AUSampling",
+    "EpsilonGreedy",
+    "Full",
+    "Indexed",
+    "InfoBatch",
+    "Policy",
+    "Random",
+    "Scores",
+    "SelectiveBatchSampler",
+    "TopLoss",
+    "Uncertainty",
+]

@@ -13,11 +13,19 @@ Choice = tuple[Tensor, Tensor | None]
 
 
 class Policy(Protocol):
-    """A pure rule: which of the candidates are used. All memory is in the scores, which the sampler owns."""
+    """A pure rule: which of the candidates are used. All memory is in the scores, which the sampler owns.
+
+    A policy may also have
+
+        scope: "batch" (default): choose inside each mini-batch; "epoch": among all samples of the epoch, which come as
+            one row in random order, and what is kept is cut into mini-batches.
+        period: epochs that a choice of scope "epoch" holds for; default 1. The first epoch stands alone.
+        spread: True if it reads ``scores.spread``; default False.
+    """
 
     @property
     def signal(self) -> str:
-        """What the scores hold: "loss" or "sharpness"."""
+        """What the scores hold: a name in :data:`ausam.selection.signals.SIGNALS`."""
 
     @property
     def decay(self) -> float:
@@ -36,12 +44,15 @@ def part(alpha: float, n: int) -> int:
     return max(1, int(alpha * n))
 
 
-def check_alpha(policy: str, alpha: float) -> None:
+def require(legal: bool, message: str) -> None:
+    """Refuse an illegal setting."""
+    if not legal:
+        raise ValueError(message)
+
+
+def check_alpha(policy: str, alpha: float, of: str = "each mini-batch") -> None:
     """Refuse a fraction outside (0, 1]."""
-    if not 0 < alpha <= 1:
-        raise ValueError(
-            f"{policy}: alpha is {alpha}, but it is the part of each mini-batch that is kept: 0 < alpha <= 1."
-        )
+    require(0 < alpha <= 1, f"{policy}: alpha is {alpha}, but it is the part of {of} that is kept: 0 < alpha <= 1.")
 
 
 def everything(candidates: Tensor) -> Choice:
@@ -62,6 +73,7 @@ def race(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False) -> Choice
     and Kaplan 2007).
     """
     n = odds.shape[1]
+    odds = odds.clamp_min(1e-30)  # equal chances for those without odds, should there be places left for them
     times = torch.empty_like(odds).exponential_(generator=rng).div_(odds)
     if not weigh or k == n:
         winners = times.topk(k, dim=1, largest=False, sorted=False).indices.sort(dim=1).values

@@ -16,6 +16,7 @@ from ausam.selection.dataset import Indexed
 from ausam.selection.plan import Plan, draw
 from ausam.selection.policy import Policy
 from ausam.selection.scores import Scores
+from ausam.selection.signals import AT_PERTURBED_WEIGHTS, SIGNALS, check_signal
 
 # Updates that wait on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
@@ -25,7 +26,8 @@ class SelectiveBatchSampler(BatchSampler):
     """Batches of dataset indices for ``DataLoader(dataset, batch_sampler=...)``, chosen by a policy before loading.
 
     The epoch's plan is drawn when iteration begins: the samples are shuffled and cut into mini-batches, and the policy
-    keeps a part of each. A sample that is not kept is never read, decoded or copied.
+    keeps a part of each (or of the whole epoch, which is then cut). A sample that is not kept is never read, decoded or
+    copied.
 
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler
     >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
@@ -65,6 +67,7 @@ class SelectiveBatchSampler(BatchSampler):
             raise TypeError(f"policy is {policy!r}, but an instance such as AUSampling(alpha=0.5) is needed.")
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed is {seed!r}; give a whole number from 0 up.")
+        check_signal(type(policy).__name__, policy.signal)
         # Batches differ in length; code that reads batch_size (Accelerate's shards) would drop those that do.
         self.batch_size = None  # type: ignore[assignment]
         self.mini_batch = batch_size
@@ -72,9 +75,12 @@ class SelectiveBatchSampler(BatchSampler):
         self.policy = policy
         self.seed = seed
         self.epoch = 0  # of the next pass
-        self._scores = Scores(n, policy.decay)
-        self._waiting: list[Feedback] = []
+        forgetting = policy.signal == "forgetting"
+        self._scores = Scores(n, policy.decay, forgetting=forgetting, spread=getattr(policy, "spread", False))
+        self._waiting: list[tuple[Tensor, Tensor]] = []  # index and value
         self._plan: Plan | None = None  # of the pass under way, or of one to be resumed
+        self._next: Plan | None = None  # of the next pass, where its length was asked for
+        self._held: tuple[int, Tensor] | None = None  # a turn, and which samples are used in it
         self._resume = False
         self._handed_out = 0  # batches of the plan
         self._consumed = 0  # samples of the plan
@@ -91,24 +97,26 @@ class SelectiveBatchSampler(BatchSampler):
     # -- choosing ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[int]]:
+        # A generator: the pass begins with its first batch, for DataLoader's workers ask for an iterator twice.
         if not self._resume:
-            self._plan = self._draw()
+            self._warn_if_blind(self.epoch)
+            self._begin(self._upcoming())
         assert self._plan is not None  # noqa: S101  (a resumed pass has a plan)
         self._resume = False
         self._handed_out = self._consumed = 0
         self.epoch = self._plan.epoch + 1
         self._picked = 0
-        return self._batches(self._plan)
-
-    def _batches(self, plan: Plan) -> Iterator[list[int]]:
+        plan = self._plan
         for b in range(len(plan)):
             self._handed_out = b + 1
             yield plan.batch(b)
 
     def __len__(self) -> int:
-        """Exact number of batches of the next pass."""
+        """Exact number of batches of the next pass, if no update comes before it."""
         if self._resume and self._plan is not None:
             return len(self._plan)
+        if getattr(self.policy, "scope", "batch") == "epoch":
+            return len(self._upcoming())
         n, size = len(self._scores), self.mini_batch
         return n // size if self.drop_last else -(-n // size)
 
@@ -148,15 +156,28 @@ class SelectiveBatchSampler(BatchSampler):
             self._resume = False
             self._plan = None
         self.epoch, self._picked = epoch, 0
+        self._next = None
 
-    def _draw(self) -> Plan:
-        self._warn_if_blind(self.epoch)
-        rng = generator(self.seed, self.epoch, 0)
-        plan = draw(self.policy, self.scores, self.epoch, self.mini_batch, self.drop_last, rng)
-        self._weights = None
+    def _upcoming(self) -> Plan:
+        """The plan of the next pass, drawn once for len() and for the pass itself."""
+        if self._next is None or self._next.epoch != self.epoch:
+            held = self._held[1] if self._held is not None and self._held[0] == self._turn(self.epoch) else None
+            rng = generator(self.seed, self.epoch, 0)
+            self._next = draw(self.policy, self.scores, self.epoch, self.mini_batch, self.drop_last, rng, held)
+        return self._next
+
+    def _begin(self, plan: Plan) -> None:
+        self._plan, self._next, self._weights = plan, None, None
         if plan.weight is not None:
             self._weigh(plan.index, plan.weight)
-        return plan
+        if getattr(self.policy, "period", 1) > 1:
+            mask = torch.zeros(len(self._scores), dtype=torch.bool)
+            mask[plan.index] = True
+            self._held = self._turn(plan.epoch), mask
+
+    def _turn(self, epoch: int) -> int:
+        """Which choice of the policy an epoch belongs to: -1 for the first epoch, then one a period."""
+        return (epoch - 1) // int(getattr(self.policy, "period", 1))
 
     def _weigh(self, index: Tensor, weight: Tensor) -> None:
         if self._weights is None:
@@ -164,9 +185,11 @@ class SelectiveBatchSampler(BatchSampler):
         self._weights[index] = weight
 
     def _warn_if_blind(self, epoch: int) -> None:
-        if epoch > 0 and self.policy.signal == "sharpness" and not bool(self.scores.count.any()):
+        signal = self.policy.signal
+        if epoch > 0 and signal in AT_PERTURBED_WEIGHTS and not bool(self.scores.count.any()):
+            does = "draws uniformly" if signal == "sharpness" else "has nothing to choose by"
             warnings.warn(
-                f"No score has reached the sampler before epoch {epoch}: {type(self.policy).__name__} draws uniformly. "
+                f"No score has reached the sampler before epoch {epoch}: {type(self.policy).__name__} {does}. "
                 "Call sampler.update(opt.backward(..., index=index)) each step, with a method that evaluates the loss "
                 "at perturbed weights.",
                 stacklevel=3,
@@ -178,7 +201,8 @@ class SelectiveBatchSampler(BatchSampler):
         """Take the losses of one batch into the scores; rows that are not finite leave no trace."""
         if feedback.index is None:
             raise ValueError("The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index).")
-        self._waiting.append(feedback)
+        self._waiting.append((feedback.index, SIGNALS[self.policy.signal](feedback)))
+        self._next = None
         on_cpu = feedback.loss.device.type == "cpu" and feedback.index.device.type == "cpu"
         if on_cpu or len(self._waiting) >= WAITING:
             self._flush()
@@ -186,9 +210,8 @@ class SelectiveBatchSampler(BatchSampler):
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for f in waiting:
-            if f.index is not None:
-                self._scores.record(f.index, f.sharpness if self.policy.signal == "sharpness" else f.loss)
+        for index, value in waiting:
+            self._scores.record(index, value)
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -196,7 +219,8 @@ class SelectiveBatchSampler(BatchSampler):
         """Scores, position and, in the middle of an epoch, what is left of its plan; counted by what was consumed."""
         plan = self._plan
         if plan is not None:
-            done = plan.complete(self._consumed) if self._consumed else self._handed_out
+            updated = self._consumed or bool(self.scores.count.any())  # else nobody tells what is consumed
+            done = plan.complete(self._consumed) if updated else self._handed_out
             plan = plan.rest(done) if done < len(plan) else None
         return {
             "seed": self.seed,
@@ -206,6 +230,7 @@ class SelectiveBatchSampler(BatchSampler):
             "picks": self._picks,
             "scores": self.scores.state_dict(),
             "plan": None if plan is None else plan.state_dict(),
+            "held": self._held,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -220,6 +245,8 @@ class SelectiveBatchSampler(BatchSampler):
         self.seed, self.epoch = state["seed"], state["epoch"]
         self._picked, self._picks = state["picked"], state["picks"]
         self._plan = None if state["plan"] is None else Plan(**state["plan"])
+        self._held = state.get("held")
+        self._next = None
         self._resume = self._plan is not None
         self._handed_out = self._consumed = 0
         self._weights = None

@@ -1,4 +1,4 @@
-"""The memory of every policy: three numbers a sample."""
+"""The memory of every policy: three numbers a sample, four for the one that asks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from torch import Tensor
 
 
 class Scores:
-    """What is known of each sample: 12 bytes for each.
+    """What is known of each sample: 12 bytes for each, 16 with ``spread``.
 
     Attributes:
-        sum: of the values seen, the past multiplied by ``decay`` at each visit.
+        sum: of the values seen, the past multiplied by ``decay`` at each visit. With ``forgetting`` (the value is 1
+            for a misclassified sample, else 0): how often 1 came after 0, infinite until the first 0.
         count: number of visits.
         last: the latest value; NaN before the first.
+        spread: moving average of the squared distance of a value from the score before it; None unless asked for.
     """
 
-    def __init__(self, n: int, decay: float = 1.0) -> None:
+    def __init__(self, n: int, decay: float = 1.0, *, forgetting: bool = False, spread: bool = False) -> None:
         self.decay = decay
-        self.sum = torch.zeros(n)
+        self.forgetting = forgetting
+        self.sum = torch.full((n,), torch.inf) if forgetting else torch.zeros(n)
         self.count = torch.zeros(n, dtype=torch.int32)
         self.last = torch.full((n,), torch.nan)
+        self.spread = torch.zeros(n) if spread else None
 
     def __len__(self) -> int:
         return len(self.sum)
@@ -34,12 +38,20 @@ class Scores:
     def of(self, index: Tensor) -> Tensor:
         """The mean of the values of these samples; with ``decay`` d < 1 their exponential moving average.
 
-        d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not drawn towards zero.
+        d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not drawn towards zero;
+        d = 0 is the latest value. With ``forgetting``: the number of forgetting events.
         """
         count = self.count[index]
+        if self.forgetting:
+            return torch.where(count > 0, self.sum[index], torch.nan)
         if self.decay == 1.0:
             return self.sum[index] / count
         return (1.0 - self.decay) * self.sum[index] / (1.0 - self.decay ** count.float())
+
+    def level(self) -> Tensor:
+        """The mean over the samples of their latest values."""
+        # In float64: the float32 mean of equal values can come out above them.
+        return self.last.double().nanmean()
 
     def record(self, index: Tensor, value: Tensor) -> None:
         """Take one new value for each of these samples; those that are not finite leave no trace."""
@@ -61,16 +73,27 @@ class Scores:
             )
         good = value.isfinite()
         index, value = index[good], value[good]
-        self.sum[index] = self.decay * self.sum[index] + value
+        before, last = self.sum[index], self.last[index]
+        if self.spread is not None:
+            # The count of forgetting events is no estimate of the next value; the value of the last visit is.
+            distance = (value - (last if self.forgetting else self.of(index))).square()
+            average = self.decay * self.spread[index] + (1.0 - self.decay) * distance
+            self.spread[index] = average.nan_to_num_(0.0)  # NaN at the first visit, which has nothing before it
+        if self.forgetting:
+            self.sum[index] = torch.where(before.isinf() & (value == 0), 0.0, before + (value > last))
+        else:
+            self.sum[index] = self.decay * before + value
         self.count[index] += 1
         self.last[index] = value
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and numbers."""
-        return {"decay": self.decay, "sum": self.sum.clone(), "count": self.count.clone(), "last": self.last.clone()}
+        spread = {} if self.spread is None else {"spread": self.spread.clone()}
+        columns = {"sum": self.sum.clone(), "count": self.count.clone(), "last": self.last.clone()}
+        return {"decay": self.decay, **columns, **spread}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a saved table; refuse one of another size or decay."""
+        """Take a saved table; refuse one of another size, decay or number of columns."""
         if len(state["sum"]) != len(self):
             raise ValueError(
                 f"The saved scores are of {len(state['sum'])} samples, but the dataset has {len(self)}. "
@@ -81,6 +104,13 @@ class Scores:
                 f"The saved scores were averaged with decay {state['decay']}, but the policy asks for {self.decay}. "
                 "Resume with the policy of the saved run."
             )
+        if self.spread is not None:
+            if "spread" not in state:
+                raise ValueError(
+                    "The saved scores have no spread, but the policy ranks by it. "
+                    "Resume with the policy of the saved run."
+                )
+            self.spread.copy_(state["spread"])
         self.sum.copy_(state["sum"])
         self.count.copy_(state["count"])
         self.last.copy_(state["last"])

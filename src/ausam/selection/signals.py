@@ -1,0 +1,92 @@
+"""What a policy can rank by: pure functions from the feedback of a step to one value a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ausam.feedback import Feedback
+
+
+def loss(feedback: Feedback) -> Tensor:
+    """The loss at ``w``."""
+    return feedback.loss
+
+
+def perturbed(feedback: Feedback) -> Tensor:
+    """The loss at ``w + e``."""
+    return feedback.perturbed
+
+
+def sharpness(feedback: Feedback) -> Tensor:
+    """``|L(w + e) - L(w)|``, the paper's DLP."""
+    return feedback.sharpness
+
+
+def uncertainty(feedback: Feedback) -> Tensor:
+    """``1 - max_c p_c`` with ``p = softmax(outputs)``."""
+    return 1.0 - _logits(feedback, "uncertainty").softmax(1).amax(1)
+
+
+def el2n(feedback: Feedback) -> Tensor:
+    """``||p - onehot(y)||_2`` (Paul et al. 2021), with the label found by :func:`label`."""
+    z = _logits(feedback, "el2n")
+    error = z.softmax(1)
+    error.scatter_add_(1, label(z, feedback.loss)[:, None], torch.full_like(error[:, :1], -1.0))
+    return torch.where(feedback.loss.isfinite(), error.norm(dim=1), torch.nan)
+
+
+def wrong(feedback: Feedback) -> Tensor:
+    """1 where another class than the label has the largest output, else 0; the label is found by :func:`label`."""
+    z = _logits(feedback, "wrong")
+    miss = (z.argmax(1) != label(z, feedback.loss)).float()
+    return torch.where(feedback.loss.isfinite() & z.isfinite().all(1), miss, torch.nan)
+
+
+def label(z: Tensor, losses: Tensor) -> Tensor:
+    """The class of each row whose ``-log p`` is nearest to the loss, for the feedback does not carry labels.
+
+    For plain cross-entropy ``p_y = exp(-loss)``, so this is the label, or a class of equal probability. A loss that is
+    something else (label smoothing, mixup, an added penalty) is near to it only where the prediction is confident.
+    """
+    return (z.log_softmax(1) + losses[:, None]).abs().argmin(1)
+
+
+def _logits(feedback: Feedback, name: str) -> Tensor:
+    z = feedback.outputs
+    if z is None:
+        raise TypeError(
+            f'Ranking samples by "{name}" needs the model\'s outputs, but the feedback has none. '
+            'Let loss_fn return both: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
+        )
+    n = len(feedback.loss)
+    if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != n or z.shape[1] < 2:
+        found = f"of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"in a {type(z).__name__}"
+        raise ValueError(
+            f'Ranking samples by "{name}" needs one output a class for each of the {n} samples, shape ({n}, classes), '
+            f"but loss_fn returned outputs {found}. Return the logits beside the losses, or rank by loss."
+        )
+    return z.detach().float()
+
+
+SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
+    "loss": loss,
+    "perturbed": perturbed,
+    "sharpness": sharpness,
+    "uncertainty": uncertainty,
+    "el2n": el2n,
+    "wrong": wrong,
+    "forgetting": wrong,  # the scores count how often it turns from 0 to 1
+}
+
+# What only a method that evaluates the loss at perturbed weights measures, and how it is called in messages.
+AT_PERTURBED_WEIGHTS = {"sharpness": "sharpness", "perturbed": "perturbed loss"}
+
+
+def check_signal(policy: str, signal: str) -> None:
+    """Refuse a name that is not in the table."""
+    if signal not in SIGNALS:
+        known = [f'"{name}"' for name in SIGNALS]
+        raise ValueError(f"{policy}: signal is {signal!r}; it is {', '.join(known[:-1])} or {known[-1]}.")

@@ -1,0 +1,55 @@
+"""The samples with the largest scores of every mini-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from ausam.selection.policy import Choice, check_alpha, everything, part
+from ausam.selection.pruning import unseen_first
+from ausam.selection.scores import Scores
+from ausam.selection.signals import check_signal
+
+
+@dataclass(frozen=True)
+class TopLoss:
+    """The ``max(1, int(alpha n))`` samples of each mini-batch whose latest loss, or other signal, is largest.
+
+        kept = the k largest of s_1 .. s_n,  k = max(1, int(alpha n)),  s_i = the signal at the latest visit of i
+
+    The first epoch uses every sample; later one that has no score yet comes first. Kawaguchi, Lu: Ordered SGD, AISTATS
+    2020, which ranks by the losses of the present forward pass; here they are those of the latest visit.
+
+    >>> from ausam import SelectiveBatchSampler, TopLoss
+    >>> [len(batch) for batch in SelectiveBatchSampler(10, batch_size=4, policy=TopLoss(alpha=0.5))]
+    [4, 4, 2]
+
+    Arguments:
+        alpha: part of each mini-batch that is kept, in (0, 1].
+        signal: what is ranked: "loss", "perturbed", "sharpness", "uncertainty", "el2n", "wrong" or "forgetting".
+
+    Biased towards hard samples on purpose: avoid it where labels are noisy. Part of the work: alpha, after epoch 0.
+    """
+
+    alpha: float = 0.5
+    signal: str = "loss"
+    scope: ClassVar[str] = "batch"
+    decay: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        check_alpha("TopLoss", self.alpha)
+        check_signal("TopLoss", self.signal)
+
+    @property
+    def kept(self) -> float:
+        """Part of the samples that is used, after the first epoch."""
+        return self.alpha
+
+    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
+        """The largest of each row; of equal ones the first, which is fair since rows come in random order."""
+        if epoch == 0 or self.alpha == 1:
+            return everything(candidates)
+        ranking = unseen_first(scores.of(candidates)).sort(dim=1, descending=True, stable=True).indices
+        return ranking[:, : part(self.alpha, candidates.shape[1])].sort(dim=1).values, None

@@ -1,0 +1,40 @@
+"""What the documentation says: its code runs, its links lead somewhere, its lists are complete."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from ausam import METHODS, POLICIES
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = {"__name__": "docs"}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith(("http", "mailto")):
+            assert (page.parent / target).exists(), target
+
+
+def test_readme_names_every_method_and_policy():
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in (*METHODS, *POLICIES) if f"`{name}`" not in text] == []
+
+
+def test_every_method_and_policy_has_a_card():
+    for table, folder in ((METHODS, "methods"), (POLICIES, "policies")):
+        assert {p.stem for p in (ROOT / "docs" / folder).glob("*.md")} == {name.lower() for name in table}

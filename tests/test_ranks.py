@@ -1,0 +1,80 @@
+"""Two processes: every method keeps their weights equal."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ausam import METHODS, SharpnessAware
+from test_methods import make
+
+STEPS = 6
+
+
+def trained(method, rank, bucket_view, sync_perturbation):
+    """The weights, and the passes counted, of a few steps on data of this process's own."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+    model = DistributedDataParallel(net, gradient_as_bucket_view=bucket_view)
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    opt = SharpnessAware(base, make(method), model, sync_perturbation=sync_perturbation)
+    data = torch.Generator().manual_seed(rank)
+
+    def losses(x, y):
+        z = model(x)
+        return F.cross_entropy(z, y, reduction="none"), z
+
+    for step in range(STEPS):
+        x = torch.randn(6, 4, generator=data)
+        y = torch.randint(2, (6,), generator=data)
+        opt.backward(losses, x, y, index=torch.arange(6) + 6 * (step % 2))
+        opt.step()
+        opt.zero_grad()
+    return torch.cat([p.detach().flatten() for p in net.parameters()]), opt.samples_forward
+
+
+def process(rank, folder, queue):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    found = {}
+    for name in METHODS:
+        for bucket_view in (False, True):
+            weights, forward = trained(name, rank, bucket_view, sync_perturbation=False)
+            other = [torch.empty_like(weights) for _ in range(2)]
+            dist.all_gather(other, weights)
+            counts = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+            dist.all_gather(counts, torch.tensor([forward]))
+            found[name, bucket_view] = (torch.equal(*other), torch.equal(*counts), weights.tolist())
+    if rank == 0:
+        queue.put(found)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    context = torch.multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    folder = tmp_path_factory.mktemp("ranks")
+    processes = [context.Process(target=process, args=(rank, folder, queue)) for rank in range(2)]
+    for p in processes:
+        p.start()
+    result = queue.get(timeout=300)
+    for p in processes:
+        p.join(60)
+        assert p.exitcode == 0
+    return result
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_processes_stay_equal(found, name):
+    for bucket_view in (False, True):
+        weights_equal, passes_equal, _ = found[name, bucket_view]
+        assert weights_equal
+        assert passes_equal
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_ddp_buckets_change_nothing(found, name):
+    assert found[name, True][2] == pytest.approx(found[name, False][2], rel=1e-5, abs=1e-6)
