@@ -1,0 +1,48 @@
+"""The wheel: what is in it, and that the library needs none of the extras."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# What the extras bring; importing any of it from the library itself is a mistake.
+EXTRAS = ("rich", "sklearn", "PIL", "tensorboard", "lightning", "accelerate", "transformers", "pytorch_optimizer")
+
+ALONE = f"""
+import sys
+for name in {EXTRAS!r}:
+    sys.modules[name] = None
+import ausam
+assert ausam.__file__.startswith(sys.argv[1]), ausam.__file__
+assert not [m for m in sys.modules if m.startswith("ausam.lab")]
+ausam.check(ausam.SAM(), ausam.AUSampling())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (found,) = out.glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    source = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src" / "ausam").rglob("*") if p.is_file()}
+    source = {name for name in source if "__pycache__" not in name}
+    assert source <= names
+    assert "ausam/py.typed" in names
+    assert {n.split("/")[0] for n in names} == {"ausam", next(n for n in names if "dist-info" in n).split("/")[0]}
+
+
+def test_it_imports_without_any_extra(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path)], check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}
+    )
