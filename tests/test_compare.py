@@ -139,8 +139,8 @@ def test_list_shows_everything_with_its_cost(capsys):
 def test_bench_parts_run_and_unknown_ones_are_named(capsys):
     assert main(["bench", "step", "--only", "overhead", "--repeats", "1"]) == 0
     assert "SAM's own cost against pytorch_optimizer.SAM's" in capsys.readouterr().out
-    seconds, peak = bench._plan(1000)
-    assert seconds > 0
+    seconds, peak = bench._plan(200_000)
+    assert seconds > 1e-4  # a plan was drawn, not only asked for
     assert peak >= 0
     assert main(["bench", "step", "--only", "nothing"]) == 2
     assert "Known: memory, loading, overhead, planning" in capsys.readouterr().err

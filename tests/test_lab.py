@@ -233,10 +233,15 @@ def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys)
 
 
 def test_unknown_choices_list_the_known_ones(capsys):
-    with pytest.raises(SystemExit) as stop:
-        run("train", "--data", "cifar")
-    assert stop.value.code == 2
-    assert "digits" in capsys.readouterr().err
+    for flag, name, near, known in (
+        ("--data", "cifar", "cifar10", "digits"),
+        ("--model", "resnet", "resnet50", "wrn28-10"),
+    ):
+        assert run("train", flag, name) == 2
+        error = capsys.readouterr().err
+        assert f'"{name}". Did you mean {near}' in error
+        assert known in error
+        assert "or your own as module:function." in error
 
 
 def test_digits_are_1000_with_exactly_200_wrong_labels_and_797_clean_ones():

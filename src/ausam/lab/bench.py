@@ -185,7 +185,7 @@ def planning(repeats: int, n: int = 10_000_000) -> list[str]:  # noqa: ARG001  (
 
 
 def _plan(n: int) -> tuple[float, int]:
-    SelectiveBatchSampler(1000, BATCH, AUSampling(0.5)).__iter__()  # what torch allocates once
+    next(iter(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5))))  # what torch allocates once
     unit = 1 if sys.platform == "darwin" else 1024
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sampler = SelectiveBatchSampler(n, BATCH, AUSampling(0.5))
@@ -193,7 +193,7 @@ def _plan(n: int) -> tuple[float, int]:
     sampler.scores.count.fill_(1)
     sampler.set_epoch(1)
     start = time.perf_counter()
-    iter(sampler)
+    next(iter(sampler))
     seconds = time.perf_counter() - start
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ausam.lab.data import DATASETS
+from ausam.lab.data import AUGMENTATIONS, suited
 from ausam.lab.names import find
 
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -22,10 +22,14 @@ def setting(default: Any, about: str) -> Any:
 class Config:
     """Everything that fixes a run. None for a method's or policy's own default."""
 
-    data: str = setting("digits", "data set")
+    data: str = setting("digits", "data set by name, or your own as module:function")
     data_dir: str = setting("data", "where downloaded data lies")
     label_noise: float = setting(0.0, "part of the training labels that is made wrong, 0 <= p < 1")
-    model: str = setting("resnet-tiny", "network")
+    train_size: int = setting(0, "training samples, a fixed part with balanced classes; 0: all")
+    test_size: int = setting(0, "test samples, likewise")
+    augment: str = setting("none", "augmentation: none, standard (crop and flip) or cutout (and a hole)")
+    workers: int = setting(0, "processes that load data of your own; 0: the training process itself")
+    model: str = setting("resnet-tiny", "network by name, or your own as module:function")
     method: str = setting("SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base alone')
     rho: float | None = setting(None, "radius of the perturbation, >= 0")
     policy: str = setting("Full", "selection policy, by name or with arguments; full is no selection")
@@ -47,6 +51,9 @@ class Config:
     def __post_init__(self) -> None:
         for name, good, range_ in (
             ("label_noise", 0 <= self.label_noise < 1, "0 <= label_noise < 1"),
+            ("train_size", self.train_size >= 0, "train_size >= 0"),
+            ("test_size", self.test_size >= 0, "test_size >= 0"),
+            ("workers", self.workers >= 0, "workers >= 0"),
             ("epochs", self.epochs >= 1, "epochs >= 1"),
             ("batch_size", self.batch_size >= 1, "batch_size >= 1"),
             ("lr", self.lr > 0, "lr > 0"),
@@ -59,12 +66,12 @@ class Config:
             if not good:
                 raise ValueError(f"{name} is {getattr(self, name)}; use {range_}.")
         find("base optimizer", self.base, BASES)
+        find("augmentation", self.augment, AUGMENTATIONS)
 
 
 def resolve(**given: Any) -> Config:
     """The settings given, the data set's own for the rest, and Config's defaults for what remains."""
-    suited = find("data set", given.get("data", "digits"), DATASETS).settings
-    config = Config(**{**suited, **given})
+    config = Config(**{**suited(given.get("data", "digits")), **given})
     if config.device == "auto":
         config = Config(**{**asdict(config), "device": "cuda" if torch.cuda.is_available() else "cpu"})
     if config.device.startswith("cuda") and not torch.cuda.is_available():

@@ -32,8 +32,11 @@ def text(found: dict[str, Any]) -> str:
             "Pairs (also METHOD-ALPHA for METHOD × AUSampling(ALPHA), and NAME@F for a fraction F of the epochs)",
             [(p["name"], f"{p['method']} × {p['policy']}") for p in found["pairs"]],
         ),
-        ("Networks (parameters, 10 classes)", [(m["name"], f"{m['parameters']:>10,}") for m in found["models"]]),
-        ("Data sets", [(d["name"], d["about"]) for d in found["data"]]),
+        (
+            "Networks (parameters, 10 classes; or your own as module:function)",
+            [(m["name"], f"{m['parameters']:>10,}") for m in found["models"]],
+        ),
+        ("Data sets (or your own as module:function)", [(d["name"], d["about"]) for d in found["data"]]),
     ]
     lines = []
     for title, rows in parts:

@@ -51,7 +51,10 @@ class Progress:
     def epoch(self, row: Row) -> None:
         """One epoch of a run."""
         self._last = f"loss {row['train_loss']:.3f} accuracy {row['test_accuracy']:.2f} %"
-        self._line(f"epoch {row['epoch']}/{self._epochs}  {self._last}  {row['images_per_second']:,.0f} images/s")
+        text = f"epoch {row['epoch']}/{self._epochs} {self._last} {row['images_per_second']:,.0f} images/s"
+        self._bar.update(self._task, completed=row["epoch"], text=text)
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def comparison(self, names: list[str], seeds: list[int], config: Config) -> Callable[[str, int, Row], None]:
         """A function to be told of every epoch of every run of a comparison."""
@@ -67,9 +70,19 @@ class Progress:
 
         return told
 
-    def _line(self, text: str) -> None:
-        if not self._console.is_terminal:
-            self._console.print(text, highlight=False, soft_wrap=True)
+    def cells(self, epochs: int) -> Callable[[str, Row], None]:
+        """A function to be told of every epoch of every cell of a table, of which there will be so many."""
+        self._bar.update(self._task, total=epochs)
+
+        def told(cell: str, row: Row) -> None:
+            text = f"{cell}: epoch {row['epoch']}, accuracy {row['test_accuracy']:.2f} %"
+            self._bar.update(self._task, advance=1, text=text)
+
+        return told
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class _Rate:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from ausam import SelectiveBatchSampler, SharpnessAware
 from ausam.lab import checkpoint, conditions, files
 from ausam.lab.config import BASES, Config, differences
-from ausam.lab.data import ImageSet, load
+from ausam.lab.data import Problem, load
 from ausam.lab.models import build as build_model
+from ausam.lab.models import check_fit
 from ausam.lab.pairs import method_and_policy
 from ausam.lab.results import selection_summary
 from ausam.random import generator
@@ -41,8 +42,9 @@ def train(
         return
 
     # the problem
-    data = load(config.data, config.data_dir, config.label_noise).to(config.device)
+    data = problem(config)
     model = build_model(config.model, data.classes, data.channels, config.seed).to(config.device)
+    check_fit(config.model, model, data.example(), data.classes)
     steps = config.epochs * -(-len(data.train_y) // config.batch_size)
     method, policy = method_and_policy(config, steps)
 
@@ -72,12 +74,10 @@ def train(
         with random_numbers(random_state) as random_state:
             start = time.perf_counter()
             batches = len(sampler)
-            for b, chosen in enumerate(sampler):
+            for b, (x, y, index) in enumerate(data.batches(sampler, epoch, config.seed)):
                 lr = config.lr * 0.5 * (1 + math.cos(math.pi * (epoch + b / batches) / config.epochs))
                 for group in opt.param_groups:
                     group["lr"] = lr
-                index = torch.tensor(chosen)
-                x, y = data.normalised(data.train_x[index]), data.train_y[index]
                 feedback = opt.backward(losses, x, y, index=index, weight=sampler.weight(index))
                 sampler.update(feedback)
                 opt.step()
@@ -92,7 +92,7 @@ def train(
             {
                 "epoch": epoch + 1,
                 "train_loss": mean_loss,
-                "test_accuracy": accuracy(model, data, data.test_x, data.test_y),
+                "test_accuracy": accuracy(model, data.test_batches()),
                 "seconds": seconds,
                 "samples": count,
                 "samples_forward": opt.samples_forward,
@@ -120,7 +120,7 @@ def train(
         "seed": config.seed,
         "epochs": config.epochs,
         "test_accuracy": rows[-1]["test_accuracy"],
-        "train_accuracy": accuracy(model, data, data.train_x, data.train_y),
+        "train_accuracy": accuracy(model, data.plain_batches()),
         "train_seconds": seconds,
         "samples_forward": opt.samples_forward,
         "samples_backward": opt.samples_backward,
@@ -135,6 +135,20 @@ def train(
         "config": asdict(config),
     }
     files.write_json(out / "result.json", result)
+
+
+def problem(config: Config) -> Problem:
+    """The data of a run."""
+    return load(
+        config.data,
+        config.data_dir,
+        config.label_noise,
+        train_size=config.train_size,
+        test_size=config.test_size,
+        augment=config.augment.lower(),
+        workers=config.workers,
+        device=config.device,
+    )
 
 
 def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
@@ -165,13 +179,15 @@ def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: ImageSet, x: Tensor, y: Tensor, batch: int = 500) -> float:
-    """Percent of the images that the network classifies right."""
+def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Percent of the samples that the network classifies right."""
     model.eval()
-    right = sum(
-        (model(data.normalised(x[i : i + batch])).argmax(1) == y[i : i + batch]).sum() for i in range(0, len(y), batch)
-    )
-    return 100.0 * float(right) / len(y)
+    right, count = torch.zeros(()), 0
+    with random_numbers(generator(0).get_state()):  # a dataset of the user's may draw
+        for x, y in batches:
+            right = right.to(y.device) + (model(x).argmax(1) == y).sum()
+            count += len(y)
+    return 100.0 * float(right) / count
 
 
 def weights_sha256(model: nn.Module) -> str:

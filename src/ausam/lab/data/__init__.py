@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+from ausam.lab.data.augment import AUGMENTATIONS
+from ausam.lab.data.cifar import cifar10, cifar100
 from ausam.lab.data.digits import digits
-from ausam.lab.data.images import ImageSet, with_label_noise
+from ausam.lab.data.download import DownloadError
+from ausam.lab.data.fashion import fashion_mnist
+from ausam.lab.data.images import ImageSet
+from ausam.lab.data.labels import with_label_noise, with_sizes
+from ausam.lab.data.tiny import tiny_imagenet
+from ausam.lab.data.user import UserSet, user_data
+from ausam.lab.importing import is_own
 from ausam.lab.names import find
 
-__all__ = ["DATASETS", "DataSet", "ImageSet", "load"]
+__all__ = ["AUGMENTATIONS", "DATASETS", "DataSet", "DownloadError", "ImageSet", "Problem", "UserSet", "load", "suited"]
+
+Problem = ImageSet | UserSet
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,18 @@ class DataSet:
     about: str
     settings: dict[str, Any]
 
+
+# The paper's, for ResNet-18.
+PAPER = {
+    "model": "resnet18",
+    "epochs": 200,
+    "batch_size": 128,
+    "lr": 0.05,
+    "weight_decay": 0.001,
+    "rho": 0.1,
+    "label_smoothing": 0.1,
+    "augment": "cutout",
+}
 
 DATASETS = {
     "digits": DataSet(
@@ -37,9 +61,71 @@ DATASETS = {
             "threads": 1,
         },
     ),
+    "fashion-mnist": DataSet(
+        fashion_mnist,
+        "grey 28x28 clothing in 10 classes: 60,000 for training, 10,000 for testing; 30 MB to download",
+        {"model": "resnet-small", "epochs": 30, "batch_size": 128, "lr": 0.05, "rho": 0.1, "augment": "none"},
+    ),
+    "cifar10": DataSet(
+        cifar10, "colour 32x32 in 10 classes: 50,000 for training, 10,000 for testing; 170 MB to download", PAPER
+    ),
+    "cifar100": DataSet(
+        cifar100, "colour 32x32 in 100 classes: 50,000 for training, 10,000 for testing; 169 MB to download", PAPER
+    ),
+    "tiny-imagenet": DataSet(
+        tiny_imagenet,
+        "colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing; 248 MB to download",
+        PAPER,
+    ),
 }
 
 
-def load(name: str, data_dir: str, label_noise: float) -> ImageSet:
-    """The data set of this name, with this part of its training labels made wrong."""
-    return with_label_noise(find("data set", name, DATASETS).load(data_dir), label_noise)
+def suited(name: str) -> dict[str, Any]:
+    """The settings that suit a data set; of the user's own none are known."""
+    return {} if is_own(name) else _entry(name).settings
+
+
+def load(
+    name: str,
+    data_dir: str = "data",
+    label_noise: float = 0.0,
+    *,
+    train_size: int = 0,
+    test_size: int = 0,
+    augment: str = "none",
+    workers: int = 0,
+    device: str = "cpu",
+) -> Problem:
+    """The data set of this name, or of the user's ``module:function``, with this part of its training labels wrong.
+
+    Loaded once: the runs of a comparison share it, so it must not be changed in place.
+    """
+    place = os.getcwd() if is_own(name) else os.path.abspath(data_dir)
+    return _load(name, data_dir, place, label_noise, train_size, test_size, augment, workers, device)
+
+
+@lru_cache(maxsize=1)
+def _load(
+    name: str,
+    data_dir: str,
+    place: str,  # noqa: ARG001  (the same name elsewhere is another data set)
+    label_noise: float,
+    train_size: int,
+    test_size: int,
+    augment: str,
+    workers: int,
+    device: str,
+) -> Problem:
+    found = user_data(name, workers) if is_own(name) else _entry(name).load(data_dir)
+    if isinstance(found, UserSet):
+        if augment != "none":
+            raise ValueError(
+                f'augment is "{augment}", but {name} returns datasets, which augment by themselves. Use --augment none.'
+            )
+        return with_label_noise(with_sizes(found, train_size, test_size), label_noise).to(device)
+    found = with_label_noise(with_sizes(found, train_size, test_size), label_noise)
+    return replace(found, augment=augment).to(device)
+
+
+def _entry(name: str) -> DataSet:
+    return find("data set", name, DATASETS, ", or your own as module:function")

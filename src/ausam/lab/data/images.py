@@ -1,18 +1,24 @@
-"""Images that live in memory, and wrong labels for them."""
+"""Images that live in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ausam import SelectiveBatchSampler
+from ausam.lab.data.augment import augmented, normalised
 from ausam.random import generator
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A classification problem: images (n, channels, height, width), labels, and what is known of them."""
+    """A classification problem: images (n, channels, height, width), labels, and what is known of them.
+
+    Images may be bytes or floats; ``mean`` and ``std``, one number a channel, are in the same units.
+    """
 
     name: str
     train_x: Tensor
@@ -23,6 +29,7 @@ class ImageSet:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     wrong: Tensor | None = None  # which training labels were made wrong
+    augment: str = "none"  # a key of AUGMENTATIONS
 
     @property
     def channels(self) -> int:
@@ -31,26 +38,41 @@ class ImageSet:
 
     def normalised(self, x: Tensor) -> Tensor:
         """The images with each channel centred and scaled."""
-        mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
-        return (x.float() - mean) / std
+        return normalised(x, self.mean, self.std)
 
     def to(self, device: str) -> ImageSet:
         """The same on another device."""
         moved = {k: getattr(self, k).to(device) for k in ("train_x", "train_y", "test_x", "test_y")}
         return replace(self, **moved)
 
+    def part(self, train: Tensor, test: Tensor) -> ImageSet:
+        """Only these samples."""
+        return replace(
+            self,
+            train_x=self.train_x[train],
+            train_y=self.train_y[train],
+            test_x=self.test_x[test],
+            test_y=self.test_y[test],
+        )
 
-def with_label_noise(data: ImageSet, part: float) -> ImageSet:
-    """Give ``round(part * n)`` training samples, always the same ones, a wrong label drawn evenly from the others."""
-    if not 0 <= part < 1:
-        raise ValueError(f"label noise is {part}, but it is the part of the labels that is made wrong: 0 <= part < 1.")
-    n = len(data.train_y)
-    rng = generator(0, n, data.classes)
-    chosen = torch.randperm(n, generator=rng)[: round(part * n)]
-    shift = torch.randint(1, data.classes, (len(chosen),), generator=rng)
-    y = data.train_y.clone()
-    y[chosen] = (y[chosen] + shift) % data.classes
-    wrong = torch.zeros(n, dtype=torch.bool)
-    wrong[chosen] = True
-    return replace(data, train_y=y, wrong=wrong)
+    def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Images, labels and indices of one pass of the sampler; the augmentation is a function of the arguments."""
+        for b, chosen in enumerate(sampler):
+            index = torch.tensor(chosen)
+            rng = generator(seed, epoch, b, 0xA06)
+            x = augmented(self.train_x[index], self.augment, self.mean, self.std, rng)
+            yield x, self.train_y[index], index
+
+    def test_batches(self, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every test image once, in order."""
+        for i in range(0, len(self.test_y), size):
+            yield self.normalised(self.test_x[i : i + size]), self.test_y[i : i + size]
+
+    def plain_batches(self, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every training image once, in order, not augmented."""
+        for i in range(0, len(self.train_y), size):
+            yield self.normalised(self.train_x[i : i + size]), self.train_y[i : i + size]
+
+    def example(self) -> Tensor:
+        """Inputs of a few training samples, as a network sees them."""
+        return self.normalised(self.train_x[:2])

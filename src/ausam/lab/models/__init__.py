@@ -1,12 +1,14 @@
 """The networks of the experiments, by name; each full-size one has small siblings of the same class."""
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ausam.lab.importing import imported, is_own
 from ausam.lab.names import find
 
 from .mobilenet import MobileNet
@@ -23,6 +25,8 @@ __all__ = [
     "basic",
     "bottleneck",
     "build",
+    "builder",
+    "check_fit",
     "parameter_count",
 ]
 
@@ -48,26 +52,72 @@ MODELS: dict[str, Builder] = {
 
 
 def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
-    """Build a network of `MODELS` on the CPU, with weights that depend on nothing but the arguments.
+    """Build a network of `MODELS`, or the user's ``module:function``, on the CPU; its weights depend on the seed alone.
 
     Convolutions are Kaiming-normal (fan-out, ReLU), BatchNorm is ones and zeros, the last layer is torch's default.
-    torch's global random state is left as it was.
+    The user's own keep the weights they were made with. torch's global random state is left as it was.
     """
-    builder = find("model", name, MODELS)
+    make = builder(name)
     if classes < 1 or channels < 1:
         raise ValueError(
             f"{name} needs at least one class and one input channel, not classes={classes}, channels={channels}"
         )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs as well
-        return builder(classes, channels).apply(_initialise)
+        model = make(classes, channels)
+        return model if is_own(name) else model.apply(_initialise)
+
+
+def builder(name: str) -> Builder:
+    """What makes the network of this name; a ValueError for a name that means none."""
+    return _own(name) if is_own(name) else find("model", name, MODELS, ", or your own as module:function")
 
 
 def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
     """Count the trainable numbers of a network of `MODELS` without allocating them."""
-    builder = find("model", name, MODELS)
+    make = find("model", name, MODELS)
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in builder(classes, channels).parameters())
+        return sum(parameter.numel() for parameter in make(classes, channels).parameters())
+
+
+@torch.no_grad()
+def check_fit(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
+    """Raise a ValueError for a network that cannot take such a batch, or does not answer with a score a class."""
+    model.eval()
+    try:
+        z = model(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{name} cannot take a batch of shape {tuple(x.shape)}: {error}. "
+            "Choose another --model, or your own as module:function."
+        ) from error
+    if not isinstance(z, Tensor) or z.shape != (len(x), classes):
+        got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
+        raise ValueError(
+            f"{name} answers a batch of {len(x)} with {got}, but there are {classes} classes: {(len(x), classes)} is "
+            "needed."
+        )
+
+
+def _own(name: str) -> Builder:
+    """The user's function as a builder: called with (classes, channels), or without arguments if it takes none."""
+    function = imported("model", name)
+
+    def build(classes: int, channels: int) -> nn.Module:
+        takes = inspect.signature(function)
+        arguments = (classes, channels) if takes.parameters else ()
+        try:
+            takes.bind(*arguments)
+        except TypeError:
+            raise ValueError(
+                f'model "{name}" takes {takes}, but it is called with (classes, channels), or with nothing.'
+            ) from None
+        model = function(*arguments)
+        if not isinstance(model, nn.Module):
+            raise ValueError(f'model "{name}" returned a {type(model).__name__}, but a torch.nn.Module is needed.')
+        return model
+
+    return build
 
 
 @torch.no_grad()

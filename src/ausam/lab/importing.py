@@ -1,0 +1,41 @@
+"""Functions of the user's own, named as module:function."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def is_own(name: str) -> bool:
+    """Whether a name means the user's own: ``module:function``."""
+    return ":" in name
+
+
+def imported(kind: str, name: str) -> Callable[..., Any]:
+    """The function; the current directory comes first among the places where modules are found."""
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise ValueError(f'"{name}" is not a {kind}: write module:function, e.g. mine:make for make() of mine.py.')
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        importlib.invalidate_caches()  # the file may be younger than the last look into the directory
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(f'{kind} "{name}": importing {module_name} failed: {error}.') from error
+        raise ValueError(
+            f'{kind} "{name}": there is no module {module_name} in {here} or among the installed packages.'
+        ) from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        mine = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]
+        raise ValueError(
+            f'{kind} "{name}": {module_name} ({module.__file__}) has no function {function_name}. '
+            f"It has: {', '.join(sorted(mine)) or 'none'}."
+        )
+    return function  # type: ignore[no-any-return]
