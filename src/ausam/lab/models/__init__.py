@@ -35,6 +35,7 @@ Builder = Callable[[int, int], nn.Module]
 # name -> builder(classes, channels)
 MODELS: dict[str, Builder] = {
     "resnet-tiny": partial(ResNet, basic, (1, 1), 8),  # the default for 8x8 digits
+    "resnet-small-w8": partial(ResNet, basic, (1, 1, 1), 8),
     "resnet-small": partial(ResNet, basic, (1, 1, 1), 16),
     "resnet18-w8": partial(ResNet, basic, (2, 2, 2, 2), 8),
     "resnet18-w16": partial(ResNet, basic, (2, 2, 2, 2), 16),
