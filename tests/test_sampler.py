@@ -879,3 +879,8 @@ def test_more_constructor_errors():
     for ema in (0.0, 1.0, -0.5):
         with pytest.raises(ValueError, match="give None, or the weight of the past, between 0 and 1"):
             AUSampling(ema=ema)
+
+
+def test_weights_need_a_chance_for_every_sample():
+    with pytest.raises(ValueError, match="unbiased=True weighs by inclusion probabilities, and s_min=0 makes some of"):
+        AUSampling(s_min=0.0, unbiased=True)

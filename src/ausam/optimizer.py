@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from ausam.closure import ClosureRun
 from ausam.feedback import Feedback
-from ausam.run import ClosureRun, LossFn, Method, Run, Workspace
+from ausam.processes import any_of
+from ausam.run import LossFn, Method, Run
 from ausam.tensors import Vector, norm
+from ausam.workspace import Workspace
 
 NonFinite = Literal["skip", "raise", "ignore"]
 
@@ -36,13 +39,15 @@ class SharpnessAware(Optimizer):
     Arguments:
         base: the optimizer that takes the step. Its ``param_groups``, ``state`` and ``defaults`` are also ours.
         method: what gradient it takes it with: ``Plain()``, ``SAM(rho)``, ``ASAM(rho)``, ...
-        model: the module that the losses come from, DDP-wrapped or not. Needed for BatchNorm and no_sync.
+        model: the module that the losses come from; with DDP, the wrapped one. Needed for BatchNorm and no_sync.
         sync_perturbation: average the perturbation's gradient over processes. False (default): each perturbs by its own
-            batch, as the SAM paper does.
+            batch, as the SAM paper does. Sharded models (FSDP2) always average.
         nonfinite: what to do when a loss or gradient is inf or NaN. "skip" (default): ``step`` changes nothing, counts
             it in ``skipped`` and warns once. "raise": RuntimeError, everything restored. "ignore": nothing is read back
             or promised.
         seed: of the decisions that a method draws (RST's coin), the same in every process.
+        replay: draw torch's random numbers (dropout, stochastic depth) once a step: its later passes see the same
+            masks, as in the authors' JAX code, as far as they use the same rows. False (default): new ones each pass.
 
     Between steps the model is at ``w``: evaluate, save and copy it at any time.
     """
@@ -59,6 +64,7 @@ class SharpnessAware(Optimizer):
         sync_perturbation: bool = False,
         nonfinite: NonFinite = "skip",
         seed: int = 0,
+        replay: bool = False,
     ) -> None:
         # No super().__init__(): groups, state, defaults and hooks are the base's own, through properties.
         if isinstance(base, SharpnessAware):
@@ -74,6 +80,11 @@ class SharpnessAware(Optimizer):
             raise TypeError(f"method is {method!r}, but an instance such as SAM(rho=0.05) is needed.")
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is a {type(model).__name__}, but the torch.nn.Module that is trained is needed.")
+        if type(model).__name__ == "FullyShardedDataParallel":
+            raise TypeError(
+                "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, of which no norm over all "
+                "processes can be taken. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
+            )
         if nonfinite not in ("skip", "raise", "ignore"):
             raise ValueError(f'nonfinite is {nonfinite!r}; it is "skip", "raise" or "ignore".')
         self.base = base
@@ -82,7 +93,7 @@ class SharpnessAware(Optimizer):
         self.steps = 0
         self.skipped = 0
         self._memory: dict[str, Any] = {}
-        self._workspace = Workspace(base, model, sync_perturbation, seed)
+        self._workspace = Workspace(base, model, sync_perturbation, seed, replay)
         self._poisoned = False
         self.samples_forward = 0
         self.samples_backward = 0
@@ -149,11 +160,13 @@ class SharpnessAware(Optimizer):
         self.samples_forward += run.samples_forward
         self.samples_backward += run.samples_backward
         if self.nonfinite == "ignore":
-            self._memory = run.state
+            self._remember(run)
             return
         size = norm(gradient)
-        if bool(torch.isfinite(size + torch.as_tensor(run.total, device=size.device))):
-            self._memory = run.state
+        bad = ~torch.isfinite(size + torch.as_tensor(run.total, device=size.device))
+        # One process alone may have met it; if the others went on, they would wait for it or drift away from it.
+        if not (bool(bad) if run.group is None else any_of(bad, run.group)):
+            self._remember(run)
             return
         run.undo_buffers()
         if self.nonfinite == "raise":
@@ -175,6 +188,9 @@ class SharpnessAware(Optimizer):
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    def _remember(self, run: Run) -> None:
+        self._memory, self._workspace.trained = run.state, run.trained
 
     # -- the base's own ------------------------------------------------------------------------------------------
 
@@ -242,7 +258,7 @@ class SharpnessAware(Optimizer):
         ours = state_dict.get("ausam", {})
         for counter in ("steps", "skipped", "samples_forward", "samples_backward"):
             setattr(self, counter, ours.get(counter, 0))
-        self._memory = {}
+        self._memory, self._workspace.trained = {}, []
         if ours.get("method", type(self.method).__name__) != type(self.method).__name__:
             warnings.warn(
                 f"The state was saved with {ours['method']} and is loaded into {type(self.method).__name__}: "
@@ -257,12 +273,12 @@ class SharpnessAware(Optimizer):
         # A scheduler leaves a bound `step` on the instance, and the room for copies is not worth carrying.
         state = {k: v for k, v in self.__dict__.items() if k not in ("step", "_workspace")}
         w = self._workspace
-        return {**state, "workspace": (w.model, w.sync_perturbation, w.seed)}
+        return {**state, "workspace": (w.model, w.sync_perturbation, w.seed, w.replay)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        model, sync_perturbation, seed = state.pop("workspace")
+        model, *settings = state.pop("workspace")
         self.__dict__.update(state)
-        self._workspace = Workspace(self.base, model, sync_perturbation, seed)
+        self._workspace = Workspace(self.base, model, *settings)
 
 
 def _placed(value: Any, params: list[nn.Parameter]) -> Any:

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from ausam import buffers
-from ausam.random import generator
-from ausam.tensors import HALF, Vector
+from ausam import buffers, processes
+from ausam.losses import per_sample
+from ausam.random import States, generator, replayed, torch_states
+from ausam.tensors import Vector, local
+from ausam.workspace import Workspace
 
 LossFn = Callable[..., Any]
 
@@ -42,29 +43,6 @@ class Method(Protocol):
         """The gradient that the base optimizer shall use, one entry a parameter."""
 
 
-class Workspace:
-    """What outlives a step and is never saved: the base, the model, and room for one copy of the weights."""
-
-    def __init__(self, base: Optimizer, model: nn.Module, sync_perturbation: bool, seed: int) -> None:
-        self.base = base
-        self.model = model
-        self.sync_perturbation = sync_perturbation
-        self.seed = seed
-        self._copies: dict[Tensor, Tensor] = {}
-
-    def copies(self, params: Sequence[Tensor]) -> list[Tensor]:
-        """One tensor of the same form for each parameter, allocated once and reused by every step."""
-        for p in params:
-            if p not in self._copies or self._copies[p].device != p.device or self._copies[p].dtype != p.dtype:
-                self._copies[p] = torch.empty_like(p, requires_grad=False)
-        return [self._copies[p] for p in params]
-
-    def names(self, params: Sequence[nn.Parameter]) -> list[str]:
-        """The model's name for each parameter; empty for one that is not the model's."""
-        known = {p: name for name, p in self.model.named_parameters()}
-        return [known.get(p, "") for p in params]
-
-
 class Run:
     """One batch in the hands of a method."""
 
@@ -81,13 +59,17 @@ class Run:
     ) -> None:
         groups = workspace.base.param_groups
         self.params: list[nn.Parameter] = [p for g in groups for p in g["params"] if p.requires_grad]
-        self.state = dict(state)  # the method's memory: written back only if the step turns out finite
+        # The method's memory, written back only if the step turns out finite. It begins afresh when a layer is frozen
+        # or thawed, for its vectors are of the parameters that were there.
+        self.trained = [id(p) for p in self.params]
+        self.state = dict(state) if workspace.trained in ([], self.trained) else {}
         self.step = step
         self.index = index
         self.scale: Tensor | float = 1.0  # of the last backward: GradScaler's factor, 1 without one
         self.loss = self.perturbed = torch.empty(0)
         self.total: Tensor | float = 0.0  # of all losses seen: not finite if one of them is not
         self.samples_forward = self.samples_backward = 0
+        self.group = processes.group_of(workspace.model, self.params)  # None: one process
         self._groups = groups
         self._workspace = workspace
         self._loss_fn = loss_fn
@@ -99,6 +81,7 @@ class Run:
         self._shifted = False
         self._moved = ""  # which forward has moved the buffers: none yet, "here" or "shifted"
         self._pending: buffers.Snapshot | None = None
+        self._torch_states: States | None = None  # of torch's generators before the first pass, to replay them
         self._modules = list(workspace.model.modules())  # walked once a step: it is what a step costs beside its passes
         mine = set(self.params)
         # Parameters of the model that another optimizer owns: their gradient is that of the last pass, not of all.
@@ -141,14 +124,8 @@ class Run:
         return self._outputs
 
     def agreed(self, value: Tensor) -> Tensor:
-        """The mean of a scalar over the processes of a DDP model: for decisions that all must share."""
-        group = getattr(self._workspace.model, "process_group", None)
-        if group is None:
-            return value
-        value = value.detach().clone()
-        torch.distributed.all_reduce(value, group=group)
-        mean: Tensor = value / group.size()
-        return mean
+        """The mean of a scalar over the processes that train the model: for decisions that all must share."""
+        return value if self.group is None else processes.mean(value, self.group)
 
     # -- evaluating ----------------------------------------------------------------------------------------------
 
@@ -161,10 +138,10 @@ class Run:
             )
         self._settle(grad)
         batch = self._batch if rows is None else tree_map(lambda x: self._select(x, rows), self._batch)
-        with torch.set_grad_enabled(grad):
+        with torch.set_grad_enabled(grad), self._noise():
             result = self._loss_fn(*batch)
         losses, self._outputs = result if isinstance(result, tuple) else (result, None)
-        losses = _checked(losses, None if rows is None else len(rows), self._expected())
+        losses = per_sample(losses, None if rows is None else len(rows), self._expected())
         self.samples_forward += len(losses)
         self._record(losses.detach(), rows)
         if rows is None and (not self._shifted or self.outputs_at_w is None):
@@ -178,6 +155,9 @@ class Run:
             losses = losses * weight.to(losses.device, losses.dtype)
         self.samples_backward += len(losses)
         self._clear()
+        for p in self._workspace.reached if self._workspace.averages else ():
+            # DDP averages what any pass since the last time has reached, and breaks down if there is nothing there.
+            p.grad = torch.zeros_like(p)
         mean = losses.mean()
         if mean.requires_grad:
             mean.register_hook(self._note_scale)  # type: ignore[no-untyped-call]
@@ -234,16 +214,17 @@ class Run:
         try:
             with torch.no_grad():
                 if params:
-                    torch._foreach_copy_(saved, params)
-                    move(params, values)
+                    mine = [local(p) for p in params]
+                    torch._foreach_copy_(saved, mine)
+                    move(mine, [local(t) for t in values])
             values.clear()  # the second pass has room for its activations
-            torch.clear_autocast_cache()  # else an enclosing autocast goes on with its casts of the old weights
+            self._forget_casts()
             yield
         finally:
             with torch.no_grad():
                 if params:
-                    torch._foreach_copy_(params, saved)
-            torch.clear_autocast_cache()
+                    torch._foreach_copy_([local(p) for p in params], saved)
+            self._forget_casts()
             self._shifted = False
 
     # -- beginning and end (called by the optimizer) -------------------------------------------------------------
@@ -265,12 +246,14 @@ class Run:
         buffers.restore(self._before)
 
     def deposit(self, gradient: Vector) -> None:
-        """Add the gradient to ``.grad``, as loss.backward() would."""
+        """Add the gradient to ``.grad``, as loss.backward() would, and average what earlier calls left unaveraged."""
         for p, g in zip((*self.params, *self._others), (*gradient, *self._last), strict=True):
             if g is not None and p.grad is not None:
                 p.grad.add_(g)
             elif g is not None:
                 p.grad = g
+        if self.group is not None:
+            self._workspace.settle((*self.params, *self._others), bool(self.state), self.group)
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
@@ -290,6 +273,24 @@ class Run:
             self._moved = "shifted" if self._shifted else "here"
         else:
             self._pending = buffers.save(self._modules)
+
+    def _noise(self) -> contextlib.AbstractContextManager[None]:
+        """With ``replay``, the random numbers of the first pass again in all later ones: the same dropout masks."""
+        if not self._workspace.replay:
+            return contextlib.nullcontext()
+        if self._torch_states is None:
+            self._torch_states = torch_states(p.device for p in self.params)
+            return contextlib.nullcontext()
+        return replayed(self._torch_states)
+
+    def _forget_casts(self) -> None:
+        """Drop what was made of the weights before they moved: an enclosing autocast's casts, FSDP's whole weights."""
+        torch.clear_autocast_cache()
+        if self.params and processes.sharded(self.params[0]):
+            for m in self._modules:
+                reshard: Any = getattr(m, "reshard", None)
+                if reshard is not None:
+                    reshard()
 
     def _expected(self) -> int | None:
         if self.loss.numel():
@@ -329,6 +330,14 @@ class Run:
                 "Build the embedding with sparse=False."
             )
         self._clear()
+        if getattr(self._workspace.model, "find_unused_parameters", False):
+            w, found = self._workspace, zip((*self.params, *self._others), (*gradient, *self._last), strict=True)
+            w.reached = set() if w.averages else w.reached | {p for p, g in found if g is not None}
+        if gradient and processes.sharded(self.params[0]) and all(g is None for g in gradient):
+            raise RuntimeError(
+                "FSDP kept the gradients to itself, as set_requires_gradient_sync(False) asks it to, so there is none "
+                "to go on with. Leave it True: opt.backward adds up the averaged gradients of several calls itself."
+            )
         return gradient
 
     def _no_sync(self) -> contextlib.AbstractContextManager[Any]:
@@ -339,66 +348,6 @@ class Run:
         return found
 
 
-class ClosureRun(Run):
-    """A Run whose only source is torch's closure: it clears gradients, runs forward and backward, returns the loss."""
-
-    def __init__(
-        self,
-        workspace: Workspace,
-        state: dict[str, Any],
-        step: int,
-        closure: Callable[[], Any],
-    ) -> None:
-        super().__init__(workspace, state, step, loss_fn=None)
-        self._closure = closure
-        self.first: Any = None  # what the closure returned at w: the clean loss
-
-    def gradient(self, rows: Tensor | None = None, *, sync: bool = True) -> Vector:
-        """The gradient that one call of the closure leaves behind."""
-        if rows is not None:
-            self.forward(rows)  # refuses: a closure has no rows
-        self._settle(True)
-        self._clear()
-        with torch.enable_grad(), contextlib.nullcontext() if sync else self._no_sync():
-            loss = self._closure()
-        if self.first is None:
-            self.first = loss
-        if loss is not None:
-            self.total = self.total + torch.as_tensor(loss).detach().float().sum()
-        return self._collect()
-
-    def deposit(self, gradient: Vector) -> None:
-        """Set ``.grad``: by the closure's protocol gradients do not accumulate over steps."""
-        self._clear()
-        super().deposit(gradient)
-
-
 def _own(grad: Tensor | None) -> Tensor | None:
     """The gradient, but not as a view: DDP's gradient_as_bucket_view would write the next pass into the same memory."""
     return grad.clone() if grad is not None and grad._is_view() else grad
-
-
-def _checked(losses: Any, rows: int | None, expected: int | None) -> Tensor:
-    if not isinstance(losses, Tensor):
-        raise TypeError(
-            f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "
-            "or (losses, outputs)."
-        )
-    if losses.dim() == 0:
-        raise TypeError(
-            "loss_fn returned a scalar, but the losses of the single samples are needed. "
-            'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
-        )
-    if losses.dim() != 1:
-        raise ValueError(
-            f"loss_fn returned losses of shape {tuple(losses.shape)}, but one loss a sample is needed, shape (n,). "
-            "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
-        )
-    wanted = expected if rows is None else rows
-    if wanted is not None and len(losses) != wanted:
-        raise ValueError(
-            f"loss_fn returned {len(losses)} losses for {wanted} samples. One loss for each sample is needed."
-        )
-    if len(losses) == 0:
-        raise ValueError("The batch is empty: there is no loss to learn from. Skip empty batches.")
-    return losses.float() if losses.dtype in HALF else losses

@@ -19,6 +19,16 @@ TINY = 1e-12
 HALF = (torch.float16, torch.bfloat16)
 
 
+def local(t: Tensor) -> Tensor:
+    """The part of a sharded tensor (a DTensor, under FSDP) that this process holds; any other as it is."""
+    return t.to_local() if hasattr(t, "to_local") else t
+
+
+def whole(t: Tensor) -> Tensor:
+    """All of a sharded tensor, put together from its parts; any other as it is."""
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
+
+
 def present(x: Vector) -> list[Tensor]:
     """The entries that exist."""
     return [t for t in x if t is not None]
@@ -34,8 +44,7 @@ def norm(x: Vector) -> Tensor:
         wide = torch.float32 if dtype in HALF else None
         norms += torch._foreach_norm([t for t in tensors if t.dtype == dtype], 2, dtype=wide)
     widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
-    total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(tensors[0].device, widest) for n in norms]))
-    return total
+    return whole(torch.linalg.vector_norm(torch.stack([n.to(tensors[0].device, widest) for n in norms])))
 
 
 def scale(x: Vector, factor: float | Tensor) -> Vector:
@@ -66,8 +75,8 @@ def dot(x: Vector, y: Vector) -> Tensor:
     pairs = [(_wide(a), _wide(b)) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
     if not pairs:
         return torch.zeros(())
-    parts = [torch.dot(a.flatten(), b.flatten()) for a, b in pairs]
-    return torch.stack([p.to(parts[0].device) for p in parts]).sum()
+    parts = [(a * b).sum() if hasattr(a, "to_local") else torch.dot(a.flatten(), b.flatten()) for a, b in pairs]
+    return whole(torch.stack([p.to(parts[0].device) for p in parts]).sum())
 
 
 def orthogonal(x: Vector, y: Vector, tiny: float = TINY) -> Vector:

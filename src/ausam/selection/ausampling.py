@@ -63,6 +63,11 @@ class AUSampling:
             raise ValueError(
                 f"AUSampling: ramp is {self.ramp} and full_epochs is {self.full_epochs}; both count epochs from 0 up."
             )
+        if self.unbiased and self.s_min == 0:
+            raise ValueError(
+                "AUSampling: unbiased=True weighs by inclusion probabilities, and s_min=0 makes some of them 0. "
+                "Use s_min > 0."
+            )
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"AUSampling: ema is {self.ema}; give None, or the weight of the past, between 0 and 1.")
 

@@ -17,7 +17,10 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches of one epoch: batch b is ``index[bounds[b]:bounds[b + 1]]``; what drop_last leaves out follows."""
+    """The batches of one epoch: batch b is ``index[bounds[b]:bounds[b + 1]]``; what drop_last leaves out follows.
+
+    One plan serves all processes: each batch is dealt to them like cards, so their shares differ by at most one sample.
+    """
 
     epoch: int
     index: Tensor
@@ -27,14 +30,35 @@ class Plan:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def batch(self, b: int) -> list[int]:
-        """The dataset indices of batch ``b``."""
-        batch: list[int] = self.index[int(self.bounds[b]) : int(self.bounds[b + 1])].tolist()
+    def batch(self, b: int, rank: int = 0, world: int = 1) -> list[int]:
+        """The dataset indices of one process's share of batch ``b``."""
+        batch: list[int] = self.index[int(self.bounds[b]) + rank : int(self.bounds[b + 1]) : world].tolist()
         return batch
 
-    def complete(self, samples: int) -> int:
-        """How many batches are complete once ``samples`` samples of the plan have been used."""
-        return int(torch.searchsorted(self.bounds, samples, right=True)) - 1
+    def complete(self, samples: int, rank: int = 0, world: int = 1) -> int:
+        """How many batches are complete once a process has used ``samples`` samples of its shares."""
+        shares = (self.bounds.diff() - rank + world - 1).div(world, rounding_mode="floor")
+        return int(torch.searchsorted(shares.cumsum(0), samples, right=True))
+
+    def dealt(self, world: int) -> Plan:
+        """The plan with a sample for each of ``world`` processes in every batch.
+
+        A batch of fewer samples is joined to those that follow until there are enough, at the end to the one before.
+        """
+        if world == 1 or (len(self) and int(self.bounds.diff().min()) >= world):
+            return self
+        end = int(self.bounds[-1])
+        if end < world:
+            raise ValueError(
+                f"The policy chose {end} samples for epoch {self.epoch}, and there are {world} processes, each of "
+                "which needs one. Use fewer processes, or let the policy keep more."
+            )
+        bounds = [0]
+        for b in self.bounds[1:].tolist():
+            if b - bounds[-1] >= world:
+                bounds.append(b)
+        bounds[-1] = end
+        return Plan(self.epoch, self.index, torch.tensor(bounds), self.weight)
 
     def rest(self, done: int) -> Plan:
         """The plan without its first ``done`` batches."""

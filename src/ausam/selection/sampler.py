@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, Subset
+from torch.utils.data import BatchSampler
 
 from ausam.feedback import Feedback
 from ausam.random import generator
-from ausam.selection.dataset import Indexed
+from ausam.selection.arguments import checked_size, warn_if_blind
+from ausam.selection.inbox import Inbox
 from ausam.selection.plan import Plan, draw
 from ausam.selection.policy import Policy
 from ausam.selection.scores import Scores
-from ausam.selection.signals import AT_PERTURBED_WEIGHTS, SIGNALS, check_signal
-
-# Updates that wait on an accelerator before they are read back, so that not every step synchronises.
-WAITING = 64
+from ausam.selection.signals import SIGNALS
 
 
 class SelectiveBatchSampler(BatchSampler):
@@ -39,35 +36,33 @@ class SelectiveBatchSampler(BatchSampler):
 
     Arguments:
         dataset: what is sampled (only its length is used), or that length.
-        batch_size: samples of a mini-batch before the policy chooses, >= 1.
+        batch_size: samples of a mini-batch before the policy chooses, >= 1; of one process's, where there are several.
         policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
         drop_last: leave out a last mini-batch that is short.
         seed: with the epoch and the scores it fixes the plan.
+        rank, world_size: which process this is, of how many; None: torch.distributed's, or the only one.
 
     One pass is one epoch; the sampler counts them. Call ``update`` with the feedback of every batch: it feeds the
     scores, and tells what was consumed, which with prefetching workers is less than what was handed out.
+
+    Several processes share one plan: the policy chooses from mini-batches of ``world_size * batch_size``, as one
+    process with that batch size would, and what it keeps is dealt out without overlap, in equal numbers up to one. All
+    get the same number of batches and none an empty one: a batch of fewer samples than processes joins the next, the
+    last one the one before. Scores are exchanged when a pass begins: every process must begin every pass.
     """
 
     def __init__(
-        self, dataset: Sized | int, batch_size: int, policy: Policy, *, drop_last: bool = False, seed: int = 0
+        self,
+        dataset: Sized | int,
+        batch_size: int,
+        policy: Policy,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
-        if isinstance(dataset, Subset) and isinstance(dataset.dataset, Indexed):
-            raise TypeError(
-                "Subset(Indexed(dataset)) delivers indices of the whole dataset, but the sampler counts the subset. "
-                "Turn them round: Indexed(Subset(dataset, ...))."
-            )
-        n = dataset if isinstance(dataset, int) else len(dataset)
-        if n < 1 or batch_size < 1:
-            raise ValueError(f"The dataset has {n} samples and batch_size is {batch_size}; both must be at least 1.")
-        if drop_last and n < batch_size:
-            raise ValueError(
-                f"drop_last=True leaves nothing of {n} samples with batch_size {batch_size}. Use a smaller batch_size."
-            )
-        if isinstance(policy, type) or not hasattr(policy, "choose"):
-            raise TypeError(f"policy is {policy!r}, but an instance such as AUSampling(alpha=0.5) is needed.")
-        if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed is {seed!r}; give a whole number from 0 up.")
-        check_signal(type(policy).__name__, policy.signal)
+        n = checked_size(dataset, batch_size, policy, drop_last, seed)
         # Batches differ in length; code that reads batch_size (Accelerate's shards) would drop those that do.
         self.batch_size = None  # type: ignore[assignment]
         self.mini_batch = batch_size
@@ -77,9 +72,10 @@ class SelectiveBatchSampler(BatchSampler):
         self.epoch = 0  # of the next pass
         forgetting = policy.signal == "forgetting"
         self._scores = Scores(n, policy.decay, forgetting=forgetting, spread=getattr(policy, "spread", False))
-        self._waiting: list[tuple[Tensor, Tensor]] = []  # index and value
+        self._inbox = Inbox(self._scores, rank, world_size)
+        self._place = 0, 1  # rank and number of processes, in the pass under way
         self._plan: Plan | None = None  # of the pass under way, or of one to be resumed
-        self._next: Plan | None = None  # of the next pass, where its length was asked for
+        self._next: tuple[int, Plan] | None = None  # number of processes, and the plan of the next pass
         self._held: tuple[int, Tensor] | None = None  # a turn, and which samples are used in it
         self._resume = False
         self._handed_out = 0  # batches of the plan
@@ -90,16 +86,20 @@ class SelectiveBatchSampler(BatchSampler):
 
     @property
     def scores(self) -> Scores:
-        """What is known of each sample, up to the latest update."""
-        self._flush()
+        """What is known of each sample, up to the latest update; with several processes, to the latest exchange."""
+        self._inbox.flush()
         return self._scores
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator: the pass begins with its first batch, for DataLoader's workers ask for an iterator twice.
-        if not self._resume:
-            self._warn_if_blind(self.epoch)
+        self.exchange()
+        self._place = self._inbox.place
+        if self._resume and self._plan is not None:
+            self._plan = self._plan.dealt(self._place[1])
+        else:
+            warn_if_blind(self.policy, self.scores, self.epoch)
             self._begin(self._upcoming())
         assert self._plan is not None  # noqa: S101  (a resumed pass has a plan)
         self._resume = False
@@ -109,13 +109,18 @@ class SelectiveBatchSampler(BatchSampler):
         plan = self._plan
         for b in range(len(plan)):
             self._handed_out = b + 1
-            yield plan.batch(b)
+            yield plan.batch(b, *self._place)
 
     def __len__(self) -> int:
-        """Exact number of batches of the next pass, if no update comes before it."""
+        """Exact number of batches of the next pass, if no update comes before it.
+
+        With several processes it goes by the scores of the last exchange: the same in all, and exact also after updates
+        unless the number of samples depends on the scores (InfoBatch); then call ``exchange`` before.
+        """
+        world = self._inbox.place[1]
         if self._resume and self._plan is not None:
-            return len(self._plan)
-        if getattr(self.policy, "scope", "batch") == "epoch":
+            return len(self._plan.dealt(world))
+        if world > 1 or getattr(self.policy, "scope", "batch") == "epoch":
             return len(self._upcoming())
         n, size = len(self._scores), self.mini_batch
         return n // size if self.drop_last else -(-n // size)
@@ -125,6 +130,7 @@ class SelectiveBatchSampler(BatchSampler):
 
         For streams and loaders that cannot take a batch sampler: ``keep = sampler.pick(index)``, then train on
         ``x[keep], y[keep]`` with ``index[keep]``. Epochs are counted by the samples offered; ``set_epoch`` overrides.
+        With several processes each chooses from its own batches; call ``exchange`` in all of them once an epoch.
         """
         index = torch.as_tensor(index)
         if index.dim() != 1 or not len(index):
@@ -134,8 +140,8 @@ class SelectiveBatchSampler(BatchSampler):
         candidates = index.to("cpu", torch.int64)
         if int(candidates.min()) < 0 or int(candidates.max()) >= len(self._scores):
             raise ValueError(f"index holds values outside the dataset of {len(self._scores)} samples.")
-        epoch = self.epoch + self._picked // len(self._scores)
-        self._warn_if_blind(epoch)
+        epoch = self.epoch + self._picked * self._inbox.place[1] // len(self._scores)
+        warn_if_blind(self.policy, self.scores, epoch)
         rng = generator(self.seed, epoch, 1, self._picks)
         kept, weight = self.policy.choose(self.scores, epoch, candidates[None], rng)
         self._picked += len(candidates)
@@ -160,11 +166,19 @@ class SelectiveBatchSampler(BatchSampler):
 
     def _upcoming(self) -> Plan:
         """The plan of the next pass, drawn once for len() and for the pass itself."""
-        if self._next is None or self._next.epoch != self.epoch:
+        world = self._inbox.place[1]
+        if self._next is None or self._next[0] != world or self._next[1].epoch != self.epoch:
+            size = world * self.mini_batch
+            if self.drop_last and len(self._scores) < size:
+                raise ValueError(
+                    f"drop_last=True leaves nothing of {len(self._scores)} samples for {world} processes with "
+                    f"batch_size {self.mini_batch} each. Use a smaller batch_size."
+                )
             held = self._held[1] if self._held is not None and self._held[0] == self._turn(self.epoch) else None
             rng = generator(self.seed, self.epoch, 0)
-            self._next = draw(self.policy, self.scores, self.epoch, self.mini_batch, self.drop_last, rng, held)
-        return self._next
+            plan = draw(self.policy, self.scores, self.epoch, size, self.drop_last, rng, held)
+            self._next = world, plan.dealt(world)
+        return self._next[1]
 
     def _begin(self, plan: Plan) -> None:
         self._plan, self._next, self._weights = plan, None, None
@@ -184,43 +198,38 @@ class SelectiveBatchSampler(BatchSampler):
             self._weights = torch.ones(len(self._scores))
         self._weights[index] = weight
 
-    def _warn_if_blind(self, epoch: int) -> None:
-        signal = self.policy.signal
-        if epoch > 0 and signal in AT_PERTURBED_WEIGHTS and not bool(self.scores.count.any()):
-            does = "draws uniformly" if signal == "sharpness" else "has nothing to choose by"
-            warnings.warn(
-                f"No score has reached the sampler before epoch {epoch}: {type(self.policy).__name__} {does}. "
-                "Call sampler.update(opt.backward(..., index=index)) each step, with a method that evaluates the loss "
-                "at perturbed weights.",
-                stacklevel=3,
-            )
-
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, feedback: Feedback) -> None:
         """Take the losses of one batch into the scores; rows that are not finite leave no trace."""
         if feedback.index is None:
             raise ValueError("The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index).")
-        self._waiting.append((feedback.index, SIGNALS[self.policy.signal](feedback)))
-        self._next = None
-        on_cpu = feedback.loss.device.type == "cpu" and feedback.index.device.type == "cpu"
-        if on_cpu or len(self._waiting) >= WAITING:
-            self._flush()
+        self._inbox.add(feedback.index, SIGNALS[self.policy.signal](feedback))
+        if self._inbox.place[1] == 1:
+            self._next = None  # with several processes the table stays as it is until they exchange
         self._consumed += len(feedback.index)
 
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for index, value in waiting:
-            self._scores.record(index, value)
+    def exchange(self) -> None:
+        """Give all processes the scores of all; every pass begins with it. Every process must call it."""
+        left = len(self._plan) if self._resume and self._plan is not None else 0
+        if self._inbox.place[1] > 1:
+            self._inbox.exchange((self.epoch, left))
+            self._next = None
 
     # -- saving --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Scores, position and, in the middle of an epoch, what is left of its plan; counted by what was consumed."""
+        """Scores, position and, in the middle of an epoch, what is left of its plan; counted by what was consumed.
+
+        The same in all processes, for the plan is that of all: any number of them can go on with it. After an update it
+        begins with ``exchange``, so all must call it, or call ``exchange`` before one of them saves.
+        """
+        if self._inbox.stale:
+            self.exchange()
         plan = self._plan
         if plan is not None:
             updated = self._consumed or bool(self.scores.count.any())  # else nobody tells what is consumed
-            done = plan.complete(self._consumed) if updated else self._handed_out
+            done = plan.complete(self._consumed, *self._place) if updated else self._handed_out
             plan = plan.rest(done) if done < len(plan) else None
         return {
             "seed": self.seed,
@@ -240,7 +249,7 @@ class SelectiveBatchSampler(BatchSampler):
                 f"The saved scores hold {state['signal']}, but {type(self.policy).__name__} ranks by "
                 f"{self.policy.signal}. Resume with the policy of the saved run."
             )
-        self._waiting = []
+        self._inbox.clear()
         self._scores.load_state_dict(state["scores"])
         self.seed, self.epoch = state["seed"], state["epoch"]
         self._picked, self._picks = state["picked"], state["picks"]

@@ -53,8 +53,8 @@ class Scores:
         # In float64: the float32 mean of equal values can come out above them.
         return self.last.double().nanmean()
 
-    def record(self, index: Tensor, value: Tensor) -> None:
-        """Take one new value for each of these samples; those that are not finite leave no trace."""
+    def checked(self, index: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Index and value on the CPU in the table's types; refused unless they are one value for each sample."""
         index = index.to("cpu", torch.int64)
         value = value.detach().to("cpu", self.sum.dtype)
         if index.shape != value.shape or index.dim() != 1:
@@ -71,6 +71,11 @@ class Scores:
                 f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
                 "Choose each sample at most once a batch, or pass each step's feedback on its own."
             )
+        return index, value
+
+    def record(self, index: Tensor, value: Tensor) -> None:
+        """Take one new value for each of these samples; those that are not finite leave no trace."""
+        index, value = self.checked(index, value)
         good = value.isfinite()
         index, value = index[good], value[good]
         before, last = self.sum[index], self.last[index]

@@ -1,0 +1,64 @@
+"""Your own loop in several processes: AUSAM with DistributedDataParallel, on synthetic data.
+
+torchrun --standalone --nproc-per-node 2 examples/ddp.py
+
+Nothing about processes is said to ausam: the optimizer finds DDP in the model it is given, the sampler finds
+torch.distributed, deals every mini-batch out to the processes, and exchanges the scores when an epoch begins.
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from ausam import SAM, AUSampling, Indexed, SelectiveBatchSampler, SharpnessAware
+
+
+def data(n, seed):
+    """Two classes, divided by a circle."""
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
+    return x, (x.norm(dim=1) > 1.2).long()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--save", help="file for the state of model, optimizer and sampler")
+    args = parser.parse_args()
+    dist.init_process_group("gloo")
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
+    model = DistributedDataParallel(net)
+    train = Indexed(TensorDataset(*data(500, seed=1)))
+    sampler = SelectiveBatchSampler(train, batch_size=16, policy=AUSampling(alpha=0.5, ramp=2), seed=0)
+    loader = DataLoader(train, batch_sampler=sampler)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9), SAM(rho=0.05), model)
+
+    def losses(x, y):
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    for _ in range(args.epochs):
+        for x, y, index in loader:
+            sampler.update(opt.backward(losses, x, y, index=index))
+            opt.step()
+            opt.zero_grad()
+        sampler.exchange()  # every process; then any one of them can save
+        if args.save and dist.get_rank() == 0:
+            parts = {"model": net, "opt": opt, "sampler": sampler}
+            torch.save({name: part.state_dict() for name, part in parts.items()}, args.save)
+
+    if dist.get_rank() == 0:
+        x, y = data(1000, seed=2)
+        accuracy = (net(x).argmax(1) == y).float().mean()
+        used = int(sampler.scores.count.sum())
+        print(f"processes {dist.get_world_size()}, steps {opt.steps}, samples {used}, accuracy {accuracy:.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

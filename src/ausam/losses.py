@@ -1,0 +1,36 @@
+"""What a loss function may return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ausam.tensors import HALF
+
+
+def per_sample(losses: Any, rows: int | None, expected: int | None) -> Tensor:
+    """The losses if there is one a sample, in at least float32; else an error that says what to return."""
+    if not isinstance(losses, Tensor):
+        raise TypeError(
+            f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "
+            "or (losses, outputs)."
+        )
+    if losses.dim() == 0:
+        raise TypeError(
+            "loss_fn returned a scalar, but the losses of the single samples are needed. "
+            'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
+        )
+    if losses.dim() != 1:
+        raise ValueError(
+            f"loss_fn returned losses of shape {tuple(losses.shape)}, but one loss a sample is needed, shape (n,). "
+            "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
+        )
+    wanted = expected if rows is None else rows
+    if wanted is not None and len(losses) != wanted:
+        raise ValueError(
+            f"loss_fn returned {len(losses)} losses for {wanted} samples. One loss for each sample is needed."
+        )
+    if len(losses) == 0:
+        raise ValueError("The batch is empty: there is no loss to learn from. Skip empty batches.")
+    return losses.float() if losses.dtype in HALF else losses

@@ -1,0 +1,111 @@
+"""Feedback on its way into the scores: from an accelerator, and from and to the other processes."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ausam.processes import gather, place
+from ausam.selection.scores import Scores
+
+# Updates that wait on an accelerator before they are read back, so that not every step synchronises.
+WAITING = 64
+
+
+class Inbox:
+    """Records at once in a single process; with several, keeps what is new until all exchange it.
+
+    Arguments:
+        scores: the table to fill.
+        rank, world_size: as the sampler's.
+    """
+
+    def __init__(self, scores: Scores, rank: int | None, world_size: int | None) -> None:
+        if (rank is None) != (world_size is None):
+            raise ValueError(
+                f"rank is {rank} and world_size is {world_size}. Give both, or neither to use torch.distributed's."
+            )
+        if rank is not None and world_size is not None and not 0 <= rank < world_size:
+            raise ValueError(f"rank is {rank} of {world_size} processes; ranks count from 0 to world_size - 1.")
+        self._scores = scores
+        self._given = rank, world_size
+        self._waiting: list[tuple[Tensor, Tensor]] = []  # index and value, on their own device
+        self._new: list[tuple[Tensor, Tensor]] = []  # since the last exchange, on the CPU
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank and number of processes, now."""
+        return place(*self._given)
+
+    @property
+    def stale(self) -> bool:
+        """Whether this process knows something that the others do not."""
+        self.flush()
+        return bool(self._new)
+
+    def add(self, index: Tensor, value: Tensor) -> None:
+        """One batch of values."""
+        self._waiting.append((index, value))
+        on_cpu = value.device.type == "cpu" and index.device.type == "cpu"
+        if on_cpu or len(self._waiting) >= WAITING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Read back what waits on an accelerator."""
+        waiting, self._waiting = self._waiting, []
+        alone = self.place[1] == 1
+        for index, value in waiting:
+            if alone:
+                self._scores.record(index, value)
+            else:
+                self._new.append(self._scores.checked(index, value))
+
+    def clear(self) -> None:
+        """Forget what is under way."""
+        self._waiting, self._new = [], []
+
+    def exchange(self, position: tuple[int, int]) -> None:
+        """Every process records what is new in any of them, in the same order: the tables stay equal bit for bit.
+
+        ``position`` (epoch, batches left of a resumed pass) must be the same in all. Collective.
+        """
+        self.flush()
+        world = self.place[1]
+        if world == 1:
+            return
+        if not (dist.is_available() and dist.is_initialized()):
+            if not self._new:
+                return
+            raise RuntimeError(
+                f"The sampler is one of {world}, and their scores must be exchanged, but torch.distributed has no "
+                "process group. Call torch.distributed.init_process_group(...) before the first pass."
+            )
+        if dist.get_world_size() != world:
+            raise RuntimeError(
+                f"world_size is {world}, but the process group has {dist.get_world_size()} processes, with which the "
+                "scores are exchanged. Leave rank and world_size out to use torch.distributed's."
+            )
+        index = torch.cat([torch.empty(0, dtype=torch.int64), *(i for i, _ in self._new)])
+        value = torch.cat([torch.empty(0), *(v for _, v in self._new)])
+        heads = gather(torch.tensor([len(index), *position]))
+        if any(not torch.equal(h[1:], heads[0][1:]) for h in heads):
+            raise RuntimeError(
+                f"The processes are not at the same place: (epoch, batches left) is {[h[1:].tolist() for h in heads]} "
+                "by rank. Begin every pass in every process, and load the same state in all."
+            )
+        lengths = [int(h[0]) for h in heads]
+        # Apart, for a float32 cannot hold every index.
+        indices, values = gather(index, lengths), gather(value, lengths)
+        self._new = []
+        record_in_order(self._scores, torch.cat(indices), torch.cat(values))
+
+
+def record_in_order(scores: Scores, index: Tensor, value: Tensor) -> None:
+    """Record values of samples that may occur several times: first the first of each, then the second, and so on."""
+    order = index.argsort(stable=True)
+    among = index[order]
+    turn = torch.arange(len(order)) - torch.searchsorted(among, among)
+    for t in range(int(turn.max()) + 1 if len(turn) else 0):
+        now = order[turn == t]
+        scores.record(index[now], value[now])

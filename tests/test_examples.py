@@ -1,0 +1,40 @@
+"""The examples run as their first lines say, and do what they say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(*command):
+    """The numbers that an example prints, by name."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *map(str, command)], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)", done.stdout)}
+
+
+def test_own_loop_goes_on_where_it_was_stopped(tmp_path):
+    whole = run(EXAMPLES / "own_loop.py", tmp_path / "whole.pt", "--epochs", 4)
+    assert (whole["steps"], whole["samples"]) == (64, 512 + 3 * 256)
+    assert whole["accuracy"] > 0.9
+    assert run(EXAMPLES / "own_loop.py", tmp_path / "parts.pt", "--epochs", 2)["steps"] == 32
+    assert run(EXAMPLES / "own_loop.py", tmp_path / "parts.pt", "--epochs", 4) == whole
+    a, b = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "parts.pt"))
+    for name, value in a["model"].items():
+        assert torch.equal(value, b["model"][name]), name
+
+
+def test_ddp_uses_every_sample_once_over_all_processes(tmp_path):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    found = run(*torchrun, EXAMPLES / "ddp.py", "--epochs", 4, "--save", tmp_path / "run.pt")
+    # 500 samples in mini-batches of 32 of which 16 stay; the last has 20, of which 10 do.
+    assert (found["processes"], found["steps"], found["samples"]) == (2, 64, 500 + 3 * 250)
+    assert found["accuracy"] > 0.8
+    count = torch.load(tmp_path / "run.pt", weights_only=True)["sampler"]["scores"]["count"]
+    assert (int(count.min()), int(count.max())) == (1, 4)
