@@ -1,4 +1,4 @@
-"""The command line: train, compare, list, bench."""
+"""The command line: train, compare, reproduce, report, list, bench."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from ausam import __version__
-from ausam.lab import bench, listing
+from ausam.lab import bench, estimate, events, listing, recipe, tables
 from ausam.lab.compare import compare
 from ausam.lab.config import BASES, Config, resolve
-from ausam.lab.data import DATASETS
+from ausam.lab.data import AUGMENTATIONS, DownloadError
 from ausam.lab.files import read_json
 from ausam.lab.headline import headline, text_table
-from ausam.lab.models import MODELS
-from ausam.lab.pairs import PAIRS
+from ausam.lab.models import builder
+from ausam.lab.pairs import PAIRS, configured, method_and_policy
 from ausam.lab.progress import Progress
-from ausam.lab.train import train
+from ausam.lab.rebuild import rebuild
+from ausam.lab.reproduce import reproduce
+from ausam.lab.train import problem, train
 
-CHOICES: dict[str, list[str]] = {"data": list(DATASETS), "model": list(MODELS), "base": list(BASES)}
+CHOICES: dict[str, list[str]] = {"base": list(BASES), "augment": list(AUGMENTATIONS)}
 # What a comparison sets for each of its pairs.
 NOT_SHARED = {"method", "policy", "alpha", "seed"}
 
@@ -45,8 +47,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     logging.captureWarnings(True)
     try:
+        if getattr(args, "tensorboard", False):
+            events.require()
         code: int = args.run(args)
-    except ValueError as error:
+    except (ValueError, DownloadError, PermissionError) as error:
         sys.stderr.write(f"ausam: {error}\n")
         return 2
     except KeyboardInterrupt:
@@ -60,9 +64,11 @@ def main(argv: list[str] | None = None) -> int:
 def _train(args: argparse.Namespace) -> int:
     config = resolve(**_settings(args))
     _set_threads(config)
+    _prepare(config, [config])
     out = Path(args.out)
     with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
-        for row in train(config, out, resume=args.resume, on_step=progress.step):
+        rows = train(config, out, resume=args.resume, on_step=progress.step)
+        for row in events.logged(rows, out, out / "tensorboard") if args.tensorboard else rows:
             progress.epoch(row)
     result = read_json(out / "result.json")
     sys.stdout.write(
@@ -80,12 +86,44 @@ def _compare(args: argparse.Namespace) -> int:
         raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
     config = resolve(**_settings(args))
     _set_threads(config)
+    _prepare(config, [configured(name, config) for name in names])
     command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
     seeds = list(range(args.seed, args.seed + args.seeds))
     with Progress(None, "compare") as progress:
-        results = compare(names, seeds, config, out, command, progress.comparison(names, seeds, config))
+        on_epoch = progress.comparison(names, seeds, config)
+        results = compare(names, seeds, config, out, command, on_epoch, args.tensorboard)
     sys.stdout.write(f"{text_table(results)}\n\n{headline(results)}\n\n{out / 'report.html'}\n")
+    return 0
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    found = recipe.read(args.table, args.scale)
+    seeds = list(range(found.seeds if args.seeds is None else args.seeds))
+    if not seeds:
+        raise ValueError(f"--seeds is {args.seeds}; give how many seeds each row is run with, at least 1.")
+    here = {name: getattr(args, name) for name in ("data_dir", "threads", "device") if hasattr(args, name)}
+    cells = recipe.chosen(recipe.cells(found, seeds, **here), args.only)
+    out = Path(args.out or f"runs/{found.table}-{found.scale}")
+    _set_threads(cells[0].config)
+    if args.dry_run:
+        sys.stdout.write(f"{found.title}, scale {found.scale}, in {out}\n\n{estimate.plan(cells, out)}\n")
+        return 0
+    command = shlex.join(["ausam", *args.argv])
+    left = sum(cell.config.epochs - estimate.epochs_done(cell.folder(out)) for cell in cells)
+    with Progress(None, found.table) as progress:
+        told = progress.cells(left)
+        summary, failed = reproduce(found, cells, seeds, out, command, told, progress.say, args.tensorboard)
+    sys.stdout.write(f"{tables.text(summary)}\n\n{out / 'report.html'}\n")
+    if failed:
+        count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
+        sys.stderr.write(f"ausam: {count} failed: {', '.join(failed)}. The same command tries again.\n")
+    return 1 if failed else 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    out = Path(args.folder)
+    sys.stdout.write(f"{rebuild(out)}\n\n{out / 'report.html'}\n")
     return 0
 
 
@@ -97,6 +135,14 @@ def _list(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     return bench.main(args.repeats, args.only, sys.stdout)
+
+
+def _prepare(config: Config, runs: list[Config]) -> None:
+    """Refuse what cannot work, then get the data, before a bar is shown: a download shows one of its own."""
+    for run in runs:
+        method_and_policy(run, steps=1)
+    builder(config.model)
+    problem(config)
 
 
 def _set_threads(config: Config) -> None:
@@ -151,6 +197,27 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(many, NOT_SHARED)
     many.set_defaults(run=_compare)
 
+    again = commands.add_parser("reproduce", help="a table of the paper", description=_reproduce_help())
+    again.add_argument("table", help=", ".join(recipe.tables()))
+    again.add_argument(
+        "--scale", choices=recipe.SCALES, default="paper", help="the paper's networks, or small siblings"
+    )
+    again.add_argument("--only", action="append", default=[], metavar="PATTERN", help="BLOCK, ROW or BLOCK/ROW, with *")
+    again.add_argument("--seeds", type=int, help="runs of each row (default: the paper's 3)")
+    again.add_argument("--out", help="folder of the table (default: runs/TABLE-SCALE)")
+    again.add_argument(
+        "--dry-run", action="store_true", help="show the cells and about how long they take; run nothing"
+    )
+    _add_settings(again, {f.name for f in fields(Config)} - {"data_dir", "threads", "device"})
+    again.set_defaults(run=_reproduce)
+
+    page = commands.add_parser("report", help="tables and page anew from the runs in a folder, without training")
+    page.add_argument("folder", help="a folder of reproduce, compare or train")
+    page.set_defaults(run=_report)
+
+    for command in (one, many, again):
+        command.add_argument("--tensorboard", action="store_true", help="curves for TensorBoard in OUT/tensorboard")
+
     show = commands.add_parser("list", help="methods, policies, pairs, networks and data sets")
     show.add_argument("--json", action="store_true", help="as JSON")
     show.set_defaults(run=_list)
@@ -167,4 +234,12 @@ def _compare_help() -> str:
     return (
         "Run named pairs of a method and a policy times several seeds, print the paper's kind of table and write "
         "results.json and report.html. NAME@F trains for a fraction F of the epochs: sam@0.5 costs what ausam-0.5 does."
+    )
+
+
+def _reproduce_help() -> str:
+    return (
+        "Run a table of the paper, every cell a run of its own, and write it beside the paper's figures (table.md, "
+        "table.tex, results.csv, report.html). Stop it at any time; the same command goes on. Several processes may "
+        "work on one folder."
     )

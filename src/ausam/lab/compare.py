@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ausam.lab import conditions, files, report
+from ausam.lab import conditions, events, export, files, report
 from ausam.lab.config import Config
 from ausam.lab.pairs import configured, method_and_policy, pair
 from ausam.lab.results import table
@@ -20,9 +20,15 @@ OnEpoch = Callable[[str, int, Row], None]
 
 
 def compare(
-    names: list[str], seeds: list[int], config: Config, out: Path, command: str, on_epoch: OnEpoch
+    names: list[str],
+    seeds: list[int],
+    config: Config,
+    out: Path,
+    command: str,
+    on_epoch: OnEpoch,
+    tensorboard: bool = False,
 ) -> dict[str, Any]:
-    """Run what is missing in ``out`` and write results.json and report.html; returns the results.
+    """Run what is missing in ``out`` and write results.json, results.csv and report.html; returns the results.
 
     The runs of a seed take turns, an epoch each, so that a noisy machine disturbs all alike. Everything is resumed from
     ``out``: interrupt it at any time and call it again.
@@ -31,18 +37,22 @@ def compare(
     for name in names:
         method_and_policy(configured(name, config), steps=1)  # refuses what cannot work before anything has run
     for seed in seeds:
-        turns = {name: _run(name, seed, config, out, on_epoch) for name in names}
+        turns = {name: _run(name, seed, config, out, on_epoch, tensorboard) for name in names}
         shuffle = random.Random(seed)
         while turns:
             for name in shuffle.sample(list(turns), len(turns)):
                 if next(turns[name], None) is None:
                     del turns[name]
-        _write(names, seeds, config, out, command)
-    return _write(names, seeds, config, out, command)
+        write(collect(names, seeds, config, out, command), out)
+    return write(collect(names, seeds, config, out, command), out)
 
 
-def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch) -> Iterator[Row]:
-    for row in train(replace(configured(name, config), seed=seed), run_folder(out, name, seed), resume=True):
+def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Iterator[Row]:
+    folder = run_folder(out, name, seed)
+    rows = train(replace(configured(name, config), seed=seed), folder, resume=True)
+    if tensorboard:
+        rows = events.logged(rows, folder, out / "tensorboard" / folder.relative_to(out / "runs"))
+    for row in rows:
         on_epoch(name, seed, row)
         yield row
 
@@ -52,22 +62,21 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
     return out / "runs" / name.replace("*", "star") / f"seed-{seed}"
 
 
-def _write(names: list[str], seeds: list[int], config: Config, out: Path, command: str) -> dict[str, Any]:
+def collect(
+    names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = ""
+) -> dict[str, Any]:
+    """The results of a comparison from the runs that lie in ``out``, as far as they are finished."""
     found = []
     for name in names:
         for seed in seeds:
             folder = run_folder(out, name, seed)
             if (result := files.read_json(folder / "result.json")) is not None:
-                lines = (folder / "metrics.jsonl").read_text().splitlines()
-                keys = ("epoch", "train_loss", "test_accuracy", "seconds")
-                curve = [{k: row[k] for k in keys} for row in map(json.loads, lines)]
-                found.append({**result, "name": name, "curve": curve})
+                found.append({**result, "name": name, "curve": curve(folder)})
     noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
     shared = {"method", "policy", "rho", "alpha", "seed"}  # what differs by run is in its row
-    per_run = ("config", "versions", "hardware", "commit", "data")
-    results = {
+    return {
         "version": 1,
-        "title": f"{config.data}{noise}",
+        "title": title or f"{config.data}{noise}",
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "complete": len(found) == len(names) * len(seeds),
@@ -80,8 +89,22 @@ def _write(names: list[str], seeds: list[int], config: Config, out: Path, comman
             "config": {k: v for k, v in asdict(config).items() if k not in shared} | {"rho": config.rho},
         },
         "rows": table([(name, pair(name)[0].label) for name in names], found),
-        "runs": [{k: v for k, v in r.items() if k not in per_run} for r in found],
+        "runs": found,
     }
-    files.write_json(out / "results.json", results)
-    report.write_report(results, out / "report.html")
-    return results
+
+
+def curve(folder: Path) -> list[Row]:
+    """The learning curve of a run."""
+    keys = ("epoch", "train_loss", "test_accuracy", "seconds")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: row[k] for k in keys} for row in map(json.loads, lines)]
+
+
+def write(results: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Write results.json, results.csv and report.html; returns what the JSON holds."""
+    per_run = ("config", "versions", "hardware", "commit", "data")
+    short = results | {"runs": [{k: v for k, v in r.items() if k not in per_run} for r in results["runs"]]}
+    files.write_json(out / "results.json", short)
+    files.write(out / "results.csv", export.csv_text(results["runs"]))
+    report.write_report(short, out / "report.html")
+    return short

@@ -209,12 +209,18 @@ def render(results: Results) -> str:
         _selection(results, runs, looks),
         _conditions(results),
     ]
+    return page(str(results.get("title") or "Comparison"), body)
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """A page that stands alone."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{title}</title><style>{CSS}</style></head><body>\n{chr(10).join(filter(None, body))}\n</body></html>\n"
+        f"<title>{esc(title)}</title><style>{CSS}</style></head>"
+        f"<body>\n{chr(10).join(filter(None, body))}\n</body></html>\n"
     )
 
 

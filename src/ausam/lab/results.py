@@ -50,11 +50,13 @@ def _row(name: str, label: str, runs: list[Result], sam: dict[int, Result]) -> d
     accuracy = [r["test_accuracy"] for r in runs]
     seconds = [r["train_seconds"] for r in runs]
     both = [(r, sam[r["seed"]]) for r in runs if r["seed"] in sam]  # the same seeds on either side of a ratio
+    # seconds of another machine say nothing about speed
+    alike = [(r, s) for r, s in both if r.get("hardware") == s.get("hardware")]
 
-    def relative(key: Any) -> float | None:
-        return 100.0 * sum(key(s) for _, s in both) / sum(key(r) for r, _ in both) if both else None
+    def relative(pairs: list[tuple[Result, Result]], key: Any) -> float | None:
+        return 100.0 * sum(key(s) for _, s in pairs) / sum(key(r) for r, _ in pairs) if pairs else None
 
-    samples = relative(lambda r: r["samples_forward"] + r["samples_backward"])
+    samples = relative(both, lambda r: r["samples_forward"] + r["samples_backward"])
     return {
         "name": name,
         "label": label,
@@ -66,7 +68,7 @@ def _row(name: str, label: str, runs: list[Result], sam: dict[int, Result]) -> d
         "accuracy_std": statistics.stdev(accuracy) if len(runs) > 1 else None,
         "train_seconds_mean": statistics.fmean(seconds),
         "train_seconds_std": statistics.stdev(seconds) if len(runs) > 1 else None,
-        "speed_of_sam": relative(lambda r: r["train_seconds"]),
+        "speed_of_sam": relative(alike, lambda r: r["train_seconds"]),
         "samples_of_sam": None if samples is None else 1e4 / samples,
         "samples_forward": runs[0]["samples_forward"],
         "samples_backward": runs[0]["samples_backward"],

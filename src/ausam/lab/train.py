@@ -91,6 +91,7 @@ def train(
         rows.append(
             {
                 "epoch": epoch + 1,
+                "lr": lr,
                 "train_loss": mean_loss,
                 "test_accuracy": accuracy(model, data.test_batches()),
                 "seconds": seconds,
