@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint format wheel clean
+.PHONY: demo test lint format docs wheel clean
 
 demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs/demo/report.html
 	$(BIN)/ausam compare sgd sam sam@0.5 ausam-0.5 sam+random --seeds 3 --out runs/demo
@@ -22,17 +22,24 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs ## the documentation as pages, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 wheel: $(VENV)/.dev ## dist/*.whl
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean:
-	rm -rf $(VENV) dist build runs
+	rm -rf $(VENV) dist build runs site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[lab]"
+	touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[docs]"
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -344,7 +344,7 @@ CHECKS = {
 
 def process(rank, folder):
     torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=60)
+    limit = datetime.timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=limit)
     found = {}
     for name, check in CHECKS.items():
@@ -548,7 +548,7 @@ def test_the_older_fsdp_is_refused():
 
 def dying(rank, folder):
     torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=20)
+    limit = datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=limit)
     model = DistributedDataParallel(network())
     sampler = SelectiveBatchSampler(N, 4, PAIR, seed=3)

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def run(*command):
     """The numbers that an example prints, by name."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *map(str, command)], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, *map(str, command)], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)", done.stdout)}
 

@@ -750,7 +750,7 @@ def test_two_processes_decide_alike_even_where_gradients_are_not_averaged():
             w.start()
         found = {}
         for _ in range(4):
-            rank, name, taken, weights = queue.get(timeout=120)
+            rank, name, taken, weights = queue.get(timeout=300)
             found[rank, name] = (taken, weights)
         for w in workers:
             w.join()
