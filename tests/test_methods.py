@@ -197,12 +197,14 @@ def test_survives_a_batch_that_is_not_finite(name):
     assert_same(t.run(6, start=5).tensors(), Training(name).run(11).tensors(), but=counters)
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "SAF"])
 def test_does_not_change_the_memory_it_is_given(name):
-    """A step may be thrown away, so a method assigns new objects. SAF's table is too large to copy: it checks first."""
+    """A step may be thrown away, so a method assigns new objects.
+
+    SAF's table is too large to copy: it is written in place, last, and only if the step is finite, as the test above
+    of a batch that is not finite sees.
+    """
     t = Training(name).run(5)
-    if name == "SAF":
-        pytest.skip("writes its table in place, last, and only if the step is finite: the test above covers it")
     given = t.opt.state_dict()["ausam"]["memory"]
     before = dict(flat("", given))
     held = dict(given)

@@ -10,22 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from ausam.lab.headline import headline, text_table
-from ausam.lab.plots import (
-    Line,
-    Point,
-    domain,
-    esc,
-    fit,
-    frontier,
-    lines,
-    pairs,
-    place,
-    scatter,
-    spread,
-    text_width,
-    tick_labels,
-    ticks,
-)
+from ausam.lab.lettering import esc, fit, place, spread, text_width
+from ausam.lab.plots import Line, Point, domain, frontier, lines, pairs, scatter, tick_labels, ticks
 from ausam.lab.report import answer, render, write_report
 
 VOID = {"meta", "link", "br", "hr", "img"}

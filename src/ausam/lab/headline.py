@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ausam.lab.plots import clean
+from ausam.lab.lettering import clean
 
 Results = Mapping[str, Any]
 NONE = "–"

@@ -10,7 +10,8 @@ from typing import Any
 
 from ausam.lab import files
 from ausam.lab.headline import NONE, Results, Row, cells, headline, number, ours, show, table_rows
-from ausam.lab.plots import Line, Point, clean, esc, lines, pairs, scatter
+from ausam.lab.lettering import clean, esc
+from ausam.lab.plots import Line, Point, lines, pairs, scatter
 
 Looks = Mapping[str, tuple[str, int, bool]]  # of each name: its label, its colour slot, whether it stands out
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ausam.lab.headline import NONE, show
-from ausam.lab.plots import esc
+from ausam.lab.lettering import esc
 from ausam.lab.report import page
 
 Summary = dict[str, Any]
