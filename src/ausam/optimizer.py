@@ -100,8 +100,12 @@ class SharpnessAware(Optimizer):
 
     @property
     def model(self) -> nn.Module:
-        """The module whose losses are minimised."""
+        """The module whose losses are minimised; set it where a framework wraps it after the optimizer was built."""
         return self._workspace.model
+
+    @model.setter
+    def model(self, model: nn.Module) -> None:
+        self._workspace.model = model
 
     # -- the step ------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ CSS = """
 @media(prefers-color-scheme:dark){:root{--paper:#14181d;--ink:#e8ecf1;--soft:#a3adb8;--rule:#38414b;--wash:#1d232a;
 --c0:#4db2f0;--c1:#ff8b4a;--c2:#3fd0a2;--c3:#f29ccc;--c4:#e8c547;--c5:#b3a1ff;--c6:#9fdcff;--c7:#b4bcc6}}
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:54rem;padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);
+body{margin:0 auto;max-width:var(--page);padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);
 font:1rem/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 .25rem}h2{font-size:1.2rem;margin:2.5rem 0 .5rem}
 p{margin:.5rem 0}.soft,.note{color:var(--soft)}.note{font-size:.875rem}
@@ -213,14 +213,14 @@ def render(results: Results) -> str:
     return page(str(results.get("title") or "Comparison"), body)
 
 
-def page(title: str, body: Sequence[str]) -> str:
-    """A page that stands alone."""
+def page(title: str, body: Sequence[str], width: int = 54) -> str:
+    """A page that stands alone, at most ``width`` rem wide."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{esc(title)}</title><style>{CSS}</style></head>"
+        f"<title>{esc(title)}</title><style>{CSS}:root{{--page:{width}rem}}</style></head>"
         f"<body>\n{chr(10).join(filter(None, body))}\n</body></html>\n"
     )
 

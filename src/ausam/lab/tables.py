@@ -156,7 +156,7 @@ def html(summary: Summary) -> str:
         link = f'<a href="{esc(block["name"])}/report.html">{esc(block["title"])}</a>'
         parts.append(f'<h2>{link}</h2><p class="soft">{esc(block["about"])}</p><p>{esc(block["headline"])}</p>')
     parts.append(f"<h2>Command</h2><code>{esc(summary['command'])}</code>")
-    return page(summary["title"], parts)
+    return page(summary["title"], parts, width=66)
 
 
 FORMS: dict[str, Callable[[Summary], str]] = {"table.md": markdown, "table.tex": latex, "report.html": html}
