@@ -8,7 +8,7 @@ from ausam import METHODS, POLICIES
 from ausam.lab import bench, compare, listing
 from ausam.lab.cli import main
 from ausam.lab.config import resolve
-from ausam.lab.pairs import PAIRS, configured, method_and_policy, pair
+from ausam.lab.pairs import PAIRS, brief, configured, method_and_policy, pair
 
 SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
 
@@ -120,6 +120,16 @@ def test_names_are_pairs():
     assert (method, policy) == (METHODS["SAM"](rho=0.2), POLICIES["AUSampling"](alpha=0.4))
     assert configured("sam@0.5", config).epochs == 15
     assert configured("asam", config).rho == pytest.approx(2.0)
+
+
+def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
+    config = resolve(epochs=30)
+    shown = {name: " × ".join(map(brief, method_and_policy(configured(name, config), 480))) for name in PAIRS}
+    assert shown["sgd"] == "Plain() × Full()"
+    assert shown["ausam-0.4"] == "SAM(rho=0.2) × AUSampling(alpha=0.4)"
+    assert shown["ausam-0.5"] == "SAM(rho=0.2) × AUSampling(alpha=0.5)"
+    assert shown["ae-looksam"] == "AESAM(inner=LookSAM(rho=0.2), total_steps=480) × Full()"
+    assert shown["sam+info"] == "SAM(rho=0.2) × InfoBatch(prune=0.5, epochs=30, on='second')"
 
 
 def test_list_shows_everything_with_its_cost(capsys):

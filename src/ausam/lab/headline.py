@@ -55,7 +55,7 @@ def table_rows(results: Results) -> list[Row]:
     out = []
     for r in results.get("rows") or []:
         name = clean(r.get("name", "?"))
-        how = " × ".join(clean(r[k]) for k in ("method", "policy") if r.get(k))
+        how = clean(r.get("pair") or " × ".join(str(r[k]) for k in ("method", "policy") if r.get(k)))
         counts = (number(r.get("epochs")), int(number(r.get("n")) or 0))
         out.append(Row(name, clean(r.get("label") or name), how, *counts, *(number(r.get(k)) for k in keys)))
     return out

@@ -127,6 +127,16 @@ def build(kind: str, text: str, **settings: Any) -> Any:
     return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
 
 
+def brief(thing: object) -> str:
+    """A method or policy as text: its first argument, and what differs from the defaults."""
+    given = [
+        f"{f.name}={brief(value) if f.name == 'inner' else repr(value)}"
+        for i, f in enumerate(fields(thing))  # type: ignore[arg-type]
+        if (value := getattr(thing, f.name)) != f.default or i == 0
+    ]
+    return f"{type(thing).__name__}({', '.join(given)})"
+
+
 def method_and_policy(config: Config, steps: int) -> tuple[Method, Policy]:
     """The two objects of a run, checked against each other; ``steps`` for methods that plan over all of them."""
     name, _ = parse("method", config.method)

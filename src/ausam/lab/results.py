@@ -62,6 +62,7 @@ def _row(name: str, label: str, runs: list[Result], sam: dict[int, Result]) -> d
         "label": label,
         "method": runs[0]["method"],
         "policy": runs[0]["policy"],
+        "pair": runs[0].get("pair", ""),
         "epochs": runs[0]["epochs"],
         "n": len(runs),
         "accuracy_mean": statistics.fmean(accuracy),

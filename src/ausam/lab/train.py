@@ -22,7 +22,7 @@ from ausam.lab.config import BASES, Config, differences
 from ausam.lab.data import Problem, load
 from ausam.lab.models import build as build_model
 from ausam.lab.models import check_fit
-from ausam.lab.pairs import method_and_policy
+from ausam.lab.pairs import brief, method_and_policy
 from ausam.lab.results import selection_summary
 from ausam.random import generator
 
@@ -118,6 +118,7 @@ def train(
     result = {
         "method": repr(method),
         "policy": repr(policy),
+        "pair": f"{brief(method)} × {brief(policy)}",
         "seed": config.seed,
         "epochs": config.epochs,
         "test_accuracy": rows[-1]["test_accuracy"],
