@@ -6,14 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(*command):
+def run(*command, **variables):
     """The numbers that an example prints, by name."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run([sys.executable, *map(str, command)], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)", done.stdout)}
@@ -38,3 +39,27 @@ def test_ddp_uses_every_sample_once_over_all_processes(tmp_path):
     assert found["accuracy"] > 0.8
     count = torch.load(tmp_path / "run.pt", weights_only=True)["sampler"]["scores"]["count"]
     assert (int(count.min()), int(count.max())) == (1, 4)
+
+
+@pytest.mark.parametrize("name", ["accelerate", "lightning", "transformers"])
+def test_frameworks_go_on_where_they_were_stopped(name, tmp_path):
+    pytest.importorskip(name, reason=f'needs pip install "ausam[{name}]"')
+    script = EXAMPLES / f"with_{name}.py"
+    whole = run(script, tmp_path / "whole", "--epochs", 3)
+    # 512 samples in mini-batches of 32, or two of 16 a step; from the second epoch on, half of them.
+    assert (whole["steps"], whole["samples"]) == (48, 512 + 2 * 256)
+    assert whole["accuracy"] > 0.8
+    run(script, tmp_path / "parts", "--epochs", 2)
+    parts = run(script, tmp_path / "parts", "--epochs", 3)
+    assert {key: parts[key] for key in ("steps", "samples", "accuracy")} == {
+        key: whole[key] for key in ("steps", "samples", "accuracy")
+    }
+
+
+def test_accelerate_deals_each_batch_to_all_processes(tmp_path):
+    pytest.importorskip("accelerate", reason='needs pip install "ausam[accelerate]"')
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    script = EXAMPLES / "with_accelerate.py"
+    found = run(*torchrun, script, tmp_path / "run", "--epochs", 3, ACCELERATE_USE_CPU="true")
+    assert (found["processes"], found["steps"], found["samples"]) == (2, 48, 512 + 2 * 256)
+    assert found["accuracy"] > 0.8

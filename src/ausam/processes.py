@@ -40,10 +40,11 @@ def sharded(t: Tensor) -> bool:
 def device(group: Group = None) -> torch.device:
     """Where a group's backend takes tensors from: the CPU unless it knows only accelerators (nccl)."""
     backend = str(dist.get_backend(group))
-    if any(name in backend for name in ("gloo", "mpi", "cpu", "fake")):
-        return torch.device("cpu")
     kind = torch.accelerator.current_accelerator()
-    return torch.device("cpu" if kind is None else kind.type, torch.accelerator.current_device_index())
+    # A group made without naming a backend has the name "undefined"; without an accelerator it is gloo.
+    if kind is None or any(name in backend for name in ("gloo", "mpi", "cpu", "fake")):
+        return torch.device("cpu")
+    return torch.device(kind.type, torch.accelerator.current_device_index())
 
 
 def gather(x: Tensor, lengths: Sequence[int] | None = None, group: Group = None) -> list[Tensor]:

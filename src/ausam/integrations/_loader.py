@@ -1,0 +1,54 @@
+"""A loader that Lightning saves, restores and otherwise leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+
+from ausam.integrations._batches import Batches, Numbered
+from ausam.selection import SelectiveBatchSampler
+
+
+class SelectiveLoader:
+    """A loader of the batches that a SelectiveBatchSampler chooses, saved and restored with Lightning's checkpoints.
+
+    It is not a DataLoader itself, for Lightning would give one a sampler of its own where there are several devices,
+    and the scores would go to the other. Batches are as ``DataLoader(dataset)`` collates them, without the index.
+
+    Arguments:
+        dataset: as it is, not ``Indexed``.
+        sampler: of this dataset. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter:
+            then say ``Trainer(reload_dataloaders_every_n_epochs=1)``, or Lightning goes on to count the first.
+        kwargs: of the DataLoader: ``num_workers``, ``collate_fn``, ...
+    """
+
+    def __init__(self, dataset: Any, sampler: SelectiveBatchSampler, **kwargs: Any) -> None:
+        collate = partial(_collate, kwargs.pop("collate_fn", default_collate))
+        self.batches = Batches(sampler)
+        self.loader: DataLoader[Any] = DataLoader(
+            Numbered(dataset), batch_sampler=self.batches, collate_fn=collate, **kwargs
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator: Lightning asks for an iterator before it restores a checkpoint, and workers would begin at once.
+        yield from self.loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scores and position. Lightning calls it when it saves a checkpoint."""
+        return self.batches.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the state was saved."""
+        self.batches.load_state_dict(state)
+
+
+def _collate(collate: Callable[[list[Any]], Any], pairs: list[tuple[Any, int]]) -> tuple[Any, Tensor]:
+    return collate([sample for sample, _ in pairs]), torch.tensor([index for _, index in pairs])

@@ -1,0 +1,55 @@
+"""One loss a sequence, for the tasks of Transformers' heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+IGNORED = -100  # Transformers' label of a token that has none
+
+
+def per_sample(
+    logits: Tensor, labels: Tensor, shift: bool = False, smoothing: float = 0.0, problem: str | None = None
+) -> Tensor:
+    """The loss of each sequence, as the model's own head defines it for one sequence alone; shape ``(n,)``.
+
+    Arguments:
+        logits: ``(n, classes)``, or ``(n, tokens, classes)``.
+        labels: one a sequence, one a class, or one a token: then the loss is the mean over the tokens that have a
+            label, and 0 for a sequence without any.
+        shift: token t predicts the label of token t + 1 (causal language models).
+        smoothing: of the labels, in [0, 1).
+        problem: the model's ``config.problem_type``; None: found as Transformers finds it.
+    """
+    logits = logits.float()  # as the heads do: the sum over a large vocabulary needs it
+    if logits.dim() == 3:
+        if shift:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        each = functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
+        )
+        return each.view(labels.shape).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+    if problem is None and logits.shape[1] == 1:
+        problem = "regression"
+    elif problem is None:
+        whole = labels.dtype in (torch.int32, torch.int64)
+        problem = "single_label_classification" if whole else "multi_label_classification"
+    if problem == "regression":
+        return functional.mse_loss(logits, labels.float().view(logits.shape), reduction="none").mean(1)
+    if problem == "multi_label_classification":
+        return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(1)
+    return functional.cross_entropy(logits, labels.view(-1), reduction="none", label_smoothing=smoothing)
+
+
+def shifts(model: nn.Module) -> bool:
+    """Whether the model is a causal language model, whose token t predicts the label of token t + 1."""
+    get_base: Any = getattr(model, "get_base_model", None)  # of an adapter (PEFT)
+    inner = model if get_base is None else get_base()
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        return False
+    known = type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return known or getattr(inner, "loss_type", None) == "ForCausalLM"

@@ -1,0 +1,102 @@
+"""Hugging Face Accelerate: ``prepare`` for a model, a SharpnessAware optimizer and a loader with selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ausam import processes
+from ausam.feedback import Feedback
+from ausam.integrations._batches import Batches
+from ausam.optimizer import SharpnessAware
+from ausam.run import LossFn
+from ausam.selection import SelectiveBatchSampler
+
+# What shards or owns the parameters itself: the optimizer that is prepared is then not the one that steps.
+REFUSED = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM, DistributedType.XLA)
+
+
+class PreparedOptimizer(AcceleratedOptimizer):
+    """Accelerate's optimizer with ``backward``: ``step`` and ``zero_grad`` follow the gradient accumulation."""
+
+    def __init__(self, accelerator: Accelerator, opt: SharpnessAware) -> None:
+        super().__init__(opt, device_placement=accelerator.device_placement, scaler=accelerator.scaler)
+        self._accelerator = accelerator
+
+    def backward(self, loss_fn: LossFn, *batch: Any, index: Any = None, weight: Tensor | None = None) -> Feedback:
+        """``SharpnessAware.backward`` by ``accelerator.backward``."""
+        opt: SharpnessAware = self.optimizer
+        return opt.backward(loss_fn, *batch, index=index, weight=weight, backward=self._accelerator.backward)
+
+
+def prepare(
+    accelerator: Accelerator, model: nn.Module, opt: SharpnessAware, loader: DataLoader[Any]
+) -> tuple[nn.Module, PreparedOptimizer, DataLoader[Any]]:
+    """``accelerator.prepare(model, opt, loader)`` for a SharpnessAware ``opt``; schedulers and other loaders as ever.
+
+    The sampler deals every mini-batch to the processes itself, so Accelerate does not split it a second time. Its state
+    is part of ``accelerator.save_state``: after ``load_state`` the next pass is what was left of the interrupted one,
+    without ``skip_first_batches``. Refused: DeepSpeed, FSDP, Megatron-LM, XLA.
+    """
+    refuse(accelerator)
+    if not isinstance(opt, SharpnessAware):
+        raise TypeError(f"opt is a {type(opt).__name__}, but SharpnessAware(opt, SAM(), model) is needed.")
+    prepared = accelerator.prepare(model)
+    opt.model = prepared
+    wrapped = PreparedOptimizer(accelerator, opt)
+    wrapped._is_accelerate_prepared = True
+    accelerator._optimizers.append(wrapped)
+    if not isinstance(loader.batch_sampler, SelectiveBatchSampler):
+        return prepared, wrapped, accelerator.prepare(loader)
+    accelerator.register_for_checkpointing(loader.batch_sampler)
+    return prepared, wrapped, prepare_loader(accelerator, loader, Batches(loader.batch_sampler))
+
+
+def refuse(accelerator: Accelerator) -> None:
+    """Raise a ValueError for a set-up in which another library owns the parameters, or nobody averages gradients."""
+    if accelerator.distributed_type in REFUSED:
+        raise ValueError(
+            f"Accelerate runs {accelerator.distributed_type.value}, which owns the parameters and the step, so no "
+            "weights can be perturbed in between. Use one device or DDP."
+        )
+    world = processes.place()[1]
+    if accelerator.num_processes != world:
+        raise ValueError(
+            f"torch.distributed has {world} processes, but Accelerate knows of {accelerator.num_processes}, so each "
+            "would train a model of its own. On CPUs say so: Accelerator(cpu=True), or use_cpu=True for the Trainer."
+        )
+
+
+def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
+    """The loader with these batches on the accelerator's device, in each process its own, none split again."""
+    found: DataLoader[Any] = prepare_data_loader(
+        DataLoader(
+            loader.dataset,
+            batch_sampler=batches,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        ),
+        accelerator.device,
+        num_processes=1,
+        process_index=0,
+        put_on_device=accelerator.device_placement,
+        rng_types=accelerator.rng_types.copy(),
+        dispatch_batches=False,
+        non_blocking=accelerator.non_blocking,
+    )
+    found._is_accelerate_prepared = True
+    accelerator._dataloaders.append(found)
+    return found
