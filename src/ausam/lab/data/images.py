@@ -63,12 +63,12 @@ class ImageSet:
             x = augmented(self.train_x[index], self.augment, self.mean, self.std, rng)
             yield x, self.train_y[index], index
 
-    def test_batches(self, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
+    def test_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
         """Every test image once, in order."""
         for i in range(0, len(self.test_y), size):
             yield self.normalised(self.test_x[i : i + size]), self.test_y[i : i + size]
 
-    def plain_batches(self, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
+    def plain_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
         """Every training image once, in order, not augmented."""
         for i in range(0, len(self.train_y), size):
             yield self.normalised(self.train_x[i : i + size]), self.train_y[i : i + size]
