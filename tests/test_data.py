@@ -30,7 +30,7 @@ from ausam.lab.data import DATASETS, DownloadError, ImageSet, augment, cifar, do
 from ausam.lab.data.download import Remote, fetch, unpack
 from ausam.lab.data.labels import balanced
 from ausam.lab.models import MODELS, build
-from ausam.lab.train import accuracy, train
+from ausam.lab.train import evaluate, train
 from ausam.random import generator
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -746,7 +746,7 @@ def test_evaluation_draws_the_same_each_time_and_leaves_the_global_state(squares
     for seed in range(3):
         torch.manual_seed(seed)
         state = torch.get_rng_state()
-        found.add(accuracy(torch.nn.Identity(), noisy.test_batches()))
+        found.add(evaluate(torch.nn.Identity(), noisy, "test")["test_accuracy"])
         assert torch.equal(torch.get_rng_state(), state)
     assert len(found) == 1
     still = replace(squares, train=TensorDataset(torch.zeros(24, 3), squares.train_y))
@@ -860,7 +860,7 @@ value = 3
             'model "mine_bad:one" takes (classes), but it is called with (classes, channels)',
         ),
         (["--model", "mine_bad:nothing"], 'model "mine_bad:nothing" returned a NoneType, but a torch.nn.Module'),
-        (["--model", "mine_bad:wide"], "answers a batch of 2 with shape (2, 11), but there are 10 classes"),
+        (["--model", "mine_bad:wide"], "answers a batch of 2 with shape (2, 11), but the data needs (2, 10)"),
         (["--model", "mine_bad:pair"], "answers a batch of 2 with a tuple"),
         (["--model", "absent:net"], 'model "absent:net": there is no module absent in'),
         (["--workers", "-1"], "workers is -1; use workers >= 0."),

@@ -21,7 +21,7 @@ from ausam.lab.config import resolve
 from ausam.lab.data import load
 from ausam.lab.models import build
 from ausam.lab.timing import interleaved, median_ratio
-from ausam.lab.train import random_numbers, train, weights_sha256
+from ausam.lab.train import learning_rate, random_numbers, train, weights_sha256
 
 ONE = ["--threads", "1"]
 
@@ -347,3 +347,28 @@ def test_interleaved_takes_turns():
     assert "".join(told) == "ba" + "ab" + "ba" + "ab"
     assert {k: len(v) for k, v in times.items()} == {"a": 3, "b": 3}
     assert median_ratio([4.0, 6.0, 100.0], [2.0, 3.0, 1.0]) == 3.0
+
+
+def test_learning_rate_is_a_cosine_or_falls_in_steps():
+    config = resolve(data="digits", epochs=210, lr=1e-3, lr_steps="0.81,0.9524")
+    for epoch, expected in ((0, 1e-3), (169.99, 1e-3), (170, 1e-4), (199.5, 1e-4), (200, 1e-5), (209.9, 1e-5)):
+        assert learning_rate(config, epoch) == pytest.approx(expected)
+    cosine = resolve(data="digits", epochs=10, lr=0.4)
+    for epoch, expected in ((0, 0.4), (5, 0.2), (7.5, 0.2 * (1 - 0.5**0.5)), (10, 0.0)):
+        assert learning_rate(cosine, epoch) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("text", ["a", "0.5,", "0", "1.5", "0.5;0.7", "nan"])
+def test_steps_that_are_no_parts_of_a_training_are_refused(text):
+    with pytest.raises(ValueError, match="give parts of the epochs, above 0 and at most 1"):
+        resolve(data="digits", lr_steps=text)
+
+
+def test_a_run_of_before_a_setting_existed_goes_on(tmp_path):
+    config = resolve(data="digits", epochs=2, train_size=64, test_size=20, method="plain")
+    rows = train(config, tmp_path)
+    next(rows)
+    old = json.loads((tmp_path / "config.json").read_text())
+    del old["lr_steps"]
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert [row["epoch"] for row in train(config, tmp_path, resume=True)] == [2]

@@ -40,6 +40,7 @@ class Config:
     epochs: int = setting(30, "epochs, >= 1")
     batch_size: int = setting(128, "samples of a mini-batch before selection")
     lr: float = setting(0.1, "peak learning rate; it falls to 0 as a cosine")
+    lr_steps: str = setting("", "instead, parts of the epochs after which the rate falls tenfold, e.g. 0.8,0.95")
     momentum: float = setting(0.9, "momentum of SGD; Adam's first beta")
     weight_decay: float = setting(5e-4, "weight decay of the base optimizer")
     label_smoothing: float = setting(0.0, "label smoothing, 0 <= s < 1")
@@ -65,8 +66,20 @@ class Config:
         ):
             if not good:
                 raise ValueError(f"{name} is {getattr(self, name)}; use {range_}.")
+        parts(self.lr_steps)
         find("base optimizer", self.base, BASES)
         find("augmentation", self.augment, AUGMENTATIONS)
+
+
+def parts(text: str) -> list[float]:
+    """``"0.8,0.95"`` as numbers; a ValueError for what are no parts of a training."""
+    try:
+        found = [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        found = [-1.0]
+    if not all(0 < part <= 1 for part in found):
+        raise ValueError(f'lr_steps is "{text}"; give parts of the epochs, above 0 and at most 1: 0.8,0.95.')
+    return found
 
 
 def resolve(**given: Any) -> Config:

@@ -17,7 +17,7 @@ from ausam.lab.data import DownloadError
 from ausam.lab.headline import headline
 from ausam.lab.locks import held
 from ausam.lab.recipe import Block, Cell, Recipe, base
-from ausam.lab.train import Row, train
+from ausam.lab.train import Row, saved_settings, train
 
 log = logging.getLogger("ausam")
 
@@ -93,7 +93,7 @@ def _attempt(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str
 
 def _rows(folder: Path, config: Config) -> Iterator[Row]:
     """The epochs that are left. A run of another place goes on here; any other difference ``train`` refuses."""
-    theirs, mine = files.read_json(folder / "config.json"), asdict(config)
+    theirs, mine = saved_settings(folder), asdict(config)
     if theirs is not None and theirs | {k: mine[k] for k in HERE} == mine:
         if (folder / "result.json").exists():
             return iter(())

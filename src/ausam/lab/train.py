@@ -7,21 +7,19 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from ausam import SelectiveBatchSampler, SharpnessAware
 from ausam.lab import checkpoint, conditions, files
-from ausam.lab.config import BASES, Config, differences
+from ausam.lab.config import BASES, Config, differences, parts
 from ausam.lab.data import Problem, load
-from ausam.lab.models import build as build_model
-from ausam.lab.models import check_fit
+from ausam.lab.network import network
 from ausam.lab.pairs import brief, method_and_policy
 from ausam.lab.results import selection_summary
 from ausam.random import generator
@@ -43,8 +41,7 @@ def train(
 
     # the problem
     data = problem(config)
-    model = build_model(config.model, data.classes, data.channels, config.seed).to(config.device)
-    check_fit(config.model, model, data.example(), data.classes)
+    model = network(config, data)
     steps = config.epochs * -(-len(data.train_y) // config.batch_size)
     method, policy = method_and_policy(config, steps)
 
@@ -54,7 +51,7 @@ def train(
 
     def losses(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         z = model(x)
-        return F.cross_entropy(z, y, reduction="none", label_smoothing=config.label_smoothing), z
+        return data.task.losses(z, y, config.label_smoothing), z
 
     # where it stands
     random_state = generator(config.seed, 0xD509).get_state()
@@ -75,7 +72,7 @@ def train(
             start = time.perf_counter()
             batches = len(sampler)
             for b, (x, y, index) in enumerate(data.batches(sampler, epoch, config.seed)):
-                lr = config.lr * 0.5 * (1 + math.cos(math.pi * (epoch + b / batches) / config.epochs))
+                lr = learning_rate(config, epoch + b / batches)
                 for group in opt.param_groups:
                     group["lr"] = lr
                 feedback = opt.backward(losses, x, y, index=index, weight=sampler.weight(index))
@@ -93,7 +90,7 @@ def train(
                 "epoch": epoch + 1,
                 "lr": lr,
                 "train_loss": mean_loss,
-                "test_accuracy": accuracy(model, data.test_batches()),
+                **evaluate(model, data, "test"),
                 "seconds": seconds,
                 "samples": count,
                 "samples_forward": opt.samples_forward,
@@ -121,8 +118,9 @@ def train(
         "pair": f"{brief(method)} × {brief(policy)}",
         "seed": config.seed,
         "epochs": config.epochs,
-        "test_accuracy": rows[-1]["test_accuracy"],
-        "train_accuracy": accuracy(model, data.plain_batches()),
+        "metric": data.task.metric,
+        **{k: v for k, v in rows[-1].items() if k.startswith("test_")},
+        **evaluate(model, data, "train"),
         "train_seconds": seconds,
         "samples_forward": opt.samples_forward,
         "samples_backward": opt.samples_backward,
@@ -156,7 +154,7 @@ def problem(config: Config) -> Problem:
 def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
     """Raise a ValueError for a folder that holds another run, or this one without ``resume``."""
     mine = asdict(config)
-    theirs = files.read_json(out / "config.json")
+    theirs = saved_settings(out)
     if theirs is None:
         if out.exists() and any(not p.name.endswith(".tmp") for p in out.iterdir()):
             raise ValueError(f"{out} is not empty and holds no run that can be read. Choose another --out.")
@@ -167,6 +165,12 @@ def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
         )
     elif not resume:
         raise ValueError(f"{out} holds this run already. Go on with it by --resume, or choose another --out.")
+
+
+def saved_settings(out: Path) -> dict[str, Any] | None:
+    """The settings of the run in a folder, as today's: one that did not exist then had its default."""
+    theirs = files.read_json(out / "config.json")
+    return None if theirs is None else asdict(Config()) | theirs
 
 
 def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
@@ -180,16 +184,20 @@ def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
+def learning_rate(config: Config, epoch: float) -> float:
+    """The rate after so many epochs: a cosine from lr to 0, or tenfold falls after the parts in ``lr_steps``."""
+    if config.lr_steps:
+        return config.lr * 0.1 ** sum(epoch >= round(part * config.epochs) for part in parts(config.lr_steps))
+    return config.lr * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs))
+
+
 @torch.no_grad()
-def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Percent of the samples that the network classifies right."""
+def evaluate(model: nn.Module, data: Problem, which: str) -> Row:
+    """The task's scores on the "test" or the "train" samples, their names prefixed with which."""
     model.eval()
-    right, count = torch.zeros(()), 0
+    batches = data.test_batches() if which == "test" else data.plain_batches()
     with random_numbers(generator(0).get_state()):  # a dataset of the user's may draw
-        for x, y in batches:
-            right = right.to(y.device) + (model(x).argmax(1) == y).sum()
-            count += len(y)
-    return 100.0 * float(right) / count
+        return {f"{which}_{name}": value for name, value in data.task.scores(model, batches).items()}
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ausam import SelectiveBatchSampler
 from ausam.lab.data.augment import augmented, normalised
+from ausam.lab.tasks import CLASSIFICATION, Task
 from ausam.random import generator
 
 
@@ -30,6 +31,16 @@ class ImageSet:
     std: tuple[float, ...]
     wrong: Tensor | None = None  # which training labels were made wrong
     augment: str = "none"  # a key of AUGMENTATIONS
+
+    @property
+    def task(self) -> Task:
+        """One label a sample."""
+        return CLASSIFICATION
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """What a network answers for a sample: a score a class."""
+        return (self.classes,)
 
     @property
     def channels(self) -> int:

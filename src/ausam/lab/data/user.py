@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from ausam import Indexed, SelectiveBatchSampler
 from ausam.lab.data.images import ImageSet
 from ausam.lab.importing import imported
+from ausam.lab.tasks import CLASSIFICATION, Task
 from ausam.random import generator
 
 
@@ -31,6 +32,16 @@ class UserSet:
     workers: int = 0
     device: str = "cpu"
     wrong: Tensor | None = None  # which training labels were made wrong
+
+    @property
+    def task(self) -> Task:
+        """One label a sample."""
+        return CLASSIFICATION
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """What a network answers for a sample: a score a class."""
+        return (self.classes,)
 
     @property
     def channels(self) -> int:

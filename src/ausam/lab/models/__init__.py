@@ -82,8 +82,8 @@ def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
 
 
 @torch.no_grad()
-def check_fit(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
-    """Raise a ValueError for a network that cannot take such a batch, or does not answer with a score a class."""
+def check_fit(name: str, model: nn.Module, x: Tensor, answer: tuple[int, ...]) -> None:
+    """Raise a ValueError for a network that cannot take such a batch, or does not answer each sample in that shape."""
     model.eval()
     try:
         z = model(x)
@@ -92,11 +92,11 @@ def check_fit(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
             f"{name} cannot take a batch of shape {tuple(x.shape)}: {error}. "
             "Choose another --model, or your own as module:function."
         ) from error
-    if not isinstance(z, Tensor) or z.shape != (len(x), classes):
+    if not isinstance(z, Tensor) or z.shape != (len(x), *answer):
         got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
         raise ValueError(
-            f"{name} answers a batch of {len(x)} with {got}, but there are {classes} classes: {(len(x), classes)} is "
-            "needed."
+            f"{name} answers a batch of {len(x)} with {got}, but the data needs {(len(x), *answer)}: "
+            "choose a network for this kind of data."
         )
 
 

@@ -1,0 +1,16 @@
+"""The network of a run, ready to train."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ausam.lab.config import Config
+from ausam.lab.data import Problem
+from ausam.lab.models import build, check_fit
+
+
+def network(config: Config, data: Problem) -> nn.Module:
+    """The network that the settings name, made for this data and on its device."""
+    model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
+    check_fit(config.model, model, data.example(), data.answer)
+    return model
