@@ -116,3 +116,11 @@ def test_impossible_requests_say_what_would_work():
     ):
         with pytest.raises(ValueError, match=answer):
             ask()
+
+
+def test_images_are_enlarged_before_the_network_that_wants_224_pixels():
+    plain, large = (build(name, 10, 3, seed=1).eval() for name in ("mobilenetv1", "mobilenetv1-224"))
+    x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    resized = functional.interpolate(x, (224, 224), mode="bilinear", align_corners=False)
+    assert torch.equal(large(x), plain(resized))
+    assert not torch.equal(large(x), plain(x))

@@ -148,7 +148,7 @@ def test_recipes_are_legal_throughout(name, scale):
         ("table2", "pyramidnet110-cifar100", ("cifar100", "pyramidnet110-270", 0.1, 0.0005, 0.2, 1.0)),
         ("table3", "resnet18", ("tiny-imagenet", "resnet18", 0.05, 0.001, 0.1, 0.5)),
         ("table3", "resnet50", ("tiny-imagenet", "resnet50", 0.1, 0.0005, 0.1, 1.0)),
-        ("table3", "mobilenetv1", ("tiny-imagenet", "mobilenetv1-cifar", 0.05, 0.0005, 0.05, 1.0)),
+        ("table3", "mobilenetv1", ("tiny-imagenet", "mobilenetv1-224", 0.05, 0.0005, 0.05, 1.0)),
         ("table5", "resnet18", ("cifar100", "resnet18", 0.05, 0.001, 0.1, 0.5)),
     ],
 )

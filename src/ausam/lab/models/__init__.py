@@ -49,6 +49,7 @@ MODELS: dict[str, Builder] = {
     "mobilenetv1-cifar-quarter": partial(MobileNet, 0.25, 1),
     "mobilenetv1-cifar": partial(MobileNet, 1.0, 1),
     "mobilenetv1": partial(MobileNet, 1.0, 2),
+    "mobilenetv1-224": partial(MobileNet, 1.0, 2, pixels=224),
 }
 
 

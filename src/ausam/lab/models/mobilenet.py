@@ -12,10 +12,13 @@ SEPARABLE = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 
 class MobileNet(nn.Sequential):
     """MobileNetV1 with every channel count multiplied by ``width`` (above 0, at most 1 in the paper).
 
-    ``stem`` is the stride of the first convolution: 2 for 224-pixel images, 1 for 32-pixel ones.
+    ``stem`` is the stride of the first convolution: 2 for 224-pixel images, 1 for 32-pixel ones. ``pixels`` enlarges
+    or shrinks the images to so many before it, 0 for as they come: Tiny-ImageNet's 64 to 224, as AUSAM's authors did.
     """
 
-    def __init__(self, width: float = 1.0, stem: int = 2, classes: int = 10, channels: int = 3) -> None:
+    def __init__(
+        self, width: float = 1.0, stem: int = 2, classes: int = 10, channels: int = 3, *, pixels: int = 0
+    ) -> None:
         size = _scaled(32, width)
         layers = _convolution(channels, size, 3, stem)
         for channels_out, stride in SEPARABLE:
@@ -25,6 +28,7 @@ class MobileNet(nn.Sequential):
             size = outputs
         super().__init__(
             OrderedDict(
+                resize=nn.Upsample((pixels, pixels), mode="bilinear") if pixels else nn.Identity(),
                 features=nn.Sequential(*layers),
                 pool=nn.AdaptiveAvgPool2d(1),
                 flatten=nn.Flatten(),
