@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -40,4 +40,13 @@ class Classification:
         return {"accuracy": 100.0 * float(right) / count}
 
 
-CLASSIFICATION = Classification()
+class Labelled:
+    """What the data sets of a classification have in common."""
+
+    task: ClassVar[Task] = Classification()
+    classes: int
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """What a network answers for a sample: a score a class."""
+        return (self.classes,)

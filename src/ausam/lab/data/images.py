@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ausam import SelectiveBatchSampler
 from ausam.lab.data.augment import augmented, normalised
-from ausam.lab.tasks import CLASSIFICATION, Task
+from ausam.lab.tasks import Labelled
 from ausam.random import generator
 
 
 @dataclass(frozen=True)
-class ImageSet:
+class ImageSet(Labelled):
     """A classification problem: images (n, channels, height, width), labels, and what is known of them.
 
     Images may be bytes or floats; ``mean`` and ``std``, one number a channel, are in the same units.
@@ -31,16 +31,6 @@ class ImageSet:
     std: tuple[float, ...]
     wrong: Tensor | None = None  # which training labels were made wrong
     augment: str = "none"  # a key of AUGMENTATIONS
-
-    @property
-    def task(self) -> Task:
-        """One label a sample."""
-        return CLASSIFICATION
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """What a network answers for a sample: a score a class."""
-        return (self.classes,)
 
     @property
     def channels(self) -> int:

@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from ausam import Indexed, SelectiveBatchSampler
 from ausam.lab.data.images import ImageSet
 from ausam.lab.importing import imported
-from ausam.lab.tasks import CLASSIFICATION, Task
+from ausam.lab.tasks import Labelled
 from ausam.random import generator
 
 
 @dataclass(frozen=True)
-class UserSet:
+class UserSet(Labelled):
     """A classification problem given as two datasets of samples (x, y); augmentation is their own affair."""
 
     name: str
@@ -32,16 +32,6 @@ class UserSet:
     workers: int = 0
     device: str = "cpu"
     wrong: Tensor | None = None  # which training labels were made wrong
-
-    @property
-    def task(self) -> Task:
-        """One label a sample."""
-        return CLASSIFICATION
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """What a network answers for a sample: a score a class."""
-        return (self.classes,)
 
     @property
     def channels(self) -> int:
