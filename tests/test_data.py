@@ -220,7 +220,7 @@ def test_a_file_put_there_by_hand_is_checked(server, tmp_path):
 def test_without_a_network_it_says_what_to_put_where(server, tmp_path, capsys, monkeypatch):
     gone = Remote("http://127.0.0.1:1/cifar-10-binary.tar.gz", "0" * 32)
     monkeypatch.setattr(cifar, "CIFAR10", gone)
-    assert main(["train", "--data", "cifar10", "--data-dir", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
+    assert main(["train", "--data", "cifar10", "--data-dir", str(tmp_path), "--out", str(tmp_path / "run")]) == 1
     error = capsys.readouterr().err
     assert "cifar-10-binary.tar.gz could not be downloaded ([Errno" in error
     assert "Connection refused)" in error

@@ -4,14 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ausam import SAM, AUSampling, InfoBatch, LookSAM, Plain, SelectiveBatchSampler, SharpnessAware
 
 lightning = pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
 
-from lightning.pytorch import Trainer  # noqa: E402
+from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: E402
+from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
 from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule  # noqa: E402
 
@@ -188,15 +190,50 @@ def test_schedulers_step_every_step_if_told(tmp_path):
     assert module.lr == pytest.approx([0.1 * 0.7**k for k in range(6)])
 
 
-def test_what_cannot_work_is_refused(tmp_path):
+REFUSED = (
+    "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces where there are several "
+    "devices. Train on SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
+)
+
+
+class Hooked(Net):
+    """Lightning captures the arguments of samplers that are made in this hook."""
+
+    def train_dataloader(self):
+        return DataLoader(Points(), batch_sampler=sampler())
+
+
+@pytest.mark.parametrize("where", ["alone", "list", "dict", "combined", "module", "data module"])
+def test_a_data_loader_with_our_sampler_is_refused(where, tmp_path):
+    loader = DataLoader(Points(), batch_sampler=sampler())
+    given = {
+        "alone": loader,
+        "list": [SelectiveLoader(Points(), sampler()), loader],
+        "dict": {"a": loader},
+        "combined": CombinedLoader([loader]),
+        "data module": LightningDataModule.from_datasets(Points()),
+    }
+    if where == "data module":
+        given[where].train_dataloader = lambda: loader
+    module = Hooked() if where == "module" else Net()
+    with pytest.raises(TypeError) as told:
+        trainer(tmp_path).fit(module, given.get(where))
+    assert str(told.value) == REFUSED
+
+
+def test_lightning_cannot_build_our_sampler_anew():
+    """What it does with several devices to a loader in a module that is not ours."""
     loader = DataLoader(Points(), batch_sampler=sampler())
     with pytest.raises(TypeError) as told:
-        trainer(tmp_path).fit(Net(), loader)
+        _update_dataloader(loader, DistributedSampler(Points(), num_replicas=2, rank=0))
     assert str(told.value) == (
-        "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces where there are "
-        "several devices. Train on SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
+        "A framework tried to build the SelectiveBatchSampler anew, around a sampler of its own: the one that you "
+        "update would no longer be in use. It deals the batches to the processes itself, so with Lightning say "
+        "Trainer(use_distributed_sampler=False), or train on ausam.integrations.lightning.SelectiveLoader."
     )
 
+
+def test_what_cannot_work_is_refused(tmp_path):
     class Unwrapped(Net):
         def configure_optimizers(self):
             return SharpnessAware(torch.optim.SGD(self.parameters(), lr=0.1), SAM(), self)

@@ -363,7 +363,7 @@ def test_write_report_is_atomic(results, tmp_path):
         write_report({"rows": [1]}, path)
     assert path.read_text(encoding="utf-8") == render(results)
     (path.parent / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
+    with pytest.raises(ValueError, match="folder cannot be written: Is a directory"):
         write_report(results, path.parent / "folder")
     assert sorted(p.name for p in path.parent.iterdir()) == ["folder", "report.html"]  # nothing half-written stays
 

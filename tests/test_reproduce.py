@@ -104,7 +104,7 @@ def whole(tmp_path_factory):
 
 
 def test_every_table_has_its_recipe():
-    assert list(recipe.tables()) == ["micro", *TABLES]
+    assert list(recipe.tables()) == sorted(["micro", *TABLES, "table4", "table6"])  # these two have tests of their own
 
 
 @pytest.mark.parametrize("scale", recipe.SCALES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -93,12 +94,13 @@ class _Companion(Callback):
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         del module
         if stage == "fit":
-            _refuse_loader(trainer.fit_loop._data_source.instance)  # before Lightning replaces its sampler
+            # Where every loader passes, also one from a hook, before Lightning builds its sampler anew.
+            connector = trainer._data_connector
+            connector._prepare_dataloader = partial(_accepted, connector)
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         del module
         loader, made = trainer.train_dataloader, trainer.optimizers
-        _refuse_loader(loader)
         if len(made) != 1 or not isinstance(made[0], _Stepped):
             raise TypeError(
                 f"configure_optimizers made {', '.join(type(o).__name__ for o in made)}, but one optimizer from "
@@ -116,12 +118,14 @@ class _Companion(Callback):
         _schedule(module, "metric")
 
 
-def _refuse_loader(loader: Any) -> None:
+def _accepted(connector: Any, loader: Any, **how: Any) -> Any:
+    """The loader as Lightning prepares it, if it is not a DataLoader with our sampler."""
     if isinstance(getattr(loader, "batch_sampler", None), SelectiveBatchSampler):
         raise TypeError(
             "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces where there are "
             "several devices. Train on SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
         )
+    return type(connector)._prepare_dataloader(connector, loader, **how)
 
 
 def _schedule(module: SharpnessAwareModule, now: str) -> None:

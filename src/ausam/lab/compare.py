@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -12,8 +11,8 @@ from typing import Any
 
 from ausam.lab import conditions, events, export, files, report
 from ausam.lab.config import Config
-from ausam.lab.pairs import configured, method_and_policy, pair
-from ausam.lab.results import table
+from ausam.lab.pairs import configured, label, method_and_policy
+from ausam.lab.results import NUMBER, read, table
 from ausam.lab.train import Row, train
 
 OnEpoch = Callable[[str, int, Row], None]
@@ -70,7 +69,7 @@ def collect(
     for name in names:
         for seed in seeds:
             folder = run_folder(out, name, seed)
-            if (result := files.read_json(folder / "result.json")) is not None:
+            if (result := read(folder)) is not None:
                 found.append({**result, "name": name, "curve": curve(folder)})
     noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
     shared = {"method", "policy", "rho", "alpha", "seed"}  # what differs by run is in its row
@@ -88,7 +87,7 @@ def collect(
             "seeds": seeds,
             "config": {k: v for k, v in asdict(config).items() if k not in shared} | {"rho": config.rho},
         },
-        "rows": table([(name, pair(name)[0].label) for name in names], found),
+        "rows": table([(name, label(name, config.base)) for name in names], found),
         "runs": found,
     }
 
@@ -96,8 +95,8 @@ def collect(
 def curve(folder: Path) -> list[Row]:
     """The learning curve of a run."""
     keys = ("epoch", "train_loss", "test_accuracy", "seconds")
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: row[k] for k in keys} for row in map(json.loads, lines)]
+    rows = files.read_rows(folder / "metrics.jsonl")
+    return [{k: row[k] for k in keys} for row in rows if all(isinstance(row.get(k), NUMBER) for k in keys)]
 
 
 def write(results: dict[str, Any], out: Path) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from ausam.lab.names import find
 
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
+# Where a run is computed, not what it is: it may be begun on one machine and go on on another.
+HERE = ("data_dir", "init", "workers", "threads", "device")
+
 
 def setting(default: Any, about: str) -> Any:
     """A field with the text of its flag."""
@@ -28,8 +31,10 @@ class Config:
     train_size: int = setting(0, "training samples, a fixed part with balanced classes; 0: all")
     test_size: int = setting(0, "test samples, likewise")
     augment: str = setting("none", "augmentation: none, standard (crop and flip) or cutout (and a hole)")
-    workers: int = setting(0, "processes that load data of your own; 0: the training process itself")
+    workers: int = setting(0, "processes that load MPII or data of your own; 0: the training process itself")
     model: str = setting("resnet-tiny", "network by name, or your own as module:function")
+    quantize: int = setting(0, "bits of weights and activations, 2 to 8; 0: full precision")
+    init: str = setting("", "weights to start from: the folder of a run, or a file, torch or safetensors")
     method: str = setting("SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base alone')
     rho: float | None = setting(None, "radius of the perturbation, >= 0")
     policy: str = setting("Full", "selection policy, by name or with arguments; full is no selection")
@@ -46,6 +51,7 @@ class Config:
     label_smoothing: float = setting(0.0, "label smoothing, 0 <= s < 1")
     base: str = setting("sgd", "base optimizer")
     seed: int = setting(0, "seed of weights, order and draws")
+    sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one each")
     threads: int = setting(0, "CPU threads; 0: torch's choice")
     device: str = setting("auto", "cpu, cuda, cuda:0, mps; auto: cuda if there is one")
 
@@ -55,6 +61,7 @@ class Config:
             ("train_size", self.train_size >= 0, "train_size >= 0"),
             ("test_size", self.test_size >= 0, "test_size >= 0"),
             ("workers", self.workers >= 0, "workers >= 0"),
+            ("quantize", self.quantize == 0 or 2 <= self.quantize <= 8, "0, or 2 <= quantize <= 8"),
             ("epochs", self.epochs >= 1, "epochs >= 1"),
             ("batch_size", self.batch_size >= 1, "batch_size >= 1"),
             ("lr", self.lr > 0, "lr > 0"),
@@ -95,4 +102,5 @@ def resolve(**given: Any) -> Config:
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """The settings in which two saved configs differ, as text."""
     names = [f.name for f in fields(Config)]
-    return [f"{k} {a.get(k)!r} there, {b.get(k)!r} here" for k in names if a.get(k) != b.get(k)]
+    # cut short: what is there may be anything
+    return [f"{k} {a.get(k)!r:.80} there, {b.get(k)!r} here" for k in names if a.get(k) != b.get(k)]

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from ausam.lab import files
 from ausam.lab.config import Config
 from ausam.lab.models import build
 from ausam.lab.pairs import method_and_policy
+from ausam.lab.quantize import quantize
 from ausam.lab.recipe import Cell
 
 ENOUGH = 0.3  # seconds of a measurement beyond which a larger batch would tell nothing new
@@ -34,6 +35,8 @@ SHAPES = {
     "cifar10": Shape((3, 32, 32), 10, 50_000, 10_000),
     "cifar100": Shape((3, 32, 32), 100, 50_000, 10_000),
     "tiny-imagenet": Shape((3, 64, 64), 200, 100_000, 10_000),
+    "stick-figures": Shape((3, 64, 64), 16, 1_000, 250),
+    "mpii": Shape((3, 256, 256), 16, 22_246, 2_958),
 }
 
 
@@ -41,6 +44,8 @@ def sample_seconds(config: Config) -> float:
     """Seconds that one sample takes through forward and backward, in the largest batch that is quickly measured."""
     shape = SHAPES[config.data]
     model = build(config.model, shape.classes, shape.image[0]).to(config.device)
+    if config.quantize:
+        model = quantize(model, config.quantize)
     size = config.batch_size if config.device.startswith("cuda") else min(4, config.batch_size)
     while True:
         spent = min(_step_seconds(model, size, shape, config.device) for _ in range(2))
@@ -51,9 +56,8 @@ def sample_seconds(config: Config) -> float:
 
 def _step_seconds(model: nn.Module, size: int, shape: Shape, device: str) -> float:
     x = torch.randn(size, *shape.image, device=device)
-    y = torch.zeros(size, dtype=torch.long, device=device)
     start = time.perf_counter()
-    torch.autograd.backward(F.cross_entropy(model(x), y))
+    torch.autograd.backward(model(x).square().mean())  # any loss costs next to nothing
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
     return time.perf_counter() - start
@@ -71,24 +75,24 @@ def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
 
 def epochs_done(folder: Path) -> int:
     """How many epochs of a run are there."""
-    metrics = folder / "metrics.jsonl"
-    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    return len(files.read_rows(folder / "metrics.jsonl"))
 
 
 def plan(cells: list[Cell], out: Path) -> str:
     """The cells, where each stands, and the time that is left."""
     left: list[tuple[Cell, str, float]] = []
-    measured: dict[str, float] = {}
+    measured: dict[tuple[str, int], float] = {}
     for cell in cells:
         folder, epochs = cell.folder(out), cell.config.epochs
         if (folder / "result.json").exists():
             left.append((cell, "done", 0.0))
             continue
-        if cell.block not in measured:
-            measured[cell.block] = sample_seconds(cell.config)
+        kind = (cell.block, cell.config.quantize)
+        if kind not in measured:
+            measured[kind] = sample_seconds(cell.config)
         done = epochs_done(folder)
         state = f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
-        left.append((cell, state, cell_seconds(cell.config, measured[cell.block], done)))
+        left.append((cell, state, cell_seconds(cell.config, measured[kind], done)))
     widths = [max(len(c.id) for c, _, _ in left), max(len(s) for _, s, _ in left)]
     lines = [f"{c.id:<{widths[0]}}  {state:<{widths[1]}}  {duration(s):>9}" for c, state, s in left]
     total = f"{len(cells)} cells, about {duration(sum(s for _, _, s in left))} in one process"

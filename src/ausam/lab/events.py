@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from ausam.lab import files
 
 Row = dict[str, Any]
 SHOWN = ("test_accuracy", "train_loss", "lr", "images_per_second")
@@ -38,8 +39,8 @@ def logged(rows: Iterator[Row], run: Path, out: Path) -> Iterator[Row]:
     shutil.rmtree(out, ignore_errors=True)
     writer: Any = SummaryWriter(out)
     try:
-        for line in (run / "metrics.jsonl").read_text().splitlines():
-            write(json.loads(line))
+        for row in files.read_rows(run / "metrics.jsonl"):
+            write(row)
         if first is not None:
             yield first
         for row in rows:

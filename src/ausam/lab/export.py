@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-SETTINGS = ("data", "label_noise", "train_size", "model", "batch_size", "lr", "weight_decay", "rho")
+SETTINGS = ("data", "label_noise", "train_size", "model", "quantize", "batch_size", "lr", "weight_decay", "rho")
 FIGURES = (
     "method",
     "policy",
@@ -20,6 +20,7 @@ FIGURES = (
     "skipped_steps",
     "parameters",
     "weights_sha256",
+    "init_sha256",
     "commit",
 )
 COLUMNS = ("block", "name", "seed", *FIGURES, *SETTINGS, "device", "cpu", "gpu", "torch")

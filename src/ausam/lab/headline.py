@@ -61,6 +61,17 @@ def table_rows(results: Results) -> list[Row]:
     return out
 
 
+def metric(results: Results) -> str:
+    """What its runs are judged by, in percent: "accuracy" of classes, "PCKh@0.5" of poses."""
+    runs = results.get("runs") or [{}]
+    return clean(runs[0].get("metric") or "accuracy")
+
+
+def capital(text: str) -> str:
+    """With a large first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def _seconds_digits(rows: Sequence[Row]) -> int:
     least = min((r.seconds for r in rows if r.seconds is not None), default=1.0)
     return 2 if least < 1 else 1 if least < 100 else 0
@@ -130,7 +141,7 @@ def headline(results: Results) -> str:
         where = "" if r is sam or (r.part is None and r.seconds is None) else f" in {cost}"
         return f"{r.label}{' reaches' if what else ''} {show(r.accuracy, 2, r.std)} %{what}{where}"
 
-    full = (" test accuracy", " of SAM's training time")
+    full = (f" test {metric(results)}", " of SAM's training time")
     if not mine:
         best = max(rows, key=lambda r: r.accuracy or 0.0)
         rest = [result(r) for r in (sam, sgd) if r is not None and r is not best]
@@ -160,7 +171,7 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
 
 def text_table(results: Results) -> str:
     """Write the paper's kind of table as plain text; SAM% is speed and Samples% is work, with SAM = 100."""
-    body = [["Method", "Accuracy", "SAM%", "Samples%", "Train s"], *cells(table_rows(results))]
+    body = [["Method", capital(metric(results)), "SAM%", "Samples%", "Train s"], *cells(table_rows(results))]
     widths = [max(len(line[i]) for line in body) for i in range(5)]
     body.insert(1, ["-" * w for w in widths])
     form = f"{{:<{widths[0]}}}" + "".join(f"  {{:>{w}}}" for w in widths[1:])

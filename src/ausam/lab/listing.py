@@ -8,7 +8,7 @@ from typing import Any
 
 from ausam import METHODS, POLICIES
 from ausam.lab.data import DATASETS
-from ausam.lab.models import MODELS, parameter_count
+from ausam.lab.models import MODELS, POSE_MODELS, parameter_count
 from ausam.lab.pairs import PAIRS
 
 
@@ -18,9 +18,13 @@ def everything() -> dict[str, Any]:
         "methods": [_method(m) for m in METHODS.values()],
         "policies": [_policy(p) for p in POLICIES.values()],
         "pairs": [{"name": k, "label": p.label, "method": p.method, "policy": p.policy} for k, p in PAIRS.items()],
-        "models": [{"name": name, "parameters": parameter_count(name)} for name in MODELS],
+        "models": [{"name": name, "parameters": parameter_count(name, _answers(name))} for name in MODELS],
         "data": [{"name": k, "about": d.about, "settings": d.settings} for k, d in DATASETS.items()],
     }
+
+
+def _answers(model: str) -> int:
+    return 16 if model in POSE_MODELS else 10
 
 
 def text(found: dict[str, Any]) -> str:
@@ -33,7 +37,7 @@ def text(found: dict[str, Any]) -> str:
             [(p["name"], f"{p['method']} × {p['policy']}") for p in found["pairs"]],
         ),
         (
-            "Networks (parameters, 10 classes; or your own as module:function)",
+            "Networks (parameters, 10 classes or 16 joints; or your own as module:function)",
             [(m["name"], f"{m['parameters']:>10,}") for m in found["models"]],
         ),
         ("Data sets (or your own as module:function)", [(d["name"], d["about"]) for d in found["data"]]),

@@ -7,10 +7,11 @@ from torch import nn
 from ausam.lab.config import Config
 from ausam.lab.data import Problem
 from ausam.lab.models import build, check_fit
+from ausam.lab.quantize import quantize
 
 
 def network(config: Config, data: Problem) -> nn.Module:
-    """The network that the settings name, made for this data and on its device."""
+    """The network that the settings name, made for this data, quantised if they say so, and on its device."""
     model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
     check_fit(config.model, model, data.example(), data.answer)
-    return model
+    return quantize(model, config.quantize) if config.quantize else model

@@ -56,6 +56,11 @@ PAIRS = {
     "sam+info": Pair("SAM+Info", "SAM", "InfoBatch(on='second')"),
 }
 
+BASE_LABELS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+
+# What quantised rows stand beside: not a pair of its own, and no part of "every pair".
+FULL = "full"
+
 ALPHA = re.compile(r"(?P<method>.+)-(?P<alpha>0?\.\d+|1(\.0+)?)")
 PART = re.compile(r"(?P<name>.+)@(?P<part>\d*\.?\d+)")
 
@@ -68,6 +73,8 @@ def pair(name: str) -> tuple[Pair, float]:
         if not 0 < part <= 10:
             raise ValueError(f'"{name}": the number after @ is the part of the epochs, above 0 and at most 10.')
         return replace(found, label=f"{found.label}@{m['part']}"), part
+    if name.lower() == FULL:
+        return Pair("Full prec.", "Plain"), 1.0
     if name.lower() in PAIRS:
         return PAIRS[name.lower()], 1.0
     if m := ALPHA.fullmatch(name.lower()):
@@ -79,17 +86,25 @@ def pair(name: str) -> tuple[Pair, float]:
     raise unknown("pair", name, [*PAIRS, "METHOD-ALPHA", "NAME@PART"])
 
 
+def label(name: str, base: str) -> str:
+    """What the paper calls a pair; where the base optimizer is not SGD, that is what "SGD" stands for."""
+    return pair(name)[0].label.replace("SGD", BASE_LABELS[base])
+
+
 def configured(name: str, config: Config) -> Config:
     """The settings of a comparison turned into those of one of its pairs."""
     found, part = pair(name)
     kind = parse("method", found.method)[0]
     rho = None if config.rho is None else config.rho * RHO_SCALE.get(kind, 1.0)
+    full = name.lower().partition("@")[0] == FULL
     return replace(
         config,
         method=found.method,
         policy=found.policy,
         rho=rho,
         alpha=None,
+        quantize=0 if full else config.quantize,
+        init="" if full else config.init,
         epochs=max(1, round(part * config.epochs)),
     )
 
@@ -108,7 +123,7 @@ def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
         values = {str(k.arg): k.value for k in call.keywords}
         nested = {k: build("method", ast.unparse(v), **settings) for k, v in values.items() if k == "inner"}
         arguments = {k: nested[k] if k in nested else ast.literal_eval(v) for k, v in values.items()}
-    except (ValueError, SyntaxError) as error:
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f'The arguments of "{text}" cannot be read ({error}). Write e.g. SAM(rho=0.1).') from None
     wrong = set(arguments) - {f.name for f in fields(cls)}
     if wrong:
@@ -124,7 +139,10 @@ def build(kind: str, text: str, **settings: Any) -> Any:
     takes = {f.name for f in fields(cls)}
     if "inner" in takes and "inner" not in arguments:
         arguments["inner"] = build("method", "SAM", **settings)
-    return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
+    try:
+        return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
+    except TypeError as error:
+        raise ValueError(f'An argument of "{text}" is of a wrong kind: {error}.') from None
 
 
 def brief(thing: object) -> str:

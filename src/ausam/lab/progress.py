@@ -50,7 +50,7 @@ class Progress:
 
     def epoch(self, row: Row) -> None:
         """One epoch of a run."""
-        self._last = f"loss {row['train_loss']:.3f} accuracy {row['test_accuracy']:.2f} %"
+        self._last = f"loss {row['train_loss']:.3f} {_score(row)}"
         text = f"epoch {row['epoch']}/{self._epochs} {self._last} {row['images_per_second']:,.0f} images/s"
         self._bar.update(self._task, completed=row["epoch"], text=text)
         if not self._console.is_terminal:
@@ -62,10 +62,10 @@ class Progress:
         self._bar.update(self._task, total=len(seeds) * sum(epochs.values()))
 
         def told(name: str, seed: int, row: Row) -> None:
-            text = f"{name} seed {seed}: epoch {row['epoch']}, accuracy {row['test_accuracy']:.2f} %"
+            text = f"{name} seed {seed}: epoch {row['epoch']}, {_score(row)}"
             self._bar.update(self._task, advance=1, text=text)
             if row["epoch"] == epochs[name]:
-                line = f"{name} seed {seed}: accuracy {row['test_accuracy']:.2f} %, {row['seconds']:.1f} s of training"
+                line = f"{name} seed {seed}: {_score(row)}, {row['seconds']:.1f} s of training"
                 self._console.print(line, highlight=False)
 
         return told
@@ -75,7 +75,7 @@ class Progress:
         self._bar.update(self._task, total=epochs)
 
         def told(cell: str, row: Row) -> None:
-            text = f"{cell}: epoch {row['epoch']}, accuracy {row['test_accuracy']:.2f} %"
+            text = f"{cell}: epoch {row['epoch']}, {_score(row)}"
             self._bar.update(self._task, advance=1, text=text)
 
         return told
@@ -83,6 +83,10 @@ class Progress:
     def say(self, text: str) -> None:
         """A line that stays."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _score(row: Row) -> str:
+    return f"{row['metric']} {row['test_accuracy']:.2f} %"
 
 
 class _Rate:

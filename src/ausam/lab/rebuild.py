@@ -9,7 +9,7 @@ from ausam.lab import compare, files, recipe, reproduce, tables
 from ausam.lab.config import Config
 from ausam.lab.headline import headline, text_table
 from ausam.lab.pairs import PAIRS
-from ausam.lab.results import table
+from ausam.lab.results import finished, table
 
 
 def rebuild(folder: Path) -> str:
@@ -17,8 +17,19 @@ def rebuild(folder: Path) -> str:
 
     The folder of ``ausam reproduce``, of ``ausam compare`` or of a single run.
     """
-    old = files.read_json(folder / "results.json") or {}
+    try:
+        return _rebuilt(folder, files.read_json(folder / "results.json") or {})
+    except (AttributeError, TypeError, LookupError) as error:
+        raise ValueError(
+            f"The results in {folder} are not as ausam writes them ({type(error).__name__}: {error!s:.80}). Remove "
+            "results.json there, or give the command that made it again."
+        ) from error
+
+
+def _rebuilt(folder: Path, old: dict[str, Any]) -> str:
     if "table" in old:
+        if not all(isinstance(seed, int) for seed in old["seeds"]):
+            raise TypeError("seeds are whole numbers")
         found = recipe.read(old["table"], old["scale"])
         return tables.text(reproduce.write(found, folder, old["seeds"], old["command"]))
     if any(folder.glob("runs/*/seed-*/result.json")):
@@ -44,7 +55,7 @@ def _comparison(folder: Path, old: dict[str, Any]) -> dict[str, Any]:
     planned = (old.get("conditions") or {}).get("seeds", [])
     seeds = sorted({int(path.parent.name.removeprefix("seed-")) for path in done}.union(planned))
     shared = (old.get("conditions") or {}).get("config", {})
-    config = Config(**files.read_json(done[0])["config"] | shared)
+    config = Config(**finished(done[0].parent)["config"] | shared)
     return compare.collect(names, seeds, config, folder, old.get("command", ""), old.get("title", ""))
 
 
@@ -55,7 +66,7 @@ def _name(folder: str) -> str:
 
 
 def _single(folder: Path) -> dict[str, Any]:
-    result = files.read_json(folder / "result.json")
+    result = finished(folder)
     config, name = result["config"], f"{result['method']} × {result['policy']}"
     run = {**result, "name": name, "curve": compare.curve(folder)}
     return {

@@ -11,7 +11,7 @@ from typing import Any
 from ausam.lab.compare import run_folder
 from ausam.lab.config import Config, resolve
 from ausam.lab.names import find
-from ausam.lab.pairs import configured, pair
+from ausam.lab.pairs import FULL, configured
 
 FOLDER = Path(__file__).parent / "recipes"
 SCALES = ("paper", "small")
@@ -26,12 +26,8 @@ class Row:
     std: float | None = None
     speed: float | None = None
     note: str = ""  # a key of the recipe's notes: the paper took the figures from there
+    parts: dict[str, float] = field(default_factory=dict)  # the figures of which the accuracy is the mean
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """What the paper calls it."""
-        return pair(self.name)[0].label
 
     @property
     def in_paper(self) -> bool:
@@ -70,6 +66,7 @@ class Recipe:
     seeds: int
     notes: dict[str, str]
     blocks: tuple[Block, ...]
+    metric: str = "accuracy"  # what is in percent
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,7 @@ class Cell:
     block: str
     name: str
     config: Config
+    first: Cell | None = None  # the full-precision run whose weights it starts from
 
     @property
     def id(self) -> str:
@@ -88,6 +86,10 @@ class Cell:
     def folder(self, out: Path) -> Path:
         """Where its run lies."""
         return run_folder(out / self.block, self.name, self.config.seed)
+
+    def placed(self, out: Path) -> Config:
+        """Its settings, and where in this folder the weights lie that it starts from."""
+        return self.config if self.first is None else replace(self.config, init=str(self.first.folder(out)))
 
     def matches(self, pattern: str) -> bool:
         """Whether the pattern fits its block, its row, both or all of its name."""
@@ -106,7 +108,15 @@ def read(table: str, scale: str = "paper") -> Recipe:
     find("scale", scale, dict.fromkeys(SCALES))
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     blocks = tuple(_block(block, content, scale) for block in content["block"])
-    return Recipe(path.stem, scale, content["title"], content["seeds"], content.get("notes", {}), blocks)
+    return Recipe(
+        path.stem,
+        scale,
+        content["title"],
+        content["seeds"],
+        content.get("notes", {}),
+        blocks,
+        content.get("metric", "accuracy"),
+    )
 
 
 def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
@@ -114,6 +124,9 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
     if scale == "small":
         settings |= content["small"] | block["small"]
     rows = [Row(**{**row, "note": str(row.get("note", ""))}) for row in block["rows"]]
+    full = content.get(FULL, {})  # of the run that the others start from, beside or instead of the settings of all
+    full = {k: v for k, v in full.items() if k != "small"} | (full.get("small", {}) if scale == "small" else {})
+    rows = [replace(row, settings=full | row.settings) if row.name == FULL else row for row in rows]
     rows += [Row(name) for name in block.get("extra", [])]
     return Block(block["name"], block.get("group", ""), block["column"], settings, tuple(rows))
 
@@ -124,19 +137,27 @@ def base(block: Block, **here: Any) -> Config:
 
 
 def cells(recipe: Recipe, seeds: list[int], **here: Any) -> list[Cell]:
-    """All runs of a table, seeds outermost, so that early results cover every row."""
+    """All runs of a table, seeds outermost, so that early results cover every row.
+
+    The rows of a block that has one in full precision start from its weights; with an ``init`` given, from those.
+    """
     found = []
     for seed in seeds:
         for block in recipe.blocks:
             shared = base(block, **here)
+            first: Cell | None = None
             for name in block.names:
+                if name == FULL and shared.init:
+                    continue
                 own = {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
-                found.append(Cell(block.name, name, replace(configured(name, shared), seed=seed, **own)))
+                found.append(Cell(block.name, name, replace(configured(name, shared), seed=seed, **own), first))
+                if name == FULL:
+                    first = found[-1]
     return found
 
 
 def chosen(cells: list[Cell], patterns: list[str]) -> list[Cell]:
-    """The cells that fit one of the patterns; all of them without patterns."""
+    """The cells that fit one of the patterns, each after the one it starts from; all of them without patterns."""
     found = [c for c in cells if not patterns or any(c.matches(p) for p in patterns)]
     if not found:
         blocks, names = (", ".join(dict.fromkeys(getattr(c, k) for c in cells)) for k in ("block", "name"))
@@ -144,4 +165,4 @@ def chosen(cells: list[Cell], patterns: list[str]) -> list[Cell]:
             f"No cell fits --only {' '.join(patterns)}. Give a block ({blocks}), a row ({names}), or BLOCK/ROW; "
             "* stands for anything."
         )
-    return found
+    return list(dict.fromkeys(c for cell in found for c in (cell.first, cell) if c is not None))

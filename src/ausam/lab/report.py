@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ausam.lab import files
-from ausam.lab.headline import NONE, Results, Row, cells, headline, number, ours, show, table_rows
+from ausam.lab.headline import NONE, Results, Row, capital, cells, headline, metric, number, ours, show, table_rows
 from ausam.lab.lettering import clean, esc
 from ausam.lab.plots import Line, Point, lines, pairs, scatter
 
@@ -49,8 +49,16 @@ body{padding-top:1rem}h1{font-size:1.4rem}.lead{font-size:1rem}th,td{padding:.4r
 """
 
 
-def _table(rows: Sequence[Row]) -> str:
-    head = ("Method", "Accuracy, %", "Speed, SAM = 100", "Samples, SAM = 100", "Training, s", "Epochs", "Runs")
+def _table(rows: Sequence[Row], score: str) -> str:
+    head = (
+        "Method",
+        f"{esc(capital(score))}, %",
+        "Speed, SAM = 100",
+        "Samples, SAM = 100",
+        "Training, s",
+        "Epochs",
+        "Runs",
+    )
     best, mine = max((r.accuracy for r in rows if r.accuracy is not None), default=None), ours(rows)
     out = ["<tr>" + "".join(f'<th scope="col">{h}</th>' for h in head) + "</tr></thead><tbody>"]
     for r, (label, accuracy, *rest) in zip(rows, cells(rows), strict=True):
@@ -71,7 +79,7 @@ def _both(draw: Callable[[float], str]) -> str:
     return f'<div class="wide">{draw(680)}</div><div class="narrow">{draw(360)}</div>'
 
 
-def _time_chart(rows: Sequence[Row], looks: Looks) -> str:
+def _time_chart(rows: Sequence[Row], looks: Looks, score: str) -> str:
     points = []
     for r in rows:
         if r.accuracy is not None and r.seconds is not None:
@@ -80,12 +88,12 @@ def _time_chart(rows: Sequence[Row], looks: Looks) -> str:
             points.append(Point(*at, *looks[r.name][1:], note))
     if not points:
         return ""
-    chart = _both(lambda w: scatter(points, "training time (s)", "test accuracy (%)", w))
-    note = "Up and left is better. Bars: one standard deviation over seeds. Dashed: the best accuracy up to each time."
-    return f'<h2>Accuracy against training time</h2>{chart}<p class="note">{note}</p>'
+    chart = _both(lambda w: scatter(points, "training time (s)", f"test {score} (%)", w))
+    note = "Up and left is better. Bars: one standard deviation over seeds. Dashed: the best up to each time."
+    return f'<h2>{esc(capital(score))} against training time</h2>{chart}<p class="note">{note}</p>'
 
 
-def _curves(runs: Sequence[Results], looks: Looks) -> str:
+def _curves(runs: Sequence[Results], looks: Looks, score: str) -> str:
     series, early = [], []
     for name, (label, slot, strong) in looks.items():
         seen: dict[float, list[float]] = {}
@@ -100,7 +108,7 @@ def _curves(runs: Sequence[Results], looks: Looks) -> str:
     if not series:
         return ""
     cut = " The axis leaves out the first epochs." if min(early) > min(min(s.low) for s in series) else ""
-    chart = _both(lambda w: lines(series, "epoch", "test accuracy (%)", w, None, min(early)))
+    chart = _both(lambda w: lines(series, "epoch", f"test {score} (%)", w, None, min(early)))
     note = f"Mean over seeds; the band is the least and the greatest. Dotted: where a shorter run ended.{cut}"
     return f'<h2>Learning curves</h2>{chart}<p class="note">{note}</p>'
 
@@ -195,18 +203,23 @@ def render(results: Results) -> str:
     labels = {clean(r.get("name")): clean(r.get("name")) for r in runs} | {r.name: r.label for r in rows}
     order, mine = dict.fromkeys([*(r.name for r in rows), *labels]), {r.name for r in ours(rows)}
     looks = {name: (labels[name], i, name in mine) for i, name in enumerate(order)}
+    score = metric(results)
     title, data = esc(results.get("title") or "Comparison"), results.get("data") or {}
     noise = number(data.get("label_noise"))
-    words = {"train": "training samples", "test": "test samples", "classes": "classes"}
+    words = {
+        "train": "training samples",
+        "test": "test samples",
+        "classes": "classes" if score == "accuracy" else "joints",
+    }
     about = [f"{data[k]} {word}" for k, word in words.items() if data.get(k) is not None]
     about += [f"{100 * noise:.0f} % wrong labels"] if noise else []
     rule = "± is the standard deviation s over seeds. A beats B when their means differ by more than √(s²(A) + s²(B))."
     body = [
         f'<h1>{title}</h1><p class="soft">{esc(", ".join(about))}</p><p class="lead">{_prose(headline(results))}</p>',
         '<p class="open">This comparison is not complete.</p>' if results.get("complete") is False else "",
-        f'{_table(rows)}<p class="note">{rule}</p>' if rows else "",
-        _time_chart(rows, looks),
-        _curves(runs, looks),
+        f'{_table(rows, score)}<p class="note">{rule}</p>' if rows else "",
+        _time_chart(rows, looks, score),
+        _curves(runs, looks, score),
         _selection(results, runs, looks),
         _conditions(results),
     ]

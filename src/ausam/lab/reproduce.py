@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ausam.lab import compare, events, export, files, tables
-from ausam.lab.config import Config
+from ausam.lab import compare, events, export, faults, files, tables
+from ausam.lab.config import HERE, Config
 from ausam.lab.data import DownloadError
 from ausam.lab.headline import headline
 from ausam.lab.locks import held
+from ausam.lab.pairs import label
 from ausam.lab.recipe import Block, Cell, Recipe, base
 from ausam.lab.train import Row, saved_settings, train
 
 log = logging.getLogger("ausam")
 
-# Where a run is computed, not what it is: a cell may be begun on one machine and go on on another.
-HERE = ("data_dir", "workers", "threads", "device")
-
 OnEpoch = Callable[[str, Row], None]
+
+
+class Failed(NamedTuple):
+    """What is told of a cell that failed, and whether its data could not be had."""
+
+    text: str
+    no_data: bool
+
+
+Outcome = str | Failed | None
+Launch = Callable[[Iterable[Cell], Path, OnEpoch, bool], Iterator[tuple[Cell, Outcome]]]
 
 
 def reproduce(
@@ -36,35 +46,38 @@ def reproduce(
     on_epoch: OnEpoch,
     say: Callable[[str], None],
     tensorboard: bool = False,
+    launch: Launch | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Run what is missing of these cells in ``out``, and write the table after each; returns it and what failed.
 
     Several processes may work on one folder: a cell that another one holds is passed over and looked at again at the
-    end. A cell that fails is reported and does not stop the others.
+    end, as is one whose full-precision run another process holds. A cell that fails is reported and does not stop the
+    others, except those that start from it.
     """
     _claim(recipe, out)
     summary = write(recipe, out, seeds, command)
     failed: list[str] = []
     passed: list[Cell] = []
     no_data: set[str] = set()
+
+    def possible(cells: list[Cell]) -> Iterator[Cell]:
+        for cell in cells:
+            if cell.config.data in no_data or (cell.first is not None and cell.first.id in failed):
+                failed.append(cell.id)
+            else:
+                yield cell
+
     for again, todo in ((False, cells), (True, passed)):
-        for cell in todo:
-            if cell.config.data in no_data:
+        for cell, outcome in (launch or in_turn)(possible(todo), out, on_epoch, tensorboard):
+            if isinstance(outcome, Failed):
+                log.error("%s failed: %s", cell.id, outcome.text)
                 failed.append(cell.id)
-                continue
-            try:
-                outcome = _attempt(cell, out, on_epoch, tensorboard)
-            except Exception as error:  # whatever it is, the other cells can be computed
-                known = isinstance(error, ValueError | DownloadError)
-                log.error("%s failed: %s", cell.id, error, exc_info=None if known else error)
-                failed.append(cell.id)
-                if isinstance(error, DownloadError):
+                if outcome.no_data:
                     no_data.add(cell.config.data)
-                continue
-            if outcome is None and not again:
+            elif outcome is None and not again:
                 passed.append(cell)
             elif outcome is None:
-                say(f"{cell.id}: another process works on it")
+                say(f"{cell.id}: another process works on it{', or on what it starts from' if cell.first else ''}")
             elif outcome:
                 say(f"{cell.id}: {outcome}")
                 summary = write(recipe, out, seeds, command)
@@ -73,13 +86,33 @@ def reproduce(
     return summary, failed
 
 
-def _attempt(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str | None:
-    """Run a cell to its end: what came out; empty if it was done before; None if another process holds it."""
+def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Iterator[tuple[Cell, Outcome]]:
+    """Run the cells here, one after the other."""
+    for cell in cells:
+        yield cell, attempt(cell, out, on_epoch, tensorboard)
+
+
+def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Outcome:
+    """Run a cell to its end as ``_run`` does; a Failed for what concerns this cell alone. A full disk concerns all."""
+    try:
+        return _run(cell, out, on_epoch, tensorboard)
+    except files.WriteError:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other cells can be computed)
+        known = faults.explained(error)
+        text = known[0] if known else f"{error}\n{''.join(traceback.format_exception(error))}"
+        return Failed(text, isinstance(error, DownloadError))
+
+
+def _run(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str | None:
+    """Run a cell to its end: what came out; empty if it was done before; None if it is another process's turn."""
     folder = cell.folder(out)
+    if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
+        return None
     with held(folder.with_name(folder.name + ".lock")) as mine:
         if not mine:
             return None
-        rows = _rows(folder, cell.config)
+        rows = _rows(folder, cell.placed(out))
         if tensorboard:
             inside = folder.relative_to(out / cell.block / "runs")
             rows = events.logged(rows, folder, out / "tensorboard" / cell.block / inside)
@@ -88,19 +121,25 @@ def _attempt(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str
             on_epoch(cell.id, last)
     if last is None:
         return ""
-    return f"accuracy {last['test_accuracy']:.2f} %, {last['seconds']:.1f} s of training"
+    return f"{last['metric']} {last['test_accuracy']:.2f} %, {last['seconds']:.1f} s of training"
 
 
 def _rows(folder: Path, config: Config) -> Iterator[Row]:
     """The epochs that are left. A run of another place goes on here; any other difference ``train`` refuses."""
     theirs, mine = saved_settings(folder), asdict(config)
-    if theirs is not None and theirs | {k: mine[k] for k in HERE} == mine:
-        if (folder / "result.json").exists():
+    # Where weights lie is not what a run is, but whether it started from any is.
+    same = theirs is not None and bool(theirs["init"]) == bool(config.init)
+    if theirs is not None and same and theirs | {k: mine[k] for k in HERE} == mine:
+        if _done(folder):
             return iter(())
         files.write_json(folder / "config.json", mine)
     if config.threads:
         torch.set_num_threads(config.threads)
     return train(config, folder, resume=True)
+
+
+def _done(folder: Path) -> bool:
+    return files.read_json(folder / "result.json") is not None
 
 
 def _claim(recipe: Recipe, out: Path) -> None:
@@ -143,6 +182,7 @@ def _write(recipe: Recipe, out: Path, seeds: list[int], command: str) -> dict[st
         "runs": expected,
         "missing": expected - len(runs),
         "notes": recipe.notes,
+        "metric": recipe.metric,
         "blocks": blocks,
     }
     files.write_json(out / "results.json", summary)
@@ -156,20 +196,21 @@ def _summary(block: Block, config: Config, found: dict[str, Any]) -> dict[str, A
     ours = {row["name"]: row for row in found["rows"]}
     size = f", {config.train_size:,} images" if config.train_size else ""
     noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
+    bits = f" with {config.quantize}-bit weights and activations" if config.quantize else ""
     return {
         "name": block.name,
         "group": block.group,
         "column": block.column,
         "title": block.title,
-        "about": f"{config.model} on {config.data}{size}{noise}, {config.epochs} epochs",
+        "about": f"{config.model}{bits} on {config.data}{size}{noise}, {config.epochs} epochs",
         "headline": headline(found),
         "rows": [
             {
                 "name": row.name,
-                "label": row.label,
+                "label": label(row.name, config.base),
                 "note": row.note,
                 "in_paper": row.in_paper,
-                "paper": {"accuracy": row.accuracy, "std": row.std, "speed": row.speed},
+                "paper": {"accuracy": row.accuracy, "std": row.std, "speed": row.speed, "parts": row.parts},
                 "ours": ours.get(row.name),
             }
             for row in block.rows

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -16,27 +16,35 @@ import torch
 from torch import Tensor, nn
 
 from ausam import SelectiveBatchSampler, SharpnessAware
-from ausam.lab import checkpoint, conditions, files
-from ausam.lab.config import BASES, Config, differences, parts
+from ausam.lab import checkpoint, conditions, files, weights
+from ausam.lab.config import BASES, HERE, Config, differences, parts
 from ausam.lab.data import Problem, load
 from ausam.lab.network import network
 from ausam.lab.pairs import brief, method_and_policy
+from ausam.lab.ranks import ALONE, Ranks
 from ausam.lab.results import selection_summary
 from ausam.random import generator
+
+log = logging.getLogger("ausam")
 
 Row = dict[str, Any]
 
 
 def train(
-    config: Config, out: Path, *, resume: bool = False, on_step: Callable[[Row], None] = lambda _: None
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_step: Callable[[Row], None] = lambda _: None,
+    here: Ranks = ALONE,
 ) -> Iterator[Row]:
     """Train and yield a row of metrics after each epoch; ``out`` then holds result.json.
 
     A run that was killed goes on from its last checkpoint with ``resume=True`` and ends with the same weights, bit for
-    bit on one CPU thread, as one that was not. ``on_step`` is told of every step, for progress bars.
+    bit on one CPU thread, as one that was not. ``on_step`` is told of every step, for progress bars. ``here`` is this
+    process among those that train one network together; the first of them writes the files.
     """
-    refuse_foreign(out, config, resume)
-    if (out / "result.json").exists():
+    if here.told(lambda: finished(out, config, resume)):
         return
 
     # the problem
@@ -46,32 +54,45 @@ def train(
     method, policy = method_and_policy(config, steps)
 
     # the two axes
-    sampler = SelectiveBatchSampler(len(data.train_y), config.batch_size, policy, seed=config.seed)
-    opt = SharpnessAware(base_optimizer(config, model), method, model, seed=config.seed)
+    n, size = len(data.train_y), config.batch_size
+    sampler = SelectiveBatchSampler(
+        n, size, policy, seed=config.seed, rank=here.rank, world_size=here.world, split=True
+    )
+    wrapped, base = here.wrapped(model), base_optimizer(config, model)
+    opt = SharpnessAware(base, method, wrapped, sync_perturbation=config.sync_perturbation, seed=config.seed)
 
     def losses(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        z = model(x)
+        z = wrapped(x)
         return data.task.losses(z, y, config.label_smoothing), z
 
     # where it stands
-    random_state = generator(config.seed, 0xD509).get_state()
+    random_state = generator(here.own(config.seed), 0xD509).get_state()
     rows: list[Row] = []
     seconds = 0.0
+    init: str | None = None  # digest of the weights it started from
     if saved := checkpoint.load(out, config.device):
-        model.load_state_dict(saved["model"])
-        opt.load_state_dict(saved["optimizer"])
-        sampler.load_state_dict(saved["sampler"])
-        random_state, rows, seconds = saved["random"].cpu(), json.loads(saved["rows"]), saved["seconds"]
-    files.write_json(out / "config.json", asdict(config))
-    write_rows(out, rows)
+        with checkpoint.fitting(saved, config):
+            model.load_state_dict(saved["model"])
+            mine, random = checkpoint.part(saved, here.rank)
+            opt.load_state_dict(mine)
+            sampler.load_state_dict(saved["sampler"])
+            rows, seconds = json.loads(saved["rows"]), saved["seconds"]
+            random_state = random_state if random is None else random.cpu()
+        init = saved.get("init")
+    elif config.init:
+        init = weights.start_from(model, config.init)
+    if here.rank == 0:
+        files.sweep(out)
+        files.write_json(out / "config.json", asdict(config))
+        write_rows(out, rows)
 
     for epoch in range(len(rows), config.epochs):
-        model.train()
+        wrapped.train()
         total, count = torch.zeros((), device=config.device), 0
         with random_numbers(random_state) as random_state:
             start = time.perf_counter()
             batches = len(sampler)
-            for b, (x, y, index) in enumerate(data.batches(sampler, epoch, config.seed)):
+            for b, (x, y, index) in enumerate(data.batches(sampler, epoch, here.own(config.seed))):
                 lr = learning_rate(config, epoch + b / batches)
                 for group in opt.param_groups:
                     group["lr"] = lr
@@ -81,35 +102,46 @@ def train(
                 opt.zero_grad()
                 total += feedback.loss.sum()
                 count += len(index)
-                on_step({"epoch": epoch + 1, "batch": b + 1, "batches": batches, "samples": len(index)})
-            mean_loss = float(total) / count  # reading it waits for the device, so the clock stops after it
+                on_step({"epoch": epoch + 1, "batch": b + 1, "batches": batches, "samples": here.world * len(index)})
+            # reading the total waits for the device, so the clock stops after it
+            loss, count, forward, backward = here.sums(float(total), count, opt.samples_forward, opt.samples_backward)
             spent = time.perf_counter() - start
         seconds += spent
+        sampler.exchange()
+        here.level(model)
         rows.append(
             {
                 "epoch": epoch + 1,
                 "lr": lr,
-                "train_loss": mean_loss,
-                **evaluate(model, data, "test"),
+                "train_loss": loss / count,
+                "metric": data.task.metric,
+                **evaluate(here.shared(model), data, "test"),
                 "seconds": seconds,
                 "samples": count,
-                "samples_forward": opt.samples_forward,
-                "samples_backward": opt.samples_backward,
+                "samples_forward": forward,
+                "samples_backward": backward,
                 "images_per_second": count / spent,
                 "skipped": opt.skipped,
+                "ranks": here.world,
             }
         )
-        content = {
-            "config": json.dumps(asdict(config)),
-            "model": model.state_dict(),
-            "optimizer": opt.state_dict(),
-            "sampler": sampler.state_dict(),
-            "random": random_state,
-            "rows": json.dumps(rows),
-            "seconds": seconds,
-        }
-        checkpoint.save(out, epoch + 1, content)
-        write_rows(out, rows)
+        state = opt.state_dict()
+        others = here.others({"memory": state["ausam"]["memory"], "random": random_state})
+        if here.rank == 0:
+            state["ausam"] |= {"samples_forward": forward, "samples_backward": backward}
+            content = {
+                "config": json.dumps(asdict(config)),
+                "model": model.state_dict(),
+                "optimizer": state,
+                "sampler": sampler.state_dict(),
+                "random": random_state,
+                "others": others,
+                "rows": json.dumps(rows),
+                "seconds": seconds,
+                "init": init,
+            }
+            checkpoint.save(out, epoch + 1, content)
+            write_rows(out, rows)
         yield rows[-1]
 
     result = {
@@ -120,21 +152,24 @@ def train(
         "epochs": config.epochs,
         "metric": data.task.metric,
         **{k: v for k, v in rows[-1].items() if k.startswith("test_")},
-        **evaluate(model, data, "train"),
+        **evaluate(here.shared(model), data, "train"),
         "train_seconds": seconds,
-        "samples_forward": opt.samples_forward,
-        "samples_backward": opt.samples_backward,
+        "samples_forward": rows[-1]["samples_forward"],
+        "samples_backward": rows[-1]["samples_backward"],
         "skipped_steps": opt.skipped,
         "weights_sha256": weights_sha256(model),
+        "init_sha256": init,
         "parameters": sum(p.numel() for p in model.parameters()),
         "data": {"train": len(data.train_y), "test": len(data.test_y), "classes": data.classes},
         "selection": selection_summary(policy, sampler.scores, data.wrong),
         "versions": conditions.versions(),
         "hardware": conditions.hardware(config.device),
+        "ranks": here.world,
         "commit": conditions.commit(),
         "config": asdict(config),
     }
-    files.write_json(out / "result.json", result)
+    if here.rank == 0:
+        files.write_json(out / "result.json", result)
 
 
 def problem(config: Config) -> Problem:
@@ -151,16 +186,24 @@ def problem(config: Config) -> Problem:
     )
 
 
+def finished(out: Path, config: Config, resume: bool) -> bool:
+    """Whether the run in this folder is done; a ValueError if it is another."""
+    refuse_foreign(out, config, resume)
+    return files.read_json(out / "result.json") is not None
+
+
 def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
     """Raise a ValueError for a folder that holds another run, or this one without ``resume``."""
     mine = asdict(config)
     theirs = saved_settings(out)
     if theirs is None:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"{out} is a file. Choose another --out.")
         if out.exists() and any(not p.name.endswith(".tmp") for p in out.iterdir()):
             raise ValueError(f"{out} is not empty and holds no run that can be read. Choose another --out.")
-    elif theirs != mine:
+    elif theirs | {k: mine[k] for k in HERE if k != "init"} != mine:
         raise ValueError(
-            f"{out} holds another run: {'; '.join(differences(theirs, mine))}. "
+            f"{out} holds another run: {'; '.join(differences(theirs, mine)) or 'a setting that is not known'}. "
             "Choose another --out, or give the settings of that run."
         )
     elif not resume:
@@ -170,6 +213,8 @@ def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
 def saved_settings(out: Path) -> dict[str, Any] | None:
     """The settings of the run in a folder, as today's: one that did not exist then had its default."""
     theirs = files.read_json(out / "config.json")
+    if theirs is None and (out / "config.json").exists() and (theirs := checkpoint.settings(out)) is not None:
+        log.warning("%s is damaged; the settings are taken from the last checkpoint.", out / "config.json")
     return None if theirs is None else asdict(Config()) | theirs
 
 
@@ -202,11 +247,7 @@ def evaluate(model: nn.Module, data: Problem, which: str) -> Row:
 
 def weights_sha256(model: nn.Module) -> str:
     """A digest of every parameter and buffer, bit for bit."""
-    digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return weights.sha256(model.state_dict())
 
 
 @contextlib.contextmanager

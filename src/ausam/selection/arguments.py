@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sized
 
-from torch.utils.data import Subset
+from torch.utils.data import Sampler, Subset
 
 from ausam.selection.dataset import Indexed
 from ausam.selection.policy import Policy
@@ -33,6 +33,16 @@ def checked_size(dataset: Sized | int, batch_size: int, policy: Policy, drop_las
         raise ValueError(f"seed is {seed!r}; give a whole number from 0 up.")
     check_signal(type(policy).__name__, policy.signal)
     return n
+
+
+def refuse_sampler(*args: object, **kwargs: object) -> None:
+    """Raise a TypeError if a sampler is given in place of the dataset: somebody else builds our sampler anew."""
+    if any(isinstance(given, Sampler) for given in (*args[:1], kwargs.get("dataset"))):
+        raise TypeError(
+            "A framework tried to build the SelectiveBatchSampler anew, around a sampler of its own: the one that you "
+            "update would no longer be in use. It deals the batches to the processes itself, so with Lightning say "
+            "Trainer(use_distributed_sampler=False), or train on ausam.integrations.lightning.SelectiveLoader."
+        )
 
 
 def warn_if_blind(policy: Policy, scores: Scores, epoch: int) -> None:

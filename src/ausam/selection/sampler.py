@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler
 
 from ausam.feedback import Feedback
 from ausam.random import generator
-from ausam.selection.arguments import checked_size, warn_if_blind
+from ausam.selection.arguments import checked_size, refuse_sampler, warn_if_blind
 from ausam.selection.inbox import Inbox
 from ausam.selection.plan import Plan, draw
 from ausam.selection.policy import Policy
@@ -41,15 +41,22 @@ class SelectiveBatchSampler(BatchSampler):
         drop_last: leave out a last mini-batch that is short.
         seed: with the epoch and the scores it fixes the plan.
         rank, world_size: which process this is, of how many; None: torch.distributed's, or the only one.
+        split: batch_size is that of all processes together, and each gets its share: any number of them has one plan.
 
     One pass is one epoch; the sampler counts them. Call ``update`` with the feedback of every batch: it feeds the
     scores, and tells what was consumed, which with prefetching workers is less than what was handed out.
 
-    Several processes share one plan: the policy chooses from mini-batches of ``world_size * batch_size``, as one
-    process with that batch size would, and what it keeps is dealt out without overlap, in equal numbers up to one. All
-    get the same number of batches and none an empty one: a batch of fewer samples than processes joins the next, the
-    last one the one before. Scores are exchanged when a pass begins: every process must begin every pass.
+    Several processes share one plan: the policy chooses from mini-batches of ``world_size * batch_size`` (``split``: of
+    ``batch_size``), as one process with that batch size would, and what it keeps is dealt out without overlap, in equal
+    numbers up to one. All get the same number of batches and none an empty one: a batch of fewer samples than processes
+    joins the next, the last one the one before. Scores are exchanged when a pass begins: every process must begin every
+    pass.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
+        """Refuse to be built from another sampler, as a framework does that replaces the batch sampler of a loader."""
+        refuse_sampler(*args, **kwargs)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -61,11 +68,13 @@ class SelectiveBatchSampler(BatchSampler):
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
+        split: bool = False,
     ) -> None:
         n = checked_size(dataset, batch_size, policy, drop_last, seed)
         # Batches differ in length; code that reads batch_size (Accelerate's shards) would drop those that do.
         self.batch_size = None  # type: ignore[assignment]
         self.mini_batch = batch_size
+        self.split = split
         self.drop_last = drop_last
         self.policy = policy
         self.seed = seed
@@ -168,7 +177,7 @@ class SelectiveBatchSampler(BatchSampler):
         """The plan of the next pass, drawn once for len() and for the pass itself."""
         world = self._inbox.place[1]
         if self._next is None or self._next[0] != world or self._next[1].epoch != self.epoch:
-            size = world * self.mini_batch
+            size = self.mini_batch if self.split else world * self.mini_batch
             if self.drop_last and len(self._scores) < size:
                 raise ValueError(
                     f"drop_last=True leaves nothing of {len(self._scores)} samples for {world} processes with "

@@ -13,23 +13,37 @@ from ausam.lab.data.cifar import cifar10, cifar100
 from ausam.lab.data.digits import digits
 from ausam.lab.data.download import DownloadError
 from ausam.lab.data.fashion import fashion_mnist
+from ausam.lab.data.figures import stick_figures
 from ausam.lab.data.images import ImageSet
 from ausam.lab.data.labels import with_label_noise, with_sizes
+from ausam.lab.data.mpii import mpii
+from ausam.lab.data.people import PoseSet
 from ausam.lab.data.tiny import tiny_imagenet
 from ausam.lab.data.user import UserSet, user_data
 from ausam.lab.importing import is_own
 from ausam.lab.names import find
 
-__all__ = ["AUGMENTATIONS", "DATASETS", "DataSet", "DownloadError", "ImageSet", "Problem", "UserSet", "load", "suited"]
+__all__ = [
+    "AUGMENTATIONS",
+    "DATASETS",
+    "DataSet",
+    "DownloadError",
+    "ImageSet",
+    "PoseSet",
+    "Problem",
+    "UserSet",
+    "load",
+    "suited",
+]
 
-Problem = ImageSet | UserSet
+Problem = ImageSet | UserSet | PoseSet
 
 
 @dataclass(frozen=True)
 class DataSet:
     """An entry of the table: how to load it, and the settings that suit it."""
 
-    load: Callable[[str], ImageSet]
+    load: Callable[[str], ImageSet | PoseSet]
     about: str
     settings: dict[str, Any]
 
@@ -46,7 +60,24 @@ PAPER = {
     "augment": "cutout",
 }
 
-DATASETS = {
+POSE_AUGMENTATIONS = ("none", "standard")
+
+# The paper's for SimCC, and what it keeps of SimCC's own.
+POSE = {
+    "model": "hrnet-w32",
+    "epochs": 210,
+    "batch_size": 64,
+    "base": "adam",
+    "lr": 0.001,
+    "lr_steps": "0.8095,0.9524",  # after 170 and 200 of 210
+    "weight_decay": 0.0001,
+    "rho": 0.05,
+    "label_smoothing": 0.2,
+    "augment": "standard",
+    "workers": 4,
+}
+
+DATASETS: dict[str, DataSet] = {
     "digits": DataSet(
         digits,
         "scikit-learn's 8x8 digits, embedded: 1,000 for training, 797 for testing",
@@ -77,6 +108,22 @@ DATASETS = {
         "colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing; 248 MB to download",
         PAPER,
     ),
+    "stick-figures": DataSet(
+        stick_figures,
+        "poses: drawn figures of 64x64 with 16 joints, embedded: 1,000 for training, 250 for testing",
+        POSE
+        | {
+            "model": "hrnet-w16-small",
+            "epochs": 20,
+            "batch_size": 32,
+            "lr": 0.005,
+            "ramp": 3,  # of 20 epochs, as 30 of 210
+            "augment": "none",
+            "workers": 0,
+            "threads": 1,
+        },
+    ),
+    "mpii": DataSet(mpii, "poses: people with 16 joints, shown at 256x256; its files must be fetched by hand", POSE),
 }
 
 
@@ -123,8 +170,21 @@ def _load(
                 f'augment is "{augment}", but {name} returns datasets, which augment by themselves. Use --augment none.'
             )
         return with_label_noise(with_sizes(found, train_size, test_size), label_noise).to(device)
+    if isinstance(found, PoseSet):
+        return _poses(with_sizes(found, train_size, test_size), label_noise, augment, workers).to(device)
     found = with_label_noise(with_sizes(found, train_size, test_size), label_noise)
     return replace(found, augment=augment).to(device)
+
+
+def _poses(found: PoseSet, label_noise: float, augment: str, workers: int) -> PoseSet:
+    if label_noise:
+        raise ValueError(
+            f"label_noise is {label_noise}, but {found.name} has joints, not labels that could be wrong. "
+            "Use --label-noise 0."
+        )
+    if augment not in POSE_AUGMENTATIONS:
+        raise ValueError(f'augment is "{augment}", but poses know {" and ".join(POSE_AUGMENTATIONS)} only.')
+    return replace(found, augment=augment, workers=workers)
 
 
 def _entry(name: str) -> DataSet:

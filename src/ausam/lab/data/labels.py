@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from ausam.lab.data.images import ImageSet
+from ausam.lab.data.people import PoseSet
 from ausam.lab.data.user import UserSet
 from ausam.random import generator
 
-T = TypeVar("T", ImageSet, UserSet)
+T = TypeVar("T", ImageSet, UserSet, PoseSet)
+Labelled = TypeVar("Labelled", ImageSet, UserSet)
 
 
 def with_sizes(data: T, train: int, test: int) -> T:
@@ -27,10 +29,15 @@ def with_sizes(data: T, train: int, test: int) -> T:
 
 
 def balanced(y: Tensor, size: int) -> Tensor:
-    """Positions of ``size`` random samples, ascending, with as equal numbers of each class as there are; 0: all."""
+    """Positions of ``size`` random samples, ascending, with as equal numbers of each class as there are; 0: all.
+
+    Where ``y`` holds no classes, any random samples.
+    """
     if size in (0, len(y)):
         return torch.arange(len(y))
     order = torch.randperm(len(y), generator=generator(0, len(y), size))
+    if y.dim() > 1:
+        return order[:size].sort().values
     by_class = order[torch.argsort(y[order], stable=True)]
     counts = torch.bincount(y)
     rank = torch.empty_like(order)  # how many of its class come before a sample
@@ -39,7 +46,7 @@ def balanced(y: Tensor, size: int) -> Tensor:
     return order[torch.argsort(rank[order], stable=True)][:size].sort().values
 
 
-def with_label_noise(data: T, part: float) -> T:
+def with_label_noise(data: Labelled, part: float) -> Labelled:
     """Give ``round(part * n)`` training samples, always the same ones, a wrong label drawn evenly from the others."""
     if not 0 <= part < 1:
         raise ValueError(f"label noise is {part}, but it is the part of the labels that is made wrong: 0 <= part < 1.")

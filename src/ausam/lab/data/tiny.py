@@ -60,7 +60,7 @@ def labelled(folder: Path) -> tuple[Labelled, Labelled]:
 def _decode_once(cache: Path, train: Labelled, test: Labelled) -> None:
     """Write the cache, at once, unless it was made of these very files."""
     content = "\n".join(f"{path.parent.parent.name}/{path.name} {y}" for path, y in [*train, *test])
-    source = hashlib.sha256(content.encode()).hexdigest()
+    source = {"sha256": hashlib.sha256(content.encode()).hexdigest()}
     if files.read_json(cache / "source.json") == source:
         return
     console = Console(stderr=True)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from ausam import Indexed, SelectiveBatchSampler
 from ausam.lab.data.images import ImageSet
+from ausam.lab.data.loading import loaded, sample
 from ausam.lab.importing import imported
 from ausam.lab.tasks import Labelled
 from ausam.random import generator
@@ -56,28 +57,30 @@ class UserSet(Labelled):
         """Inputs, labels and indices of one pass of the sampler; only what it chose is loaded."""
         # New workers each epoch: kept ones would carry random numbers that no checkpoint holds.
         rng = generator(seed, epoch, 0xDA7A)
-        for x, _, index in self._loader(Indexed(self.train), rng, batch_sampler=sampler):
+        for x, _, index in self._loaded("training", rng, batch_sampler=sampler):
             yield self._moved(x), self.train_y[index].to(self.device), index
 
     def test_batches(self, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
         """Every test sample once, in order."""
-        return self._in_order(self.test, self.test_y, size)
+        return self._in_order("test", self.test_y, size)
 
     def plain_batches(self, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
         """Every training sample once, in order, as its dataset delivers it."""
-        return self._in_order(self.train, self.train_y, size)
+        return self._in_order("training", self.train_y, size)
 
     def example(self) -> Tensor:
         """Inputs of a few training samples, as a network sees them."""
-        return self._moved(torch.stack([torch.as_tensor(self.train[0][0])] * 2))
+        return self._moved(
+            torch.stack([torch.as_tensor(sample(self.train, 0, f"the training set of {self.name}")[0])] * 2)
+        )
 
-    def _in_order(self, dataset: Any, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, _, index in self._loader(Indexed(dataset), generator(0), batch_size=size):
+    def _in_order(self, which: str, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, _, index in self._loaded(which, generator(0), batch_size=size):
             yield self._moved(x), y[index].to(self.device)
 
-    def _loader(self, dataset: Indexed, rng: torch.Generator, **how: Any) -> DataLoader[Any]:
-        pinned = self.device.startswith("cuda")
-        return DataLoader(dataset, num_workers=self.workers, pin_memory=pinned, generator=rng, **how)
+    def _loaded(self, which: str, rng: torch.Generator, **how: Any) -> Iterator[Any]:
+        dataset = Indexed(self.train if which == "training" else self.test)
+        return loaded(dataset, self.workers, self.device, rng, f"the {which} set of {self.name}", **how)
 
     def _moved(self, x: Tensor) -> Tensor:
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
@@ -113,12 +116,14 @@ def _labels(dataset: Any, what: str) -> Tensor:
         )
     if len(dataset) == 0:
         raise ValueError(f"{what} is empty.")
-    _check_sample(dataset[0], what)
+    inside = what[0].lower() + what[1:]
+    first = sample(dataset, 0, inside)
+    _check_sample(first, what)
     kept = _kept_labels(dataset)
     if kept is None:
-        kept = torch.tensor([_label(dataset[i][1], what) for i in range(len(dataset))])
+        kept = torch.tensor([_label(sample(dataset, i, inside)[1], what) for i in range(len(dataset))])
     y = kept.to(torch.int64)
-    if len(y) != len(dataset) or y.dim() != 1 or y.min() < 0 or int(y[0]) != _label(dataset[0][1], what):
+    if len(y) != len(dataset) or y.dim() != 1 or y.min() < 0 or int(y[0]) != _label(first[1], what):
         raise ValueError(
             f"{what} has {len(dataset)} samples, but its labels do not fit them: one whole number from 0 each, and "
             "where the dataset has a list `targets`, the same there as in the samples."

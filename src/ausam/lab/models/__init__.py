@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ausam.lab.importing import imported, is_own
 from ausam.lab.names import find
 
+from .hrnet import HRNet
 from .mobilenet import MobileNet
 from .pyramidnet import PyramidNet
 from .resnet import ResNet, basic, bottleneck
@@ -18,6 +19,8 @@ from .wideresnet import WideResNet
 
 __all__ = [
     "MODELS",
+    "POSE_MODELS",
+    "HRNet",
     "MobileNet",
     "PyramidNet",
     "ResNet",
@@ -51,6 +54,13 @@ MODELS: dict[str, Builder] = {
     "mobilenetv1": partial(MobileNet, 1.0, 2),
     "mobilenetv1-224": partial(MobileNet, 1.0, 2, pixels=224),
 }
+
+# of poses, where classes are joints
+POSE_MODELS: dict[str, Builder] = {
+    "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels
+    "hrnet-w32": partial(HRNet, 32, (1, 4, 3), 4, 64, 256),
+}
+MODELS |= POSE_MODELS
 
 
 def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:

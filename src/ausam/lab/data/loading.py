@@ -1,0 +1,87 @@
+"""Loading samples in this process or in workers; a sample that cannot be read is named."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate, get_worker_info
+
+from ausam import Indexed
+
+
+class DataError(RuntimeError):
+    """A dataset did not deliver a sample."""
+
+
+def sample(dataset: Any, index: int, what: str) -> Any:
+    """``dataset[index]``; its error names the sample, by its number in the innermost dataset."""
+    try:
+        return dataset[index]
+    except Exception as error:
+        while isinstance(dataset, Indexed | Subset):
+            index = dataset.indices[index] if isinstance(dataset, Subset) else index
+            dataset = dataset.dataset
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        worker = get_worker_info()
+        where = f"{frame.filename}, line {frame.lineno}" + (f", in worker {worker.id}" if worker else "")
+        raise DataError(
+            f"Sample {index} of {what} cannot be read: {type(error).__name__}: {error} ({where}). Mend it, or leave it "
+            "out of the dataset."
+        ) from error
+
+
+def loaded(
+    dataset: Any, workers: int, device: str, rng: torch.Generator, what: str = "the data", **how: Any
+) -> Iterator[Any]:
+    """The batches of a DataLoader over samples that end with their index; a DataError names the one that fails."""
+    loader: DataLoader[Any] = DataLoader(
+        _Carried(dataset, what),
+        num_workers=workers,
+        pin_memory=device.startswith("cuda"),
+        generator=rng,
+        collate_fn=_together,
+        **how,
+    )
+    for batch in loader:
+        if isinstance(batch, DataError):
+            raise batch
+        yield batch
+
+
+class _Carried(Dataset[Any]):
+    """The same dataset, with an error in place of a sample: raised in a worker, it would arrive inside a traceback."""
+
+    def __init__(self, dataset: Any, what: str) -> None:
+        self.dataset, self.what = dataset, what
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        # DataLoader asks for a whole batch where a dataset can answer so; this one passes the question on.
+        if hasattr(self.dataset, "__getitems__"):
+            try:
+                return list(self.dataset.__getitems__(indices))
+            except Exception:  # noqa: BLE001, S110  (asked one by one, the sample that fails can be named)
+                pass
+        try:
+            return [sample(self.dataset, index, self.what) for index in indices]
+        except DataError as error:
+            return [error]
+
+
+def _together(samples: list[Any]) -> Any:
+    """A batch of these samples, or the DataError that stands for them."""
+    if isinstance(samples[0], DataError):
+        return samples[0]
+    try:
+        return default_collate(samples)
+    except (TypeError, RuntimeError) as error:
+        # torch's own text differs between a worker and the training process, and names no sample
+        shapes = {tuple(getattr(sample[0], "shape", ())): sample[-1] for sample in samples}
+        seen = ", ".join(f"sample {index} of shape {shape}" for shape, index in sorted(shapes.items()))
+        why = seen if len(shapes) > 1 else str(error)
+        return DataError(f"Samples do not make a batch: {why}. Deliver x of one shape and one type.")

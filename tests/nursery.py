@@ -1,0 +1,158 @@
+"""A process that has imported torch and trains nothing itself: it forks commands, which start at once, and stops them.
+
+Threads do not survive a fork, and pytest's process has some; so this is a process of its own, started by the tests.
+"""
+
+import hashlib
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from ausam.lab import cli, compare, files, recipe, reproduce
+from ausam.lab import train as training
+from ausam.lab.checkpoint import NAME
+from ausam.lab.config import resolve
+from ausam.lab.train import problem
+
+RNG = random.Random(11)
+SMALL = ["--train-size", "192", "--test-size", "100", "--threads", "1"]
+RUN = ["train", "--method", "looksam(k=3)", "--policy", "ausampling", "--ramp", "4", "--epochs", "40", *SMALL]
+RUN += ["--resume", "--out"]  # --resume begins a run that is not there
+
+
+def life(argv, *, step=0, write=("", 0), signals=(signal.SIGKILL,), room=None, linger=False):
+    """Fork the command and stop it; its exit code, negative for the signal that killed it, and what it said.
+
+    ``step``: somewhere after so many steps. ``write``: in the middle of the n-th write of a file with this in its name.
+    ``room``: no signal, but files can have only so many bytes from that step on. ``linger``: it ends slowly.
+    """
+    told, tell = os.pipe()
+    said, say = os.pipe()
+    if (child := os.fork()) == 0:
+        _patch(tell, step, *write, room, linger)
+        os.dup2(say, 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = cli.main(argv)
+        sys.stderr.flush()
+        os._exit(code)
+    os.close(tell)
+    os.close(say)
+    for number in signals:
+        if os.read(told, 1):  # nothing if it ended by itself
+            time.sleep(RNG.uniform(0, 0.03) if step else 0)
+            os.kill(child, number)
+    with open(said) as err:
+        text = err.read()
+    os.close(told)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
+
+
+def _patch(tell, step, name, count, room, linger):
+    """Tell the parent when the moment has come; inside a write, wait there for the end."""
+    part = RNG.random()
+    left = {"steps": step, "writes": count}
+
+    def put(file, data):
+        left["writes"] -= name in os.path.basename(file.name)
+        if left["writes"] == 0:
+            file.write(data[: int(part * len(data))])
+            file.flush()
+            os.write(tell, b"!")
+            signal.pause()
+        original(file, data)
+
+    def on_step(row):
+        left["steps"] -= 1
+        if left["steps"] == 0 and room is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        elif left["steps"] == 0:
+            os.write(tell, b"!")
+
+    def counted(config, out, **how):
+        try:
+            yield from train(config, out, **{**how, "on_step": on_step})
+        finally:
+            if linger:
+                os.write(tell, b"!")
+                time.sleep(60)
+
+    original, files._put = files._put, put
+    train = training.train
+    cli.train = compare.train = reproduce.train = counted
+
+
+def killed(out):
+    """At least 20 kills of one run, over its epochs; then it may end."""
+    moments = [{"step": RNG.randint(1, 6)} for _ in range(11)]
+    moments += [{"write": ("checkpoint-", RNG.randint(1, 2))} for _ in range(8)]
+    moments += [{"write": ("metrics.jsonl", 2)}, {"write": ("metrics.jsonl", 3)}]
+    RNG.shuffle(moments)
+    moments = [{"write": ("config.json", 1)}, *moments, {"write": ("result.json", 1)}]
+    lives = []
+    for moment in moments:
+        code, _ = life([*RUN, str(out)], **moment)
+        for path in out.glob("checkpoint-*.pt"):
+            assert hashlib.sha256(path.read_bytes()).hexdigest().startswith(NAME.fullmatch(path.name)[2])
+        temporary = [p.name for p in out.glob(".*.tmp")]
+        epochs = len(files.read_rows(out / "metrics.jsonl"))
+        lives.append({"code": code, "at": moment.get("write", ["step"])[0], "epochs": epochs, "temporary": temporary})
+    lives.append({"code": life([*RUN, str(out)])[0]})
+    return lives
+
+
+def stopped(out):
+    """Ctrl-C, SIGTERM, two Ctrl-C, and files that may not grow: exit codes and what is said; then it may end."""
+    moments = [
+        {"step": 3 * 3, "signals": [signal.SIGINT]},
+        {"step": 3 * 3, "signals": [signal.SIGTERM]},
+        {"step": 3 * 3, "signals": [signal.SIGINT, signal.SIGINT], "linger": True},
+        {"write": ("checkpoint-", 2), "signals": [signal.SIGINT]},
+        {"step": 3 * 3 - 1, "signals": [], "room": 50_000},
+        {"signals": []},
+    ]
+    lives = []
+    for moment in moments:
+        code, said = life([*RUN, str(out)], **moment)
+        epochs = max((int(NAME.fullmatch(p.name)[1]) for p in out.glob("checkpoint-*.pt")), default=0)
+        said = [line for line in said.splitlines() if line.startswith("ausam: ")]
+        lives.append({"code": code, "epochs": epochs, "said": said, "temporary": len(list(out.glob(".*.tmp")))})
+    return lives
+
+
+def tables(out):
+    """Kills of ausam reproduce and of ausam compare in the middle of any write; then they may end."""
+    recipe.FOLDER = out
+    commands = {
+        "reproduce": ["reproduce", "micro", "--seeds", "1", "--threads", "1", "--out"],
+        "compare": ["compare", "sgd", "ausam-0.5", "--epochs", "2", "--seeds", "1", *SMALL, "--out"],
+    }
+    codes = {}
+    for name, argv in commands.items():
+        assert life([*argv, str(out / name / "calm")], signals=[])[0] == 0
+        codes[name] = [life([*argv, str(out / name / "killed")], write=("", RNG.randint(1, 8)))[0] for _ in range(5)]
+        codes[name].append(life([*argv, str(out / name / "killed")], signals=[])[0])
+    return codes
+
+
+def warm():
+    """Have all that a first step imports, and the data."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    torch.optim.SGD([weight], lr=0.1).step()
+    problem(resolve(train_size=192, test_size=100))
+    assert len(os.listdir("/proc/self/task")) == 1, "a thread was started, and a fork would lose it"
+
+
+if __name__ == "__main__":
+    warm()
+    base = Path(sys.argv[1])
+    found = {"calm": life([*RUN, str(base / "calm")], signals=[])[0], "killed": killed(base / "killed")}
+    found |= {"stopped": stopped(base / "stopped"), "tables": tables(base)}
+    sys.stdout.write(json.dumps(found))

@@ -1,0 +1,457 @@
+"""``ausam train`` in several processes: one plan, equal weights, exact resume, and nobody left waiting.
+
+One group of two processes does most, one of three the rest, each leaving what it found in files that the tests read.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import Dataset
+
+import ausam.lab.train as lab
+from ausam import METHODS, Full, SelectiveBatchSampler
+from ausam.lab import checkpoint, ranks
+from ausam.lab.cli import main
+from ausam.lab.config import resolve
+from test_methods import EXAMPLES
+from test_methods import make as method
+
+HERE = Path(__file__).parent
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+# -- what is trained ---------------------------------------------------------------------------------------------------
+
+
+def noisy(classes, channels):
+    """BatchNorm, whose statistics each rank moves, and dropout, whose masks each rank draws."""
+    first = nn.Conv2d(channels, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU()
+    return nn.Sequential(*first, nn.Flatten(), nn.Dropout(0.2), nn.Linear(36, classes))
+
+
+def smooth(classes, channels):
+    """Without them: what two ranks compute is what one does."""
+    first = nn.Flatten(), nn.Linear(64 * channels, 16), nn.LayerNorm(16)
+    return nn.Sequential(*first, nn.Tanh(), nn.Linear(16, classes))
+
+
+class Points(Dataset):
+    """Rank 1 stops in the middle of the second epoch, once, if the environment says how."""
+
+    def __init__(self, n):
+        self.x = torch.randn(n, 4, generator=torch.Generator().manual_seed(n))
+        self.targets = (self.x[:, 0] * self.x[:, 1] > 0).long()
+        self.read = 0
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        self.read += 1
+        marker = Path(os.environ.get("MARKER", "."))
+        if self.read == 40 and os.environ.get("RANK") == "1" and not marker.exists():
+            marker.touch()
+            if "hang" in marker.name:
+                time.sleep(600)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.x[i], self.targets[i]
+
+
+def points():
+    return Points(48), Points(20)
+
+
+def flags(out):
+    """A run on ``points`` of three epochs, of which rank 1 reads 24 samples each; some reads come before."""
+    settings = {"data": "test_torchrun:points", "model": "test_torchrun:line", "method": "friendlysam", "epochs": 3}
+    shown = [x for k, v in {**settings, "batch-size": 16, "threads": 1, "out": out}.items() for x in (f"--{k}", str(v))]
+    return ["train", *shown]
+
+
+def line():
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 2))
+
+
+def pair(name):
+    """A run of 50 samples, 16 a mini-batch and 2 in the last, with a policy that the method can serve."""
+    arguments = ", ".join(f"{k}={v}" for k, v in EXAMPLES.get(name, {}).items() if k != "total_steps")
+    policy = "ausampling" if method(name).sharpness == "always" else "full" if name == "MomentumSAM" else "infobatch"
+    sizes = {"data": "digits", "epochs": 2, "train_size": 50, "test_size": 31, "batch_size": 16, "threads": 1}
+    how = {"method": f"{name}({arguments})", "policy": policy, "model": "test_torchrun:noisy", "augment": "standard"}
+    return resolve(**sizes, **how, device="cpu", rho=None)
+
+
+SAME_AS_ONE = ("SAM", "GSAM", "FriendlySAM", "LookSAM", "VSAM", "RST", "AESAM")
+
+
+def common(name):
+    """Equal shares, one perturbation, and a network without BatchNorm: two ranks compute what one does."""
+    policy = "ausampling" if method(name).sharpness == "always" else "full"
+    equal = {"train_size": 48, "policy": policy, "augment": "none", "model": "test_torchrun:smooth"}
+    return replace(pair(name), sync_perturbation=True, **equal)
+
+
+# -- what each process does --------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """Runs of which the model and the sampler can be seen."""
+
+    def __init__(self, here):
+        self.here = here
+        for name in ("network", "SelectiveBatchSampler"):
+            setattr(lab, name, self._noting(name, getattr(lab, name)))
+
+    def _noting(self, name, make):
+        def noting(*args, **kwargs):
+            made = make(*args, **kwargs)
+            setattr(self, name, made)
+            return made
+
+        return noting
+
+    def run(self, config, out, resume=False):
+        for _ in lab.train(config, out, here=self.here, resume=resume):
+            pass
+        return self.network.state_dict(), self.SelectiveBatchSampler.scores.state_dict()
+
+
+def two(folder, here):
+    watched, found = Watched(here), {}
+    for name in METHODS:
+        found[name] = watched.run(pair(name), folder / name / "whole")
+        if here.rank == 0:
+            for world in (1, 2, 3):
+                stopped(folder / name / "whole", folder / name / str(world))
+        dist.barrier()
+        watched.run(pair(name), folder / name / "2", resume=True)
+    for name in SAME_AS_ONE:
+        found[f"common {name}"] = watched.run(common(name), folder / "common" / name)
+    found["told"] = mistakes(here)
+    with contextlib.chdir(HERE):
+        watched.run(points_config(), folder / "points")
+        watched.run(points_config(), folder / "killed-2", resume=True)
+    return found
+
+
+def stopped(whole, out):
+    """What a finished run had left behind after its first epoch."""
+    shutil.copytree(whole, out)
+    (out / "result.json").unlink()
+    max(out.glob("checkpoint-*.pt")).unlink()
+
+
+def mistakes(here):
+    """What becomes of an error in rank 0, and of an answer."""
+
+    def wrong():
+        raise ValueError("no")
+
+    assert here.told(lambda: 7) == 7
+    try:
+        here.told(wrong)
+    except (ValueError, SystemExit) as error:
+        return repr(error)
+
+
+def points_config():
+    data, model = "test_torchrun:points", "test_torchrun:line"
+    return resolve(data=data, model=model, method="friendlysam", epochs=3, batch_size=16, threads=1)
+
+
+def three(folder, here):
+    watched = Watched(here)
+    found = {name: watched.run(pair(name), folder / name / "3", resume=True) for name in METHODS}
+    with contextlib.chdir(HERE):
+        found["points"] = watched.run(points_config(), folder / "killed-3", resume=True)
+    return found
+
+
+def joined(folder, work):
+    with ranks.joined("cpu", 120) as here:
+        torch.save(work(folder, here), folder / f"{work.__name__}-{here.rank}.pt")
+
+
+def command(folder, *args):
+    os.chdir(HERE)
+    told = (folder / f"told-{os.environ['RANK']}").open("w")
+    os.dup2(told.fileno(), sys.stderr.fileno())
+    sys.stderr = told
+    sys.exit(main([str(arg) for arg in args]))
+
+
+def process(environment, target, *args):
+    torch.set_num_threads(1)
+    os.environ.update(environment)
+    target(*args)
+
+
+def group(world, target, *args, preload=(), **environment):
+    """Exit codes of processes that do this together; once rank 0 has ended, the others have five seconds."""
+    # Forked from one that has imported what takes long.
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ausam.lab.cli", "sklearn.datasets", "pytest", *preload])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **environment}
+    place |= {
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
+    environments = [{**place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+    them = [context.Process(target=process, args=(mine, target, *args)) for mine in environments]
+    for p in them:
+        p.start()
+    them[0].join(600)
+    for p in them:
+        p.join(5)
+        if p.is_alive():
+            p.kill()
+            p.join()
+    return [p.exitcode for p in them]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def results(world, work, folder):
+    """What each process of a group found."""
+    assert group(world, joined, folder, work) == [0] * world
+    return [torch.load(folder / f"{work.__name__}-{rank}.pt", weights_only=True) for rank in range(world)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def killed(folder):
+    """A run of which rank 1 was killed in its second epoch."""
+    codes = group(2, command, folder, *flags(folder / "killed"), "--timeout", 60, MARKER=str(folder / "kill"))
+    for world in (1, 2, 3):
+        shutil.copytree(folder / "killed", folder / f"killed-{world}")
+    return codes, (folder / "told-0").read_text()
+
+
+@pytest.fixture(scope="module")
+def both(folder, killed):
+    return results(2, two, folder)
+
+
+@pytest.fixture(scope="module")
+def all_three(folder, both):
+    return results(3, three, folder)
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def rows(out):
+    return [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=0, atol=0, equal_nan=True)
+
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_ranks_end_with_equal_weights_and_scores(both, folder, name):
+    (weights, scores), (also, likewise) = (found[name] for found in both)
+    same(weights, also)
+    same(scores, likewise)
+    result = read(folder / name / "whole" / "result.json")
+    assert result["ranks"] == 2
+    used = [row["samples"] for row in rows(folder / name / "whole")]
+    if "AUSampling" in result["policy"]:  # then 8 of 16 in each of 3 mini-batches, and 1 of the last, which joins them
+        assert used == [50, 25]
+    else:
+        assert used[0] == 50 >= used[1] >= 25
+    # Every sample once an epoch, in one of the ranks; two methods take only some of the rows they get.
+    assert int(scores["count"].max()) == 2
+    assert int(scores["count"].sum()) == sum(used) or name in ("ESAM", "KSAM")
+    assert sum(used) <= result["samples_forward"] <= 3 * sum(used)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_ranks_go_on_bit_for_bit(both, folder, name):
+    whole, again = (folder / name / run for run in ("whole", "2"))
+    mine, theirs = read(again / "result.json"), read(whole / "result.json")
+    for key in ("weights_sha256", "test_accuracy", "train_accuracy", "samples_forward", "selection"):
+        assert mine[key] == theirs[key], key
+    times = ("seconds", "images_per_second")
+    a, b = ([{k: v for k, v in row.items() if k not in times} for row in rows(out)] for out in (whole, again))
+    assert a == b
+    saved = checkpoint.load(whole)
+    assert len(saved["others"]) == 1
+    assert not torch.equal(saved["others"][0]["random"], saved["random"])  # masks differ by rank
+    if name == "FriendlySAM":  # and so does what it remembers of its own gradients
+        mine, theirs = saved["optimizer"]["ausam"]["memory"], saved["others"][0]["memory"]
+        assert not torch.equal(mine["average"][0], theirs["average"][0])
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_another_number_of_ranks_goes_on(both, all_three, folder, name, world):
+    out = folder / name / str(world)
+    if world == 1:
+        list(lab.train(pair(name), out, resume=True))
+    else:
+        for rank in (1, 2):
+            same(all_three[0][name][0], all_three[rank][name][0])
+            same(all_three[0][name][1], all_three[rank][name][1])
+    result, whole = read(out / "result.json"), rows(folder / name / "whole")
+    assert result["ranks"] == world
+    assert [row["ranks"] for row in rows(out)] == [2, world]
+    assert rows(out)[0] == {**whole[0], **{k: rows(out)[0][k] for k in ("seconds", "images_per_second")}}
+    # The plan of the second epoch is that of two ranks: it follows from the scores, the seed and the mini-batch.
+    assert rows(out)[1]["samples"] == whole[1]["samples"]
+    assert result["samples_forward"] == rows(out)[-1]["samples_forward"] > rows(out)[0]["samples_forward"]
+    assert result["skipped_steps"] == 0
+    assert rows(out)[-1]["train_loss"] == pytest.approx(whole[-1]["train_loss"], abs=0.5)
+
+
+@pytest.mark.parametrize("name", SAME_AS_ONE)
+def test_with_one_perturbation_and_equal_shares_two_ranks_do_what_one_does(both, folder, name, tmp_path):
+    watched = Watched(ranks.ALONE)
+    weights, scores = watched.run(common(name), tmp_path / "one")
+    also, likewise = both[0][f"common {name}"]
+    for key in weights:
+        torch.testing.assert_close(also[key], weights[key], rtol=1e-3, atol=1e-4)
+    assert torch.equal(likewise["count"], scores["count"])
+    a, b = read(tmp_path / "one" / "result.json"), read(folder / "common" / name / "result.json")
+    for key in ("test_accuracy", "train_accuracy", "samples_forward", "samples_backward"):
+        assert a[key] == b[key], key
+
+
+def test_an_error_in_rank_0_ends_all_and_is_said_once(both):
+    assert [found["told"] for found in both] == ["ValueError('no')", "SystemExit(2)"]
+
+
+def test_a_rank_that_dies_stops_the_other_at_once(killed, folder):
+    codes, told = killed
+    assert codes == [1, -signal.SIGKILL]
+    assert told.splitlines()[-1] == (
+        "ausam: Rank 0 of 2 has lost another: its connection is closed. That one has ended or hangs; see what it said "
+        f"itself. Any number of ranks may go on. {folder / 'killed'} holds the run up to epoch 1; the same command "
+        "with --resume goes on."
+    )
+    assert "Traceback" not in told
+    assert [row["epoch"] for row in rows(folder / "killed")] == [1]
+
+
+def test_a_run_of_which_a_rank_was_killed_goes_on(killed, both, all_three, folder, monkeypatch):
+    monkeypatch.chdir(HERE)
+    list(lab.train(points_config(), folder / "killed-1", resume=True))
+    whole = read(folder / "points" / "result.json")
+    assert read(folder / "killed-2" / "result.json")["weights_sha256"] == whole["weights_sha256"]
+    for world in (1, 3):
+        result = read(folder / f"killed-{world}" / "result.json")
+        assert (result["ranks"], result["samples_forward"]) == (world, whole["samples_forward"])
+        assert [row["samples"] for row in rows(folder / f"killed-{world}")] == [48, 48, 48]
+
+
+def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
+    marker = str(folder / "hang")
+    codes = group(2, command, folder, *flags(folder / "hanging"), "--timeout", 8, MARKER=marker)
+    told = (folder / "told-0").read_text()
+    assert codes[0] == 1, told
+    assert "ausam: Rank 0 of 2 has lost another: no answer for 8 s (--timeout)." in told
+    assert "holds the run up to epoch 1; the same command with --resume goes on." in told
+    assert [row["epoch"] for row in rows(folder / "hanging")] == [1]
+
+
+def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
+    run = ["-m", "ausam", *flags(folder / "restarted"), "--resume"]
+    command = [sys.executable, *TORCHRUN, "--max-restarts", "1", *run]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARKER": str(folder / "restart")}
+    done = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "restart").exists()
+    result = read(folder / "restarted" / "result.json")
+    assert result["weights_sha256"] == read(folder / "points" / "result.json")["weights_sha256"]
+    assert result["ranks"] == 2
+    assert done.stdout.count("test accuracy") == 1  # rank 0 alone speaks
+    assert done.stderr.count("epoch 3/3 loss") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["compare", "sgd"], "ausam compare runs in one process, but 2 were started. Start it without torchrun; "),
+        (["reproduce", "table1"], "ausam reproduce runs in one process, but 2 were started."),
+        (["train", "--timeout", "0"], "--timeout is 0; give the seconds after which a rank that waits gives up."),
+        (
+            ["train", "--device", "mps"],
+            'device is "mps", but several processes train on "cpu", or on "cuda", a GPU each.',
+        ),
+        (["train", "--epochs", "0"], "epochs is 0; use epochs >= 1."),
+    ],
+)
+def test_what_cannot_work_is_refused_and_said_once(args, message, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert main(args) == 2
+    assert message in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as told:
+        main(args)
+    assert told.value.code == 2
+    assert capsys.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_draw_for_themselves_and_rank_0_as_one_process():
+    assert ranks.ALONE.own(3) == ranks.Ranks(0, 4).own(3) == 3
+    seeds = {ranks.Ranks(rank, 4).own(seed) for rank in range(4) for seed in range(3)}
+    assert len(seeds) == 12
+
+
+def test_a_rank_that_was_not_there_has_the_memory_of_rank_0_and_new_random_numbers():
+    ours = {"memory": {"v": 1}, "samples_forward": 10, "samples_backward": 8, "steps": 4}
+    saved = {
+        "optimizer": {"state": {}, "ausam": ours},
+        "random": "r0",
+        "others": [{"memory": {"v": 2}, "random": "r1"}],
+    }
+    assert checkpoint.part(saved, 0) == (saved["optimizer"], "r0")
+    none = {"samples_forward": 0, "samples_backward": 0, "steps": 4}
+    assert checkpoint.part(saved, 1) == ({"state": {}, "ausam": {"memory": {"v": 2}, **none}}, "r1")
+    assert checkpoint.part(saved, 2) == ({"state": {}, "ausam": {"memory": {"v": 1}, **none}}, None)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_batch_size_of_all_processes_together_gives_the_plan_of_one(world):
+    one = SelectiveBatchSampler(50, 16, Full(), seed=4)
+    shares = [SelectiveBatchSampler(50, 16, Full(), seed=4, rank=r, world_size=world, split=True) for r in range(world)]
+    whole = list(one)
+    if world == 3:  # the last batch, of two samples, joins the one before
+        whole[-2:] = [whole[-2] + whole[-1]]
+    dealt = [list(s) for s in shares]
+    assert [len(s) for s in shares] == [len(whole)] * world
+    assert [sorted(itertools.chain(*parts)) for parts in zip(*dealt, strict=True)] == [sorted(batch) for batch in whole]
+    assert all(len(parts[0]) - len(parts[-1]) in (0, 1) for parts in zip(*dealt, strict=True))
