@@ -9,6 +9,7 @@ import os
 import random
 import shlex
 import struct
+import subprocess
 import sys
 import tarfile
 import threading
@@ -431,6 +432,19 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
     before = (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes()
     found.train_x[0] = 7  # somebody's mistake stays in this process
     assert (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes() == before
+
+
+def test_a_disk_that_fills_while_pictures_are_decoded_is_told(tmp_path):
+    put(tiny_files(), tmp_path / "tiny-imagenet-200")
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from ausam.lab.data import load;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"  # of 147,456 bytes
+        "load('tiny-imagenet', sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    cache = tmp_path / "tiny-imagenet-200-uint8"
+    assert f"WriteError: {cache} cannot be written: File too large." in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny-imagenet-200"]
 
 
 def test_other_pictures_are_decoded_anew_and_bad_ones_named(tmp_path):

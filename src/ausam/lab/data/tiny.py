@@ -69,12 +69,14 @@ def _decode_once(cache: Path, train: Labelled, test: Labelled) -> None:
         made = Path(temporary) / cache.name
         made.mkdir()
         for name, images in (("train", train), ("test", test)):
-            np.save(made / f"{name}_y.npy", np.array([y for _, y in images], np.int64))
-            out = np.lib.format.open_memmap(made / f"{name}_x.npy", "w+", np.uint8, (len(images), 3, SIDE, SIDE))
+            header = {"descr": "|u1", "fortran_order": False, "shape": (len(images), 3, SIDE, SIDE)}
             shown = track(images, name, console=console, disable=not console.is_terminal)
-            for i, (path, _) in enumerate(shown):
-                out[i] = decoded(path)
-            out.flush()
+            # Written, not mapped: a full disk under a map kills the process, here it is an error that can be told.
+            with files.written(cache), (made / f"{name}_x.npy").open("wb") as out:
+                np.save(made / f"{name}_y.npy", np.array([y for _, y in images], np.int64))
+                np.lib.format.write_array_header_1_0(out, header)
+                for path, _ in shown:
+                    out.write(decoded(path).tobytes())
         files.write_json(made / "source.json", source)
         if files.read_json(cache / "source.json") == source:
             return  # another process was faster
