@@ -1,0 +1,137 @@
+"""One way to check a setting: the type of a field says what it may be, and :func:`check` holds the values to it.
+
+    @dataclass(frozen=True)
+    class SAM:
+        rho: NonNegative = 0.05
+
+        def __post_init__(self) -> None:
+            check(self)
+
+The ranges are data, so the command line lists them and a test can walk over every setting of every class.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+WHOLE = "a whole number"
+REAL = "a finite number"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers a setting may be: between ``low`` and ``high``, whole ones only if ``whole``; never inf or NaN."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+    whole: bool = False
+
+    def holds(self, x: float) -> bool:
+        """Whether ``x`` lies inside."""
+        above = x > self.low if self.low_open else x >= self.low
+        below = x < self.high if self.high_open else x <= self.high
+        return above and below and math.isfinite(x)
+
+    def __str__(self) -> str:
+        if math.isinf(self.low) and math.isinf(self.high):
+            return "finite"
+        if math.isinf(self.high):
+            return f"{'>' if self.low_open else '>='} {self.low:g}"
+        if math.isinf(self.low):
+            return f"{'<' if self.high_open else '<='} {self.high:g}"
+        return f"in {'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The names a setting may be."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        quoted = [f'"{name}"' for name in self.names]
+        return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+Finite = Annotated[float, Range()]
+NonNegative = Annotated[float, Range(low=0.0)]
+Positive = Annotated[float, Range(low=0.0, low_open=True)]
+Part = Annotated[float, Range(low=0.0, high=1.0, low_open=True)]  # a part that is kept: something always is
+Probability = Annotated[float, Range(low=0.0, high=1.0)]
+Decay = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]  # the weight of the past in an average
+Count = Annotated[int, Range(low=0, whole=True)]
+PositiveCount = Annotated[int, Range(low=1, whole=True)]
+
+Rule = Range | OneOf
+
+
+def check(settings: Any) -> None:
+    """Raise a TypeError or ValueError for the first field of a dataclass whose value its type does not allow.
+
+    A number that comes as a numpy scalar or a one-element tensor is replaced by the Python number.
+    """
+    owner = type(settings).__name__
+    for name, (rule, optional) in rules(type(settings)).items():
+        value = getattr(settings, name)
+        if not (optional and value is None):
+            checked = holding(owner, name, value, rule, optional=optional)
+            if checked is not value:
+                object.__setattr__(settings, name, checked)
+
+
+def holding(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = False) -> Any:
+    """The value as a plain Python one if the rule holds; else an error that says what is allowed."""
+    if isinstance(rule, OneOf):
+        if not isinstance(value, str) or value not in rule.names:
+            raise ValueError(f"{owner}: {name} is {value!r}. It must be {rule}.")
+        return value
+    or_none = ", or None" if optional else ""
+    number = _number(value)
+    if number is None:
+        kind = WHOLE if rule.whole else "a number"
+        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {kind} {rule}{or_none}.")
+    if rule.whole and not isinstance(number, int):
+        raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE} {rule}{or_none}.")
+    if not rule.holds(number):
+        raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE if rule.whole else REAL} {rule}{or_none}.")
+    return value if type(value) in (int, float) else number
+
+
+@cache
+def rules(cls: type) -> dict[str, tuple[Rule, bool]]:
+    """Of each field that has a rule: the rule, and whether None is allowed too."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = {f.name: _rule(hints[f.name]) for f in fields(cls)}
+    return {name: rule for name, rule in found.items() if rule is not None}
+
+
+def _rule(hint: Any) -> tuple[Rule, bool] | None:
+    if get_origin(hint) in (Union, UnionType):
+        inner = [_rule(h) for h in get_args(hint) if h is not NoneType]
+        return None if len(inner) != 1 or inner[0] is None else (inner[0][0], True)
+    marks = [m for m in get_args(hint)[1:] if isinstance(m, (Range, OneOf))] if get_origin(hint) is Annotated else []
+    return (marks[0], False) if marks else None
+
+
+def _number(value: Any) -> float | None:
+    """A real number as Python's int or float; None for what is not one, True and False among it."""
+    if isinstance(value, Tensor):
+        value = value.item() if value.numel() == 1 and value.device.type != "meta" else None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return repr(value)
