@@ -155,7 +155,7 @@ def test_what_cannot_work_is_refused(monkeypatch):
         "Use one device or DDP."
     )
     monkeypatch.undo()
-    monkeypatch.setattr("ausam.processes.place", lambda: (0, 2))
+    monkeypatch.setattr("ausam.distributed.place", lambda: (0, 2))
     with pytest.raises(ValueError) as told:
         prepare(accelerator, t.model, t.opt, t.loader)
     assert str(told.value) == (

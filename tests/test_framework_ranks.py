@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from ausam import SAM, AUSampling, Indexed, SharpnessAware
-from test_torchrun import group
+from tests.test_torchrun import group
 
 LIGHTNING = {"max_epochs": 3, "strategy": "ddp", "devices": 2, "accelerator": "cpu"}
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
@@ -29,7 +29,7 @@ def with_lightning():
     from lightning.pytorch import Trainer
 
     from ausam.integrations.lightning import SelectiveLoader
-    from test_lightning import REFUSED, Hooked, Net, Points, sampler
+    from tests.test_lightning import REFUSED, Hooked, Net, Points, sampler
 
     with pytest.raises(TypeError) as told:
         Trainer(**LIGHTNING, **QUIET).fit(Hooked())
@@ -44,7 +44,7 @@ def with_a_lightning_module_of_ones_own():
     """An ordinary DataLoader: Lightning is told to leave its sampler alone."""
     from lightning.pytorch import LightningModule, Trainer
 
-    from test_lightning import Net, Points, sampler
+    from tests.test_lightning import Net, Points, sampler
 
     data, chosen = Points(), sampler()
     theirs = Net(SAM(rho=0.1))
@@ -92,7 +92,7 @@ class Losses(nn.Module):
 
 def as_lightning():
     """The same training by a plain loop with DDP."""
-    from test_lightning import Net, Points, sampler
+    from tests.test_lightning import Net, Points, sampler
 
     dist.init_process_group("gloo")
     module, data, chosen = Net(SAM(rho=0.1)), Points(), sampler()
@@ -110,7 +110,7 @@ def as_lightning():
 
 
 def with_accelerate():
-    from test_accelerate import Training
+    from tests.test_accelerate import Training
 
     t = Training()
     for _ in range(3):
@@ -120,7 +120,7 @@ def with_accelerate():
 
 
 def as_accelerate():
-    from test_accelerate import Training
+    from tests.test_accelerate import Training
 
     dist.init_process_group("gloo")
     t = Training(prepared=False)
@@ -135,7 +135,7 @@ def with_transformers(batch=8):
     import transformers
 
     from ausam.integrations.transformers import SharpnessAwareTrainer
-    from test_transformers import Sentences, arguments, classifier
+    from tests.test_transformers import Sentences, arguments, classifier
 
     model = classifier(transformers.BertForSequenceClassification)
     args = arguments(tempfile.gettempdir(), per_device_train_batch_size=batch, ddp_find_unused_parameters=False)

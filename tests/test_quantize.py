@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from test_methods import make
 from torch import nn
 
 from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware
@@ -37,7 +38,6 @@ from ausam.lab.quantize import (
     quantize,
 )
 from ausam.lab.train import problem, train
-from test_methods import make
 
 TINY = ["--train-size", "256", "--test-size", "200", "--batch-size", "32", "--label-noise", "0", "--threads", "1"]
 

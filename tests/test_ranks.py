@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ausam import METHODS, SharpnessAware
-from test_methods import make
+from tests.helpers import make
 
 STEPS = 6
 

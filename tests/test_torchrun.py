@@ -27,8 +27,8 @@ from ausam import METHODS, Full, SelectiveBatchSampler
 from ausam.lab import checkpoint, ranks
 from ausam.lab.cli import main
 from ausam.lab.config import resolve
-from test_methods import EXAMPLES
-from test_methods import make as method
+from tests.helpers import EXAMPLES
+from tests.helpers import make as method
 
 HERE = Path(__file__).parent
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -24,7 +24,6 @@ from ausam.methods import (
     Plain,
 )
 from ausam.optimizer import SharpnessAware
-from ausam.run import Method, Run
 from ausam.selection import (
     POLICIES,
     UCB,
@@ -40,6 +39,7 @@ from ausam.selection import (
     TopLoss,
     Uncertainty,
 )
+from ausam.step import Method, Step
 
 __version__ = "0.1.0"
 
@@ -70,10 +70,10 @@ __all__ = [
     "Plain",
     "Policy",
     "Random",
-    "Run",
     "Scores",
     "SelectiveBatchSampler",
     "SharpnessAware",
+    "Step",
     "TopLoss",
     "Uncertainty",
     "check",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ausam.methods import METHODS
-from ausam.run import Method
 from ausam.selection import Policy
 from ausam.selection.signals import AT_PERTURBED_WEIGHTS
+from ausam.step import Method
 
 
 def check(method: Method, policy: Policy) -> None:

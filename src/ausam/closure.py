@@ -1,48 +1,70 @@
-"""torch's closure protocol, for code that owns the loop and calls ``optimizer.step(closure)``."""
+"""torch's closure protocol as a step, for code that owns the loop and calls ``optimizer.step(closure)``."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from ausam.run import Run
+from ausam.step import Step
 from ausam.tensors import Vector
-from ausam.workspace import Workspace
 
 
-class ClosureRun(Run):
-    """A Run whose only source is torch's closure: it clears gradients, runs forward and backward, returns the loss."""
+class ClosureStep(Step):
+    """A step whose only source is torch's closure: it runs forward and backward and returns the loss.
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        state: dict[str, Any],
-        step: int,
-        closure: Callable[[], Any],
-    ) -> None:
-        super().__init__(workspace, state, step, loss_fn=None)
-        self._closure = closure
-        self.first: Any = None  # what the closure returned at w: the clean loss
+    A closure that clears the gradients first replaces what ``.grad`` held before; one that does not adds to it, as in
+    torch. To tell the two apart, one slot holds a tensor of zeros while the closure runs for the first time.
+    """
+
+    def __init__(self, closure: Callable[[], Any], **surroundings: Any) -> None:
+        super().__init__(closure, **surroundings)
+        self._values: list[Any] = []
+        self._cleared = False
+
+    def zero_grad_called(self) -> None:
+        """The closure has called the optimizer's zero_grad."""
+        self._cleared = True
+
+    def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:  # noqa: ARG002
+        """Refuse: a closure has no per-sample losses."""
+        raise RuntimeError(
+            "This method needs per-sample losses, which opt.step(closure) cannot give. "
+            "Call opt.backward(loss_fn, *batch) and then opt.step()."
+        )
+
+    def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:  # noqa: ARG002
+        """Refuse: a closure has no outputs."""
+        self.forward()
 
     def gradient(self, rows: Tensor | None = None, *, sync: bool = True) -> Vector:
         """The gradient that one call of the closure leaves behind."""
         if rows is not None:
-            self.forward(rows)  # refuses: a closure has no rows
-        self._settle(True)
-        self._clear()
-        with torch.enable_grad(), self._noise(), contextlib.nullcontext() if sync else self._no_sync():
-            loss = self._closure()
-        if self.first is None:
-            self.first = loss
-        if loss is not None:
-            self.total = self.total + torch.as_tensor(loss).detach().float().sum()
+            self.forward(rows)
+        self._guard.before_pass(training=True, shifted=self._away)
+        first = not self._values
+        slot = self._slots.mark() if first else None
+        paused = None if sync else self._sync.paused()
+        if paused is None:
+            value = self._call(self._loss_fn, (), grad=True)
+        else:
+            with paused:
+                value = self._call(self._loss_fn, (), grad=True)
+        if first:
+            self._cleared = self._cleared or not self._slots.marked(slot)
+        self._values.append(value)
+        for part in tree_leaves(value):
+            if isinstance(part, (Tensor, float, int)):
+                self._totals.append(torch.as_tensor(part).detach().float().sum())
         return self._collect()
 
-    def deposit(self, gradient: Vector) -> None:
-        """Set ``.grad``: by the closure's protocol gradients do not accumulate over steps."""
-        self._clear()
-        super().deposit(gradient)
+    @property
+    def _adds(self) -> bool:
+        return not self._cleared
+
+    def result(self) -> Any:
+        """What the closure returned when it ran first, at ``w``."""
+        return self._values[0] if self._values else None

@@ -9,8 +9,8 @@ from torch import Tensor
 from ausam.tensors import HALF
 
 
-def per_sample(losses: Any, rows: int | None, expected: int | None) -> Tensor:
-    """The losses if there is one a sample, in at least float32; else an error that says what to return."""
+def per_sample(losses: Any, expected: int | None) -> Tensor:
+    """The losses if there is one per sample, in at least float32; else an error that says what to return."""
     if not isinstance(losses, Tensor):
         raise TypeError(
             f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "
@@ -23,13 +23,12 @@ def per_sample(losses: Any, rows: int | None, expected: int | None) -> Tensor:
         )
     if losses.dim() != 1:
         raise ValueError(
-            f"loss_fn returned losses of shape {tuple(losses.shape)}, but one loss a sample is needed, shape (n,). "
+            f"loss_fn returned losses of shape {tuple(losses.shape)}, but one loss per sample is needed, shape (n,). "
             "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
         )
-    wanted = expected if rows is None else rows
-    if wanted is not None and len(losses) != wanted:
+    if expected is not None and len(losses) != expected:
         raise ValueError(
-            f"loss_fn returned {len(losses)} losses for {wanted} samples. One loss for each sample is needed."
+            f"loss_fn returned {len(losses)} losses for {expected} samples. One loss for each sample is needed."
         )
     if len(losses) == 0:
         raise ValueError("The batch is empty: there is no loss to learn from. Skip empty batches.")

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import enum
+import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from ausam.closure import ClosureRun
+from ausam.buffers import BufferGuard
+from ausam.closure import ClosureStep
+from ausam.distributed import GradientSync, any_of
 from ausam.feedback import Feedback
-from ausam.processes import any_of
-from ausam.run import LossFn, Method, Run
-from ausam.tensors import Vector, norm
-from ausam.workspace import Workspace
+from ausam.inventory import Inventory
+from ausam.memory import Memory
+from ausam.methods import Plain
+from ausam.settings import COUNT, OneOf, holding
+from ausam.step import LossFn, Method, Step
+from ausam.tensors import Vector, finite
 
 NonFinite = Literal["skip", "raise", "ignore"]
+
+HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+class Grad(enum.Enum):
+    """What :meth:`SharpnessAware.backward` has left in ``.grad`` since the last step."""
+
+    NOTHING = enum.auto()
+    GRADIENT = enum.auto()
+    NONFINITE = enum.auto()
 
 
 class SharpnessAware(Optimizer):
@@ -49,7 +73,9 @@ class SharpnessAware(Optimizer):
         replay: draw torch's random numbers (dropout, stochastic depth) once a step: its later passes see the same
             masks, as in the authors' JAX code, as far as they use the same rows. False (default): new ones each pass.
 
-    Between steps the model is at ``w``: evaluate, save and copy it at any time.
+    Between steps the model is at ``w``: evaluate, save and copy it at any time. A signal or an error inside
+    ``backward`` leaves weights, buffers, gradients and modes as they were before it. Hooks that are registered here
+    get this optimizer; those of ``base``, and torch's global ones, get the base.
     """
 
     # torch's GradScaler would otherwise hand its scale to us when a fused base asks for it, and base.step() miss it.
@@ -85,27 +111,41 @@ class SharpnessAware(Optimizer):
                 "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, of which no norm over all "
                 "processes can be taken. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
             )
-        if nonfinite not in ("skip", "raise", "ignore"):
-            raise ValueError(f'nonfinite is {nonfinite!r}; it is "skip", "raise" or "ignore".')
+        holding("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
+        holding("SharpnessAware", "seed", seed, COUNT)
         self.base = base
         self.method = method
         self.nonfinite = nonfinite
+        self.seed = seed
+        self.replay = replay
+        self.sync_perturbation = sync_perturbation
         self.steps = 0
         self.skipped = 0
-        self._memory: dict[str, Any] = {}
-        self._workspace = Workspace(base, model, sync_perturbation, seed, replay)
-        self._poisoned = False
         self.samples_forward = 0
         self.samples_backward = 0
+        self._memory = Memory()
+        self._grad = Grad.NOTHING
+        self._set_up(model)
+
+    def _set_up(self, model: nn.Module) -> None:
+        """What is neither saved nor copied."""
+        self._inventory = Inventory(model, self.base)
+        self._guard = BufferGuard()
+        self._sync = GradientSync(model, self.sync_perturbation)
+        self._under_way: dict[Step, int] = {}  # the steps that have begun and not ended, and their threads
+        self._told: set[str] = set()
+        for hooks in HOOKS:  # ours, so that a hook gets this optimizer and all of its state, not the base's
+            setattr(self, hooks, OrderedDict())
 
     @property
     def model(self) -> nn.Module:
         """The module whose losses are minimised; set it where a framework wraps it after the optimizer was built."""
-        return self._workspace.model
+        return self._inventory.model
 
     @model.setter
     def model(self, model: nn.Module) -> None:
-        self._workspace.model = model
+        self._inventory = Inventory(model, self.base)
+        self._sync = GradientSync(model, self.sync_perturbation)
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -128,73 +168,148 @@ class SharpnessAware(Optimizer):
             backward: how a scalar loss is back-propagated, e.g. ``lambda loss: scaler.scale(loss).backward()`` or
                 ``accelerator.backward``.
         """
-        index = _as_index(index)
-        run = Run(self._workspace, self._memory, self.steps, loss_fn, batch, index, weight, backward)
-        with run:
-            gradient = self.method.gradient(run)
-        self._accept(run, gradient)
-        run.deposit(gradient)
-        return Feedback(index, run.loss, run.perturbed, run.outputs_at_w)
+        if not callable(loss_fn):
+            raise TypeError(
+                f"opt.backward got a {type(loss_fn).__name__}, but it needs the function that computes the losses, "
+                "because a method evaluates them more than once. In place of loss.backward() write "
+                'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
+            )
+        step = Step(loss_fn, batch, _as_index(index), weight, backward, **self._surroundings())
+        feedback: Feedback = self._estimate(step)
+        return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the base optimizer's step; with a closure, by torch's protocol, find the gradient first.
 
-        The closure clears gradients, runs forward and backward and returns the loss; it runs as often as the method
-        needs, and its first value is returned. Methods that need rows or outputs refuse a closure.
+        The closure runs forward and backward and returns the loss; it runs as often as the method needs, and its first
+        value is returned. If it clears the gradients, its gradient replaces what ``.grad`` held; if not, it is added.
+        Methods that need rows or outputs refuse a closure.
         """
+        if self._under_way:
+            raise RuntimeError(self._occupied())
+        for hook in self._hooks("_optimizer_step_pre_hooks"):
+            changed = hook(self, (closure,), {})
+            if changed is not None:
+                (closure, *_), _ = changed
         loss = None
         if closure is not None:
-            run = ClosureRun(self._workspace, self._memory, self.steps, closure)
-            with run:
-                gradient = self.method.gradient(run)
-            self._accept(run, gradient)
-            run.deposit(gradient)
-            loss = run.first
-        if self._poisoned:
-            self._poisoned = False
-            # Whoever cleared or unscaled the gradients since may have removed the non-finite ones.
-            if not bool(torch.isfinite(norm([p.grad for g in self.param_groups for p in g["params"]]))):
-                return loss
-        self.base.step()
-        self.steps += 1
+            loss = self._estimate(ClosureStep(closure, **self._surroundings()))
+        elif self._grad is Grad.NOTHING:
+            self._warn_if_passed_by()
+        if not self._to_be_skipped():
+            self.base.step()
+            self.steps += 1
+        self._grad = Grad.NOTHING
+        for hook in self._hooks("_optimizer_step_post_hooks"):
+            hook(self, (closure,), {})
         return loss
 
-    def _accept(self, run: Run, gradient: Vector) -> None:
-        """Keep the method's memory if the step is finite; else leave no trace but a non-finite ``.grad``."""
-        self.samples_forward += run.samples_forward
-        self.samples_backward += run.samples_backward
-        if self.nonfinite == "ignore":
-            self._remember(run)
-            return
-        size = norm(gradient)
-        bad = ~torch.isfinite(size + torch.as_tensor(run.total, device=size.device))
-        # One process alone may have met it; if the others went on, they would wait for it or drift away from it.
-        if not (bool(bad) if run.group is None else any_of(bad, run.group)):
-            self._remember(run)
-            return
-        run.undo_buffers()
+    def _surroundings(self) -> dict[str, Any]:
+        return {
+            "inventory": self._inventory,
+            "guard": self._guard,
+            "sync": self._sync,
+            "memory": self._memory,
+            "number": self.steps,
+            "seed": self.seed,
+            "replay": self.replay,
+        }
+
+    def _estimate(self, step: Step) -> Any:
+        """Let the method find its gradient and leave it in ``.grad``, or leave everything as it was.
+
+        A signal may raise wherever a function is called. Up to the commit, whatever has happened is undone by one C
+        call. The commit is one C call, too, so a step is recorded whole or not at all.
+        """
+        undo = step.journal.eraser()
+        try:
+            step.journal.note(self._under_way.pop, step, None)
+            self._under_way[step] = threading.get_ident()
+            if len(self._under_way) > 1:
+                raise RuntimeError(self._occupied())
+            step.begin()
+            gradient = self.method.gradient(step)
+            step.settle()
+            accepted = self.nonfinite == "ignore" or self._finite(step, gradient)
+            if not accepted:
+                self._refuse(step, gradient)
+            result = step.result()
+            changes = {
+                "samples_forward": self.samples_forward + step.samples_forward,
+                "samples_backward": self.samples_backward + step.samples_backward,
+                "skipped": self.skipped + (not accepted),
+                "_memory": step.remembered() if accepted else self._memory,
+                "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
+            }
+            record = self.__dict__.update, changes
+            step.journal.commit([*step.deposit(gradient), record, (self._under_way.pop, step, None)])
+            return result
+        except BaseException:
+            undo()
+            raise
+
+    def _finite(self, step: Step, gradient: Vector) -> bool:
+        good = step.finite(gradient)
+        # One process alone may have met it; if the others carried on, they would wait for it or drift away from it.
+        return bool(good) if step.group is None else not any_of(~good, step.group)
+
+    def _refuse(self, step: Step, gradient: Vector) -> None:
+        """A step that is not finite leaves no trace but a non-finite ``.grad``."""
+        step.rollback()
         if self.nonfinite == "raise":
             raise RuntimeError(
                 f"The loss or the gradient of step {self.steps} is not finite. Weights and buffers are as before it. "
                 'Look for a too large learning rate or bad input, or pass nonfinite="skip" to leave such batches out.'
             )
-        self.skipped += 1
-        self._poisoned = True
         for g in gradient:
             if g is not None:
                 # A finite gradient of an infinite loss would pass GradScaler's test and be used after all.
-                g.fill_(torch.nan)
+                (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
                 break
-        if self.skipped == 1:
-            warnings.warn(
-                f"The loss or the gradient of step {self.steps} is not finite: that step changes nothing. "
-                "This is said once; `opt.skipped` counts.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        self._tell(
+            "skipped",
+            f"The loss or the gradient of step {self.steps} is not finite: that step changes nothing. "
+            "This is said once; `opt.skipped` counts.",
+            stacklevel=5,
+        )
 
-    def _remember(self, run: Run) -> None:
-        self._memory, self._workspace.trained = run.state, run.trained
+    def _to_be_skipped(self) -> bool:
+        """Whether ``.grad`` holds a gradient that is not finite: somebody may have cleared or unscaled it since."""
+        if self._grad is not Grad.NONFINITE:
+            return False
+        return not bool(finite([p.grad for g in self.param_groups for p in g["params"]]))
+
+    def _warn_if_passed_by(self) -> None:
+        """Say so if the gradients of a step do not come from the method."""
+        if isinstance(self.method, Plain) or all(p.grad is None for g in self.param_groups for p in g["params"]):
+            return
+        self._tell(
+            "passed by",
+            f"opt.step() found gradients that {type(self.method).__name__} did not compute: this step is the base "
+            "optimizer's own. Call opt.backward(loss_fn, *batch) in place of loss.backward(), or opt.step(closure). "
+            "This is said once.",
+            stacklevel=4,
+        )
+
+    def _tell(self, key: str, message: str, *, stacklevel: int) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+
+    def _occupied(self) -> str:
+        here = threading.get_ident()
+        if all(thread == here for thread in self._under_way.values()):
+            return (
+                "The loss function, or the closure, of this optimizer calls opt.backward or opt.step itself, while the "
+                "weights may be displaced. Let it compute the losses only, and call the optimizer once it has returned."
+            )
+        return (
+            "Another thread is inside this optimizer, and the weights may be displaced. "
+            "Let one thread at a time call opt.backward and opt.step."
+        )
+
+    def _hooks(self, name: str) -> list[Callable[..., Any]]:
+        return list(getattr(self, name).values())
 
     # -- the base's own ------------------------------------------------------------------------------------------
 
@@ -234,6 +349,9 @@ class SharpnessAware(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the base's parameters."""
         self.base.zero_grad(set_to_none=set_to_none)
+        for step in self._under_way:
+            if isinstance(step, ClosureStep):
+                step.zero_grad_called()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base, with the base's defaults."""
@@ -246,50 +364,54 @@ class SharpnessAware(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's own state dict plus one key, so that the plain base optimizer loads it too."""
+        for hook in self._hooks("_optimizer_state_dict_pre_hooks"):
+            hook(self)
         ours = {
             "method": type(self.method).__name__,
-            "memory": self._memory,
+            "memory": self._memory.state_dict(),
             "steps": self.steps,
             "skipped": self.skipped,
             "samples_forward": self.samples_forward,
             "samples_backward": self.samples_backward,
         }
-        return {**self.base.state_dict(), "ausam": ours}
+        state_dict = {**self.base.state_dict(), "ausam": ours}
+        for hook in self._hooks("_optimizer_state_dict_post_hooks"):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load ours or a plain base optimizer's; the latter starts the method afresh."""
+        state_dict = dict(state_dict)
+        for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
         ours = state_dict.get("ausam", {})
         for counter in ("steps", "skipped", "samples_forward", "samples_backward"):
             setattr(self, counter, ours.get(counter, 0))
-        self._memory, self._workspace.trained = {}, []
-        if ours.get("method", type(self.method).__name__) != type(self.method).__name__:
+        self._memory = Memory()
+        name = type(self.method).__name__
+        if ours.get("method", name) != name:
             warnings.warn(
-                f"The state was saved with {ours['method']} and is loaded into {type(self.method).__name__}: "
+                f"The state was saved with {ours['method']} and is loaded into {name}: "
                 "the base optimizer's part is used, the method starts afresh.",
                 stacklevel=2,
             )
-            return
-        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad]
-        self._memory = {key: _placed(value, params) for key, value in ours.get("memory", {}).items()}
+        elif "memory" in ours:
+            self._memory = Memory.load(ours["memory"], self._inventory.trained())
+        for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
+            hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A scheduler leaves a bound `step` on the instance, and the room for copies is not worth carrying.
-        state = {k: v for k, v in self.__dict__.items() if k not in ("step", "_workspace")}
-        w = self._workspace
-        return {**state, "workspace": (w.model, w.sync_perturbation, w.seed, w.replay)}
+        # A scheduler leaves a bound `step` on the instance.
+        transient = {"step", "_inventory", "_guard", "_sync", "_under_way", "_told", *HOOKS}
+        return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        model, *settings = state.pop("workspace")
+        model = state.pop("model")
         self.__dict__.update(state)
-        self._workspace = Workspace(self.base, model, *settings)
-
-
-def _placed(value: Any, params: list[nn.Parameter]) -> Any:
-    """A loaded vector with each entry on the device of its parameter; anything else as it is."""
-    if isinstance(value, list) and len(value) == len(params):
-        return [v.to(p.device).clone() if isinstance(v, Tensor) else v for v, p in zip(value, params, strict=True)]
-    return value.clone() if isinstance(value, Tensor) else value
+        self._set_up(model)
 
 
 def _as_index(index: Any) -> Tensor | None:
@@ -298,7 +420,7 @@ def _as_index(index: Any) -> Tensor | None:
     given: Tensor = torch.as_tensor(index)
     if given.dim() != 1 or given.dtype.is_floating_point or given.dtype == torch.bool:
         raise TypeError(
-            f"index has shape {tuple(given.shape)} and type {given.dtype}, but one whole number a sample is needed: "
+            f"index has shape {tuple(given.shape)} and type {given.dtype}, but one whole number per sample is needed: "
             "the dataset index that Indexed(dataset) delivers."
         )
     return given

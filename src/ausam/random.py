@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
+
+from ausam.journal import Journal
 
 
 def generator(*key: int) -> Generator:
@@ -19,24 +21,35 @@ def generator(*key: int) -> Generator:
 States = dict[torch.device, Tensor]
 
 
+class Replay:
+    """Draws torch's random numbers once a step: later passes see those of the first, the same dropout masks."""
+
+    def __init__(self) -> None:
+        self._first: States | None = None
+
+    def call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], on: Iterable[Tensor], journal: Journal
+    ) -> Any:
+        """Call the function with the random numbers of the first call; torch's generators stand after that one."""
+        now = torch_states(t.device for t in on)
+        if self._first is None:
+            self._first = now
+            return function(*arguments)
+        journal.note(torch.default_generator.set_state, now[torch.device("cpu")])
+        set_torch_states(self._first)
+        result = function(*arguments)
+        set_torch_states(now)
+        return result
+
+
 def torch_states(devices: Iterable[torch.device]) -> States:
     """The state of torch's own generators, of the CPU and of these devices."""
     on = {d: torch.get_device_module(d).get_rng_state(d) for d in set(devices) if d.type not in ("cpu", "meta")}
     return {torch.device("cpu"): torch.get_rng_state(), **on}
 
 
-@contextlib.contextmanager
-def replayed(states: States) -> Iterator[None]:
-    """Inside, torch's generators go on from these states; afterwards, from where they were."""
-    before = torch_states(states)
-    _set(states)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(states: States) -> None:
+def set_torch_states(states: States) -> None:
+    """Let torch's own generators continue from these states."""
     for device, state in states.items():
         if device.type == "cpu":
             torch.set_rng_state(state)

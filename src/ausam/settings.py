@@ -19,6 +19,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import torch
 from torch import Tensor
 
 WHOLE = "a whole number"
@@ -43,7 +44,7 @@ class Range:
 
     def __str__(self) -> str:
         if math.isinf(self.low) and math.isinf(self.high):
-            return "finite"
+            return ""
         if math.isinf(self.high):
             return f"{'>' if self.low_open else '>='} {self.low:g}"
         if math.isinf(self.low):
@@ -68,7 +69,8 @@ Positive = Annotated[float, Range(low=0.0, low_open=True)]
 Part = Annotated[float, Range(low=0.0, high=1.0, low_open=True)]  # a part that is kept: something always is
 Probability = Annotated[float, Range(low=0.0, high=1.0)]
 Decay = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]  # the weight of the past in an average
-Count = Annotated[int, Range(low=0, whole=True)]
+COUNT = Range(low=0, whole=True)
+Count = Annotated[int, COUNT]
 PositiveCount = Annotated[int, Range(low=1, whole=True)]
 
 Rule = Range | OneOf
@@ -80,7 +82,8 @@ def check(settings: Any) -> None:
     A number that comes as a numpy scalar or a one-element tensor is replaced by the Python number.
     """
     owner = type(settings).__name__
-    for name, (rule, optional) in rules(type(settings)).items():
+    kind: type = type(settings)
+    for name, (rule, optional) in rules(kind).items():
         value = getattr(settings, name)
         if not (optional and value is None):
             checked = holding(owner, name, value, rule, optional=optional)
@@ -98,12 +101,26 @@ def holding(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = F
     number = _number(value)
     if number is None:
         kind = WHOLE if rule.whole else "a number"
-        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {kind} {rule}{or_none}.")
+        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {kind}{_bounds(rule)}{or_none}.")
     if rule.whole and not isinstance(number, int):
-        raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE} {rule}{or_none}.")
+        raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE}{_bounds(rule)}{or_none}.")
     if not rule.holds(number):
-        raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE if rule.whole else REAL} {rule}{or_none}.")
+        raise ValueError(
+            f"{owner}: {name} is {_shown(value)}. It must be {WHOLE if rule.whole else REAL}{_bounds(rule)}{or_none}."
+        )
     return value if type(value) in (int, float) else number
+
+
+def known_device(owner: str, name: str, value: Any) -> None:
+    """Raise a TypeError or ValueError unless the value names a device of torch's."""
+    if not isinstance(value, (str, torch.device)):
+        raise TypeError(f'{owner}: {name} is {value!r}. It must be the name of a device such as "cpu", or None.')
+    try:
+        torch.device(value)
+    except RuntimeError:
+        raise ValueError(
+            f'{owner}: {name} is {value!r}, which torch does not know. Use e.g. "cpu" or "cuda:0".'
+        ) from None
 
 
 @cache
@@ -129,6 +146,10 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _bounds(rule: Range) -> str:
+    return f" {rule}" if str(rule) else ""
 
 
 def _shown(value: Any) -> str:

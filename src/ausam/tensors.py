@@ -1,7 +1,7 @@
-"""The mathematics of every method: pure functions on lists with one entry a parameter.
+"""The mathematics of every method: pure functions on lists with one entry per parameter.
 
 An entry is None where a pass did not reach that parameter, and stays None: a missing gradient is not a zero
-gradient, because weight decay and momentum would move the parameter for it.
+gradient, because weight decay and momentum would then move the parameter. Complex entries count as pairs of reals.
 """
 
 from __future__ import annotations
@@ -34,17 +34,54 @@ def present(x: Vector) -> list[Tensor]:
     return [t for t in x if t is not None]
 
 
+def as_real(x: Vector) -> Vector:
+    """Complex entries as views with a last dimension of two; the others as they are."""
+    return [torch.view_as_real(t) if t is not None and t.is_complex() else t for t in x]
+
+
+def as_complex(x: Vector, like: Vector) -> Vector:
+    """The inverse of :func:`as_real`: complex again where ``like`` is."""
+    return [
+        torch.view_as_complex(a) if a is not None and b is not None and b.is_complex() else a
+        for a, b in zip(x, like, strict=True)
+    ]
+
+
 def norm(x: Vector) -> Tensor:
     """Euclidean norm over all entries together, a scalar tensor of at least float32 on the first entry's device."""
     tensors = present(x)
     if not tensors:
         return torch.zeros(())
-    norms: list[Tensor] = []
-    for dtype in dict.fromkeys(t.dtype for t in tensors):  # one fused call a precision
-        wide = torch.float32 if dtype in HALF else None
-        norms += torch._foreach_norm([t for t in tensors if t.dtype == dtype], 2, dtype=wide)
-    widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
-    return whole(torch.linalg.vector_norm(torch.stack([n.to(tensors[0].device, widest) for n in norms])))
+    first = tensors[0]
+    if all(t.dtype == first.dtype and t.device == first.device for t in tensors):
+        norms: list[Tensor] = list(torch._foreach_norm(dense(tensors), 2, dtype=_wide_norm(first.dtype)))
+    else:  # a model over several devices or precisions: one fused call for each
+        norms = []
+        for kind in dict.fromkeys((t.dtype, t.device) for t in tensors):
+            alike = [t for t in tensors if (t.dtype, t.device) == kind]
+            norms += torch._foreach_norm(dense(alike), 2, dtype=_wide_norm(kind[0]))
+        widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
+        norms = [n.to(first.device, widest) for n in norms]
+    return whole(torch.linalg.vector_norm(torch.stack(norms)))
+
+
+def dense(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors, or an error if one is sparse."""
+    if any(t.layout != torch.strided for t in tensors):
+        raise RuntimeError(
+            "A gradient is sparse, and a norm over all parameters needs dense ones. "
+            "Build the embedding with sparse=False."
+        )
+    return tensors
+
+
+def finite(x: Vector, *scalars: Tensor) -> Tensor:
+    """Whether every entry and every scalar is finite: a scalar tensor, nothing is read. Sparse entries may be."""
+    values = [t if t.layout == torch.strided else t.coalesce().values() for t in x if t is not None]
+    size = norm(values)  # type: ignore[arg-type]
+    for scalar in scalars:
+        size = size + scalar.to(size.device)
+    return torch.isfinite(size)
 
 
 def scale(x: Vector, factor: float | Tensor) -> Vector:
@@ -71,11 +108,11 @@ def add(x: Vector, y: Vector, alpha: float | Tensor = 1.0) -> Vector:
 
 
 def dot(x: Vector, y: Vector) -> Tensor:
-    """Inner product over the entries that both have, a scalar tensor of at least float32 on the first one's device."""
+    """Real inner product over the entries that both have, a scalar of at least float32 on the first one's device."""
     pairs = [(_wide(a), _wide(b)) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
     if not pairs:
         return torch.zeros(())
-    parts = [(a * b).sum() if hasattr(a, "to_local") else torch.dot(a.flatten(), b.flatten()) for a, b in pairs]
+    parts = [(a * b).sum() if hasattr(a, "to_local") else torch.dot(_flat(a), _flat(b)) for a, b in pairs]
     return whole(torch.stack([p.to(parts[0].device) for p in parts]).sum())
 
 
@@ -105,13 +142,33 @@ def hardest(scores: Tensor, part: float) -> Tensor:
 def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
     """SAM's perturbation ``e = rho * g / (|g| + tiny)``, the norm taken over all parameters together.
 
-    ``rho`` may hold one radius a parameter (parameter groups with their own): each scales the common direction.
+    ``rho`` may hold one radius per parameter (parameter groups with their own): each scales the common direction.
     """
+    return ascent_([None if t is None else t.clone() for t in g], rho, tiny)
+
+
+def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
+    """The same in the memory of ``g``, for who has no more use for it."""
+    tensors = present(g)
+    if not tensors:
+        return g
     inverse = 1.0 / (norm(g) + tiny)
     if isinstance(rho, Sequence):
-        g = _spread(g, [t * r for t, r in zip(g, rho, strict=True) if t is not None])
-        return scale(g, inverse)
-    return scale(g, rho * inverse)
+        for t, r in zip(g, rho, strict=True):
+            if t is not None:
+                t.mul_(r)
+        _times_(tensors, inverse)
+    else:
+        _times_(tensors, rho * inverse)
+    return g
+
+
+def _wide_norm(dtype: torch.dtype) -> torch.dtype | None:
+    return torch.float32 if dtype in HALF else None
+
+
+def _flat(t: Tensor) -> Tensor:
+    return (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).flatten()
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -125,6 +182,14 @@ def _times(tensors: list[Tensor], factor: float | Tensor) -> list[Tensor]:
         # A model over several devices or precisions: the scalar follows each tensor.
         return [t * factor.to(t.device, t.dtype) for t in tensors]
     return list(torch._foreach_mul(tensors, factor))
+
+
+def _times_(tensors: list[Tensor], factor: Tensor) -> None:
+    if all(t.device == factor.device and t.dtype == factor.dtype for t in tensors):
+        torch._foreach_mul_(tensors, factor)
+    else:
+        for t in tensors:
+            t.mul_(factor.to(t.device))
 
 
 def _spread(x: Vector, values: Sequence[Tensor]) -> Vector:

@@ -11,12 +11,12 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ausam import processes
+from ausam import distributed
 from ausam.feedback import Feedback
 from ausam.integrations._batches import Batches
 from ausam.optimizer import SharpnessAware
-from ausam.run import LossFn
 from ausam.selection import SelectiveBatchSampler
+from ausam.step import LossFn
 
 # What shards or owns the parameters itself: the optimizer that is prepared is then not the one that steps.
 REFUSED = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM, DistributedType.XLA)
@@ -65,7 +65,7 @@ def refuse(accelerator: Accelerator) -> None:
             f"Accelerate runs {accelerator.distributed_type.value}, which owns the parameters and the step, so no "
             "weights can be perturbed in between. Use one device or DDP."
         )
-    world = processes.place()[1]
+    world = distributed.place()[1]
     if accelerator.num_processes != world:
         raise ValueError(
             f"torch.distributed has {world} processes, but Accelerate knows of {accelerator.num_processes}, so each "

@@ -15,8 +15,8 @@ from ausam.check import check
 from ausam.integrations._batches import mean_loss
 from ausam.integrations._loader import SelectiveLoader
 from ausam.optimizer import SharpnessAware
-from ausam.run import Method
 from ausam.selection import SelectiveBatchSampler
+from ausam.step import Method
 
 __all__ = ["SelectiveLoader", "SharpnessAwareModule"]
 

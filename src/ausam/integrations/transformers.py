@@ -16,8 +16,8 @@ from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollat
 from ausam.integrations._sequences import per_sample, shifts
 from ausam.integrations.accelerate import prepare_loader, refuse
 from ausam.optimizer import SharpnessAware
-from ausam.run import Method
 from ausam.selection import Policy, SelectiveBatchSampler
+from ausam.step import Method
 
 STATE = "sampler.pt"
 

@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from ausam.processes import gather
+from ausam.distributed import gather
 from ausam.random import generator
 
 T = TypeVar("T")

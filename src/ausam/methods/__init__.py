@@ -1,4 +1,4 @@
-"""The optimizer axis: one file a method, each a frozen dataclass with one function, ``gradient(run)``."""
+"""The optimizer axis: one file per method, each a frozen dataclass with one function, ``gradient(step)``."""
 
 from __future__ import annotations
 

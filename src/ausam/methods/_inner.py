@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 from ausam.tensors import Vector
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 class Inner(Protocol):
     """A method that evaluates the loss at perturbed weights.
 
-    With ``second(run, g)`` it goes on from a gradient ``g = grad L(w)`` that exists already, and with ``reuse(run, g)``
+    With ``second(step, g)`` it starts from a gradient ``g = grad L(w)`` that exists already. With ``reuse(step, g)``
     (LookSAM) it improves the gradient of a step without a second pass. Both are optional.
     """
 
@@ -25,19 +25,19 @@ class Inner(Protocol):
     def passes(self) -> tuple[float, float]:
         """Samples through forward and through backward, per sample of the batch."""
 
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """The gradient from beginning to end."""
 
 
-def second(inner: Inner, run: Run, g: Vector) -> Vector:
+def second(inner: Inner, step: Step, g: Vector) -> Vector:
     """The inner method's gradient, its first pass being ``g``."""
-    found: Vector = inner.second(run, g)  # type: ignore[attr-defined]
+    found: Vector = inner.second(step, g)  # type: ignore[attr-defined]
     return found
 
 
-def reuse(inner: Inner, run: Run, g: Vector) -> Vector:
+def reuse(inner: Inner, step: Step, g: Vector) -> Vector:
     """What the inner method makes of ``g`` without a second pass: ``g`` itself if it has no use for it."""
-    found: Vector = inner.reuse(run, g) if hasattr(inner, "reuse") else g
+    found: Vector = inner.reuse(step, g) if hasattr(inner, "reuse") else g
     return found
 
 
@@ -53,6 +53,6 @@ def refuse(outer: str, inner: object, *, needs_second: bool) -> None:
         )
     if needs_second and not hasattr(inner, "second"):
         raise ValueError(
-            f"{outer}: inner is {name}, which cannot go on from a gradient that exists already: it has no "
-            "second(run, g). Use SAM(), ASAM() or another method that has."
+            f"{outer}: inner is {name}, which cannot start from a gradient that exists already: it has no "
+            "second(step, g). Use SAM(), ASAM() or another method that has."
         )

@@ -20,8 +20,8 @@ def room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, device: to
     )
     if ring[0].shape[1:] != shape:
         raise ValueError(
-            f"SAF: the memory holds {tuple(ring[0].shape[1:])} numbers a sample (gap + 1, classes), but {shape} are "
-            "needed. Go on with the gap and the classes of the saved run, or begin afresh."
+            f"SAF: the memory holds {tuple(ring[0].shape[1:])} numbers per sample (gap + 1, classes), but {shape} are "
+            "needed. Resume with the gap and the classes of the saved run, or begin afresh."
         )
     missing = int(index.max()) + 1 - len(ring[0])
     if missing > 0:
@@ -40,11 +40,13 @@ def read(ring: Ring, index: Tensor, gap: int) -> tuple[Tensor, Tensor, Tensor]:
     return logits[index, slot], stamps[index, slot] == now - gap, now
 
 
-def write(ring: Ring, index: Tensor, z: Tensor, keep: Tensor, accepted: Tensor) -> None:
-    """Count the visit if the step is ``accepted``, and remember the logits of the rows to ``keep``; in place."""
+def visit(ring: Ring, index: Tensor, z: Tensor, keep: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...], Tensor]]:
+    """What to write where: one more visit of each sample, and the logits of the rows to ``keep``."""
     logits, stamps, visits = ring
     now = visits[index]
     place = (index, now % logits.shape[1])
-    logits[place] = torch.where(keep[:, None], z.to(logits.dtype), logits[place])
-    stamps[place] = torch.where(keep, now, stamps[place])
-    visits[index] = now + accepted.to(now.dtype)
+    return [
+        (logits, place, torch.where(keep[:, None], z.to(logits.dtype), logits[place])),
+        (stamps, place, torch.where(keep, now, stamps[place])),
+        (visits, (index,), now + 1),
+    ]

@@ -19,14 +19,10 @@ def probability(schedule: str, p: float, step: int, total_steps: int | None) -> 
     return SCHEDULES[schedule](p, min(p, 1 - p), min(step / (total_steps or 1), 1.0))
 
 
-def check(schedule: str, p: float, total_steps: int | None) -> None:
-    """Raise a ValueError for a schedule that means nothing."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"RST: p is {p}, but it is a probability. Use 0 <= p <= 1.")
-    if schedule not in SCHEDULES:
-        raise ValueError(f"RST: schedule is {schedule!r}; it is one of {', '.join(SCHEDULES)}.")
-    if schedule != "constant" and not (total_steps or 0) >= 1:
+def needs_total(schedule: str, total_steps: int | None) -> None:
+    """Raise a ValueError for a schedule that rises over a training of unknown length."""
+    if schedule != "constant" and total_steps is None:
         raise ValueError(
-            f"RST: total_steps is {total_steps}, but the {schedule} schedule rises over the whole training. "
+            f"RST: total_steps is None, but the {schedule} schedule rises over the whole training. "
             "Pass its number of optimizer steps: total_steps=epochs * len(loader)."
         )

@@ -26,14 +26,3 @@ def logits(method: str, outputs: Any) -> Tensor:
         f"{method}: the outputs are {what}, but logits of shape (n, classes) are needed. "
         'Return them from loss_fn: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
     )
-
-
-def check(method: str, lam: float, tau: float, **counts: int) -> None:
-    """Raise a ValueError for a weight, temperature or count that means nothing."""
-    if not lam >= 0:
-        raise ValueError(f"{method}: lam is {lam}, but the weight of a loss cannot be negative. Use lam >= 0.")
-    if not tau > 0:
-        raise ValueError(f"{method}: tau is {tau}, but logits are divided by it. Use tau > 0, e.g. 5.")
-    for name, (value, least) in {k: (v, 1 if k == "gap" else 0) for k, v in counts.items()}.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{method}: {name} is {value}, but it counts. Use a whole number >= {least}.")

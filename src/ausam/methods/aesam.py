@@ -10,10 +10,11 @@ import torch
 
 from ausam.methods._inner import Inner, refuse, reuse, second
 from ausam.methods.sam import SAM
+from ausam.settings import Decay, Finite, PositiveCount, check
 from ausam.tensors import Vector, norm
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -35,45 +36,37 @@ class AESAM:
     Arguments:
         inner: the method of the steps over the threshold: SAM, ASAM, LookSAM.
         delta: decay of the averages, in [0, 1).
-        lambda1, lambda2: the threshold's distance from the mean in standard deviations, at the end and at the start.
-        total_steps: T, optimizer steps of the whole training, >= 1.
+        lambda1: the threshold's distance from the mean in standard deviations at the end of training.
+        lambda2: the same at the start.
+        total_steps: T, optimizer steps of the whole training, >= 1: ``epochs * len(loader)``.
 
-    Use it when SAM helps and its price does not fit. All processes decide alike, for they average the pass at w.
-    Cost: 1 + the part of SAM steps, about 1.5 forward-backwards; ``opt.samples_forward`` counts.
+    Use it when SAM helps and its price does not fit. All processes decide alike, because they average the pass at w.
+    It reads one number a step from the device. Cost: 1 + the part of SAM steps, about 1.5 forward-backwards;
+    ``opt.samples_forward`` counts.
     """
 
     inner: Inner = field(default_factory=SAM)
-    delta: float = 0.9
-    lambda1: float = -1.0
-    lambda2: float = 1.0
-    total_steps: int = field(kw_only=True)
+    delta: Decay = 0.9
+    lambda1: Finite = -1.0
+    lambda2: Finite = 1.0
+    total_steps: PositiveCount = field(kw_only=True)
     sharpness: ClassVar[str] = "sometimes"
+    passes: ClassVar[tuple[float, float]] = (1.5, 1.5)  # if half of the steps are SAM's
 
     def __post_init__(self) -> None:
-        if not 0 <= self.delta < 1:
-            raise ValueError(f"AESAM: delta is {self.delta}, but it is the decay of an average. Use 0 <= delta < 1.")
-        if not self.total_steps >= 1:
-            raise ValueError(
-                f"AESAM: total_steps is {self.total_steps}, but the threshold falls over the whole training. "
-                "Pass its number of optimizer steps: total_steps=epochs * len(loader)."
-            )
+        check(self)
         refuse("AESAM", self.inner, needs_second=True)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch, if half of the steps are SAM's."""
-        return 1.5, 1.5
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """The inner method's gradient over the threshold, else the plain one; both from one pass at ``w``."""
-        g = run.gradient()
-        # Agreed upon, for inside a user's no_sync (accumulation) g is not averaged.
-        s = run.agreed((norm(g) / torch.as_tensor(run.scale)) ** 2).item()
-        count, mu, v = (run.state.get(key, 0) for key in ("count", "mean", "variance"))
+        g = step.gradient()
+        # Agreed upon, because inside a user's no_sync (accumulation) g is not averaged.
+        s = step.agreed((norm(g) / torch.as_tensor(step.scale)) ** 2).item()
+        count, mu, v = (step.state.get(key, 0) for key in ("count", "mean", "variance"))
         share = (1 - self.delta) / (1 - self.delta ** (count + 1))
         mu += share * (s - mu)
         v += share * ((s - mu) ** 2 - v)
-        run.state.update(count=count + 1, mean=mu, variance=v)
-        u = min(run.step / self.total_steps, 1.0)
+        step.state.update(count=count + 1, mean=mu, variance=v)
+        u = min(step.number / self.total_steps, 1.0)
         over = s >= mu + (u * self.lambda1 + (1 - u) * self.lambda2) * math.sqrt(v)
-        return second(self.inner, run, g) if over else reuse(self.inner, run, g)
+        return second(self.inner, step, g) if over else reuse(self.inner, step, g)

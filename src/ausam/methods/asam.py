@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ausam.tensors import Vector, ascent, multiply
+from ausam.settings import NonNegative, check
+from ausam.tensors import Vector, as_complex, as_real, ascent_, multiply, present
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -35,29 +36,25 @@ class ASAM:
     Use it in place of SAM when layers differ much in scale. Cost: two forward-backwards.
     """
 
-    rho: float = 0.5
-    eta: float = 0.01
+    rho: NonNegative = 0.5
+    eta: NonNegative = 0.01
     sharpness: ClassVar[str] = "always"
+    passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        for name, value in (("rho", self.rho), ("eta", self.eta)):
-            if not value >= 0:
-                raise ValueError(f"ASAM: {name} is {value}, but it cannot be negative. Use {name} >= 0.")
+        check(self)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 2.0, 2.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""
-        return self.second(run, run.gradient(sync=False))
+        return self.second(step, step.gradient(sync=False))
 
-    def second(self, run: Run, g: Vector) -> Vector:
-        """The second pass, ``grad L(w + e)``, for who has ``g = grad L(w)`` already (RST, AESAM)."""
+    def second(self, step: Step, g: Vector) -> Vector:
+        """``grad L(w + e)`` from ``g = grad L(w)``, which is used up. RST and AESAM have it already."""
+        # Complex weights count as pairs of reals, each with its own scale.
         t: Vector = [
-            p.detach().abs() + self.eta if "weight" in name else torch.ones_like(p)
-            for name, p in zip(run.names, run.params, strict=True)
+            w.abs() + self.eta if "weight" in name else torch.ones_like(w)
+            for name, w in zip(step.names, present(as_real([p.detach() for p in step.params])), strict=True)
         ]
-        with run.shifted(multiply(t, ascent(multiply(t, g), run.radius(self.rho)))):
-            return run.gradient()
+        e = multiply(t, ascent_(multiply(t, as_real(g)), step.radius(self.rho)))
+        with step.shifted(as_complex(e, like=g)):
+            return step.gradient()

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from ausam.settings import NonNegative, Part, check
 from ausam.tensors import Vector, ascent, hardest, scale
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -37,36 +38,32 @@ class ESAM:
     Use it when backward is what costs. Cost: 2 + gamma forwards (2 if gamma is 1) and 1 + gamma backwards.
     """
 
-    rho: float = 0.05
-    beta: float = 0.6
-    gamma: float = 0.5
+    rho: NonNegative = 0.05
+    beta: Part = 0.6
+    gamma: Part = 0.5
     sharpness: ClassVar[str] = "always"
 
     def __post_init__(self) -> None:
-        if not self.rho >= 0:
-            raise ValueError(f"ESAM: rho is {self.rho}, but it cannot be negative. Use rho >= 0.")
-        for name, value in (("beta", self.beta), ("gamma", self.gamma)):
-            if not 0 < value <= 1:
-                raise ValueError(f"ESAM: {name} is {value}, but it is a part of a whole. Use 0 < {name} <= 1.")
+        check(self)
 
     @property
     def passes(self) -> tuple[float, float]:
         """Samples through forward and through backward, per sample of the batch."""
         return 2.0 + (self.gamma if self.gamma < 1 else 0.0), 1.0 + self.gamma
 
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """Gradient at ``w + e`` of the most hurt samples."""
-        return self.second(run, run.gradient(sync=False))
+        return self.second(step, step.gradient(sync=False))
 
-    def second(self, run: Run, g: Vector) -> Vector:
-        """The second pass, for who has ``g = grad L(w)`` already (RST, AESAM)."""
-        draws = torch.rand(len(g), generator=run.rng)
+    def second(self, step: Step, g: Vector) -> Vector:
+        """The second pass, from ``g = grad L(w)``, which is used up (RST and AESAM have it already)."""
+        draws = torch.rand(len(g), generator=step.rng())
         draws[[t is None for t in g]] = 2.0
         chosen = draws < self.beta
         chosen[draws.argmin()] = True
         some = [t if take else None for t, take in zip(g, chosen.tolist(), strict=True)]
-        with run.shifted(scale(ascent(some, run.radius(self.rho)), 1.0 / self.beta)):
+        with step.shifted(scale(ascent(some, step.radius(self.rho)), 1.0 / self.beta)):
             if self.gamma == 1:
-                return run.gradient()
-            run.forward(grad=False)
-            return run.gradient(hardest(run.perturbed - run.loss, self.gamma))
+                return step.gradient()
+            step.forward(grad=False)
+            return step.gradient(hardest(step.perturbed - step.loss, self.gamma))

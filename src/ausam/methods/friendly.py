@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.tensors import Vector, add, ascent, average, matching, scale
+from ausam.settings import Decay, NonNegative, check
+from ausam.tensors import Vector, add, ascent_, average, matching, scale
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -35,35 +36,24 @@ class FriendlySAM:
     own. Memory: one more copy of the weights. Cost: two forward-backwards.
     """
 
-    rho: float = 0.05
-    sigma: float = 1.0
-    lmbda: float = 0.9
+    rho: NonNegative = 0.05
+    sigma: NonNegative = 1.0
+    lmbda: Decay = 0.9
     sharpness: ClassVar[str] = "always"
+    passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        for name, value in (("rho", self.rho), ("sigma", self.sigma)):
-            if not value >= 0:
-                raise ValueError(f"FriendlySAM: {name} is {value}, but it cannot be negative. Use {name} >= 0.")
-        if not 0 <= self.lmbda < 1:
-            raise ValueError(
-                f"FriendlySAM: lmbda is {self.lmbda}, but the decay of an average is at least 0 and less than 1. "
-                "Use e.g. lmbda=0.9."
-            )
+        check(self)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 2.0, 2.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""
-        return self.second(run, run.gradient(sync=False))
+        return self.second(step, step.gradient(sync=False))
 
-    def second(self, run: Run, g: Vector) -> Vector:
-        """The second pass, for who has ``g = grad L(w)`` already (RST, AESAM)."""
-        m: Vector = run.state.get("average") or [None] * len(g)
+    def second(self, step: Step, g: Vector) -> Vector:
+        """The second pass, from ``g = grad L(w)``, which is used up (RST and AESAM have it already)."""
+        m: Vector = step.state.get("average") or [None] * len(g)
         # The average is of the raw gradient, not of d, and free of the loss scale, which changes on the way.
-        d = add(g, matching(m, g), -self.sigma * run.scale)
-        run.state["average"] = average(m, scale(g, 1.0 / run.scale), self.lmbda)
-        with run.shifted(ascent(d, run.radius(self.rho))):
-            return run.gradient()
+        d = add(g, matching(m, g), -self.sigma * step.scale)
+        step.state["average"] = average(m, scale(g, 1.0 / step.scale), self.lmbda)
+        with step.shifted(ascent_(d, step.radius(self.rho))):
+            return step.gradient()

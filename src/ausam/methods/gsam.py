@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ausam.settings import NonNegative, check
 from ausam.tensors import Vector, add, ascent, matching, orthogonal
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,21 @@ class GSAM:
     averaged over processes, since their gradients are mixed. Cost: two forward-backwards.
     """
 
-    rho: float = 0.05
-    alpha: float = 0.4
+    rho: NonNegative = 0.05
+    alpha: NonNegative = 0.4
     sharpness: ClassVar[str] = "always"
+    passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        for name, value in (("rho", self.rho), ("alpha", self.alpha)):
-            if not value >= 0:
-                raise ValueError(f"GSAM: {name} is {value}, but it cannot be negative. Use {name} >= 0.")
+        check(self)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 2.0, 2.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``g_s - alpha * g_perp``."""
-        return self.second(run, run.gradient())
+        return self.second(step, step.gradient())
 
-    def second(self, run: Run, g: Vector) -> Vector:
-        """The second pass, for who has ``g = grad L(w)`` already (RST, AESAM)."""
-        with run.shifted(ascent(g, run.radius(self.rho))):
-            g_s = run.gradient()
+    def second(self, step: Step, g: Vector) -> Vector:
+        """The second pass, from ``g = grad L(w)``, which is used up (RST and AESAM have it already)."""
+        with step.shifted(ascent(g, step.radius(self.rho))):
+            g_s = step.gradient()
         # Where only the first pass arrived there is nothing to take g_perp away from: alone it would climb.
         return add(g_s, matching(orthogonal(g, g_s), g_s), -self.alpha)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.tensors import Vector, ascent, hardest
+from ausam.settings import NonNegative, Part, check
+from ausam.tensors import Vector, ascent_, hardest
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -33,24 +34,21 @@ class KSAM:
     forward of the whole batch without gradient (none if keep is 1), and two forward-backwards of the kept part.
     """
 
-    rho: float = 0.05
-    keep: float = 0.5
+    rho: NonNegative = 0.05
+    keep: Part = 0.5
     sharpness: ClassVar[str] = "always"
 
     def __post_init__(self) -> None:
-        if not self.rho >= 0:
-            raise ValueError(f"KSAM: rho is {self.rho}, but it cannot be negative. Use rho >= 0.")
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"KSAM: keep is {self.keep}, but it is a part of a whole. Use 0 < keep <= 1.")
+        check(self)
 
     @property
     def passes(self) -> tuple[float, float]:
         """Samples through forward and through backward, per sample of the batch."""
         return 2.0 * self.keep + (1.0 if self.keep < 1 else 0.0), 2.0 * self.keep
 
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L_K(w + e)``."""
-        rows = hardest(run.forward(grad=False), self.keep) if self.keep < 1 else None
-        g = run.gradient(rows, sync=False)
-        with run.shifted(ascent(g, run.radius(self.rho))):
-            return run.gradient(rows)
+        rows = hardest(step.forward(grad=False), self.keep) if self.keep < 1 else None
+        g = step.gradient(rows, sync=False)
+        with step.shifted(ascent_(g, step.radius(self.rho))):
+            return step.gradient(rows)

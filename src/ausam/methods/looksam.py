@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.tensors import TINY, Vector, add, ascent, matching, norm, orthogonal
+from ausam.settings import NonNegative, Positive, PositiveCount, check
+from ausam.tensors import TINY, Vector, add, ascent, matching, norm, orthogonal, scale
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -32,46 +33,51 @@ class LookSAM:
         alpha: length of the reused part, relative to the gradient, >= 0; 0 is the base optimizer between SAM steps.
 
     Use it when SAM helps and its price does not fit. A resume without g_v begins with a SAM step. Both passes are
-    averaged over processes, since their gradients are mixed. Memory: one more copy of the weights. Cost: 1 + 1/k
-    forward-backwards.
+    averaged over processes, since their gradients are mixed. Memory: two more copies of the weights after a SAM
+    step, then one. Cost: 1 + 1/k forward-backwards.
     """
 
-    rho: float = 0.05
-    k: int = 5
-    alpha: float = 0.7
+    rho: Positive = 0.05
+    k: PositiveCount = 5
+    alpha: NonNegative = 0.7
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        if not self.rho > 0:
-            raise ValueError(
-                f"LookSAM: rho is {self.rho}, but what is reused is the direction in which a perturbation turns the "
-                "gradient, and without one there is none. Use rho > 0, or Plain()."
-            )
-        if not (isinstance(self.k, int) and self.k >= 1):
-            raise ValueError(f"LookSAM: k is {self.k}, but it counts steps. Use a whole number k >= 1.")
-        if not self.alpha >= 0:
-            raise ValueError(f"LookSAM: alpha is {self.alpha}, but it cannot be negative. Use alpha >= 0.")
+        check(self)
 
     @property
     def passes(self) -> tuple[float, float]:
         """Samples through forward and through backward, per sample of the batch."""
         return 1.0 + 1.0 / self.k, 1.0 + 1.0 / self.k
 
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)`` every k steps, else the gradient with the reused part."""
-        g = run.gradient()
-        return self.reuse(run, g) if run.step % self.k and "vertical" in run.state else self.second(run, g)
+        g = step.gradient()
+        remembers = step.state.keys() & {"vertical", "at"}
+        due = step.number % self.k == 0 or not remembers or step.state.get("at") == step.number
+        return self.second(step, g) if due else self.reuse(step, g)
 
-    def second(self, run: Run, g: Vector) -> Vector:
-        """A SAM step that remembers g_v, for who has ``g = grad L(w)`` already (RST, AESAM)."""
-        with run.shifted(ascent(g, run.radius(self.rho))):
-            g_s = run.gradient()
-        run.state["vertical"] = orthogonal(g_s, g)
+    def second(self, step: Step, g: Vector) -> Vector:
+        """A SAM step that remembers what g_v is made of, from ``g = grad L(w)`` (RST and AESAM have it already)."""
+        with step.shifted(ascent(g, step.radius(self.rho))):
+            g_s = step.gradient()
+        # Micro-batches of one optimizer step add up: g_v belongs to the whole of it.
+        again = step.state.get("at") == step.number
+        plain, perturbed = (step.state["plain"], step.state["perturbed"]) if again else (None, None)
+        step.state.pop("vertical", None)
+        step.state.update(
+            at=step.number,
+            plain=g if plain is None else add(plain, g),
+            perturbed=scale(g_s, 1.0) if perturbed is None else add(perturbed, g_s),  # a copy: .grad will hold g_s
+        )
         return g_s
 
-    def reuse(self, run: Run, g: Vector) -> Vector:
+    def reuse(self, step: Step, g: Vector) -> Vector:
         """``g`` bent by the last g_v, if there is one."""
-        if "vertical" not in run.state:
+        if "at" in step.state:
+            step.state["vertical"] = orthogonal(step.state.pop("perturbed"), step.state.pop("plain"))
+            del step.state["at"]
+        if "vertical" not in step.state:
             return g
-        g_v = matching(run.state["vertical"], g)
+        g_v = matching(step.state["vertical"], g)
         return add(g, g_v, self.alpha * norm(g) / (norm(g_v) + TINY))

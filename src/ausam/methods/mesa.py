@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ausam.methods._trajectory import check, logits, trajectory
+from ausam.methods._trajectory import logits, trajectory
+from ausam.settings import Count, Decay, NonNegative, Positive, check
 from ausam.tensors import Vector, average
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -32,44 +33,39 @@ class MESA:
 
     Arguments:
         lam: weight of the trajectory term, >= 0.
-        tau: temperature, > 0.     decay: of the moving average, in [0, 1).
+        tau: temperature, > 0.
+        decay: of the moving average, in [0, 1).
         start: optimizer steps before the term is used, >= 0. The authors wait 5 epochs: give ``5 * len(loader)``.
 
     ``loss_fn`` returns ``(losses, logits)``. The teacher is in evaluation mode. Use it where SAF's memory does not fit.
     Memory: one more model, and another during the step. Cost: two forwards (one before ``start``), one backward.
     """
 
-    lam: float = 0.8
-    tau: float = 5.0
-    decay: float = 0.9995
-    start: int = 5
+    lam: NonNegative = 0.8
+    tau: Positive = 5.0
+    decay: Decay = 0.9995
+    start: Count = 5
     sharpness: ClassVar[str] = "never"
+    passes: ClassVar[tuple[float, float]] = (2.0, 1.0)
 
     def __post_init__(self) -> None:
-        check("MESA", self.lam, self.tau, start=self.start)
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"MESA: decay is {self.decay}, but it is the decay of an average. Use 0 <= decay < 1.")
+        check(self)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 2.0, 1.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """The gradient of the loss with the trajectory term."""
         # Once an optimizer step, when the next begins: weights and buffers are then those after the step.
-        if run.state.get("seen") != run.step:
-            for key, now in (("teacher", run.params), ("teacher_buffers", run.buffers)):
-                run.state[key] = self._follow(run.state.get(key), now)
-            run.state["seen"] = run.step
-        if run.step < self.start:
-            losses = run.forward()
-            logits("MESA", run.outputs)  # refuses now what would fail later
-            return run.backward(losses)
+        if step.state.get("seen") != step.number:
+            for key, now in (("teacher", step.params), ("teacher_buffers", step.buffers)):
+                step.state[key] = self._follow(step.state.get(key), now)
+            step.state["seen"] = step.number
+        if step.number < self.start:
+            losses = step.forward()
+            logits("MESA", step.outputs)  # refuses now what would fail later
+            return step.backward(losses)
         # Before the student's forward, whose saved tensors must not change under autograd.
-        old = logits("MESA", run.predict(run.state["teacher"], run.state["teacher_buffers"]))
-        losses = run.forward()
-        return run.backward(losses + self.lam * trajectory(old, logits("MESA", run.outputs), self.tau))
+        old = logits("MESA", step.predict(step.state["teacher"], step.state["teacher_buffers"]))
+        losses = step.forward()
+        return step.backward(losses + self.lam * trajectory(old, logits("MESA", step.outputs), self.tau))
 
     def _follow(self, old: Vector | None, now: Sequence[Tensor]) -> Vector:
         # At least float32: bfloat16 is too coarse for a part 1 - decay.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ausam.settings import NonNegative, check
 from ausam.tensors import Vector, ascent, present, scale
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -35,32 +36,23 @@ class MomentumSAM:
     it stands for the loss in the feedback. Cost: one forward-backward.
     """
 
-    rho: float = 3.0
+    rho: NonNegative = 3.0
     sharpness: ClassVar[str] = "never"
+    passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
-        if not self.rho >= 0:
-            raise ValueError(
-                f"MomentumSAM: rho is {self.rho}, but the radius of a perturbation cannot be negative. Use rho >= 0."
-            )
+        check(self)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 1.0, 1.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L(w - rho v / |v|)``."""
-        v = run.momentum
+        v = step.momentum
         if not present(v):
-            if run.step > 0:
+            if step.number > 0:
                 raise RuntimeError(
                     "MomentumSAM: the base optimizer has taken a step and still has no momentum to move along. "
                     "Use SGD(..., momentum=0.9), Adam or AdamW."
                 )
-            return run.gradient()
-        with run.shifted(scale(ascent(v, run.radius(self.rho)), -1.0)):
-            g = run.gradient()
+            return step.gradient()
         # Policies that rank by loss get the one that was measured, and nobody takes it for a sharpness.
-        run.loss, run.perturbed = run.perturbed, run.loss
-        return g
+        with step.shifted(scale(ascent(v, step.radius(self.rho)), -1.0), measures="loss"):
+            return step.gradient()

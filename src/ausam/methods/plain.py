@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ausam.tensors import Vector
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,8 @@ class Plain:
     """
 
     sharpness: ClassVar[str] = "never"
+    passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 1.0, 1.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L(w)``."""
-        return run.gradient()
+        return step.gradient()

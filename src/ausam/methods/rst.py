@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
 from ausam.methods._inner import Inner, refuse, second
-from ausam.methods._schedule import check, probability
+from ausam.methods._schedule import SCHEDULES, needs_total, probability
 from ausam.methods.sam import SAM
-from ausam.random import generator
+from ausam.settings import NonNegative, OneOf, PositiveCount, Probability, check
 from ausam.tensors import Vector, add, scale
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class RST:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), RST(SAM(rho=0.1), p=0.5), model)
 
     Arguments:
-        inner: the method of the steps with X = 1; one that evaluates the loss at perturbed weights.
+        inner: the method of the steps with X = 1. It must evaluate the loss at perturbed weights.
         p: mean probability of such a step, in [0, 1].
         schedule: "constant", "piecewise", "linear" or "trigonometric".
         gamma: >= 0; 1 is RST, other values are G-RST: ``1 / p`` gives SAM's strength in the mean.
@@ -45,16 +44,15 @@ class RST:
     """
 
     inner: Inner = field(default_factory=SAM)
-    p: float = 0.5
-    schedule: str = "constant"
-    gamma: float = 1.0
-    total_steps: int | None = None
+    p: Probability = 0.5
+    schedule: Annotated[str, OneOf(tuple(SCHEDULES))] = "constant"
+    gamma: NonNegative = 1.0
+    total_steps: PositiveCount | None = None
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        check(self.schedule, self.p, self.total_steps)
-        if not 0 <= self.gamma < math.inf:
-            raise ValueError(f"RST: gamma is {self.gamma}, but it is the weight of a gradient. Use gamma >= 0.")
+        check(self)
+        needs_total(self.schedule, self.total_steps)
         refuse("RST", self.inner, needs_second=self.gamma != 1)
 
     @property
@@ -63,13 +61,14 @@ class RST:
         forward, backward = self.inner.passes
         return 1 + self.p * (forward - 1), 1 + self.p * (backward - 1)
 
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """Plain or inner gradient, as the coin of this step falls: the same in every process and micro-batch."""
-        # A stream of its own, for an inner method that draws (ESAM) takes the first numbers of run.rng.
-        coin = torch.rand((), generator=generator(run.rng.initial_seed(), 1)).item()
-        if coin >= probability(self.schedule, self.p, run.step, self.total_steps):
-            return run.gradient()
+        # A stream of its own, because an inner method that draws (ESAM) takes stream 0.
+        coin = torch.rand((), generator=step.rng(1)).item()
+        if coin >= probability(self.schedule, self.p, step.number, self.total_steps):
+            return step.gradient()
         if self.gamma == 1:
-            return self.inner.gradient(run)
-        g = run.gradient()
-        return add(scale(g, 1 - self.gamma), second(self.inner, run, g), self.gamma)
+            return self.inner.gradient(step)
+        g = step.gradient()
+        plain = scale(g, 1 - self.gamma)
+        return add(plain, second(self.inner, step, g), self.gamma)

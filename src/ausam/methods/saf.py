@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from ausam.methods import _ring
-from ausam.methods._trajectory import check, logits, trajectory
-from ausam.tensors import Vector, norm
+from ausam.methods._trajectory import logits, trajectory
+from ausam.settings import Count, NonNegative, Positive, PositiveCount, check, known_device
+from ausam.tensors import Vector
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -41,39 +42,36 @@ class SAF:
     on data that is visited often. Memory: samples * (gap + 1) * classes numbers. Cost: one forward-backward.
     """
 
-    lam: float = 0.3
-    tau: float = 5.0
-    gap: int = 3
-    start: int = 5
+    lam: NonNegative = 0.3
+    tau: Positive = 5.0
+    gap: PositiveCount = 3
+    start: Count = 5
     device: str | None = field(default=None, kw_only=True)
     sharpness: ClassVar[str] = "never"
+    passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
-        check("SAF", self.lam, self.tau, gap=self.gap, start=self.start)
+        check(self)
+        if self.device is not None:
+            known_device("SAF", "device", self.device)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 1.0, 1.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """The gradient of the loss with the trajectory term."""
-        losses = run.forward()
-        z = logits("SAF", run.outputs)
-        if run.index is None:
+        losses = step.forward()
+        z = logits("SAF", step.outputs)
+        if step.index is None:
             raise ValueError(
                 "SAF remembers the logits of each sample, but opt.backward was not told which samples these are. "
                 "Pass index=index, the dataset index that Indexed(dataset) delivers."
             )
         home = z.device if self.device is None else torch.device(self.device)
-        ring, index = _ring.room(run.state, run.index, z.detach(), self.gap + 1, home), run.index.to(home)
+        ring, index = _ring.room(step.state, step.index, z.detach(), self.gap + 1, home), step.index.to(home)
         old, known, visits = (t.to(z.device) for t in _ring.read(ring, index, self.gap))
         finite = z.detach().isfinite().all(1)
         used = known & (visits > self.start) & finite
         # Where the term is left out z is replaced by old: the divergence and its gradient are then exactly zero.
         term = trajectory(old, torch.where(used[:, None], z, old.to(z.dtype)), self.tau)
-        g = run.backward(losses + self.lam * term)
-        # Last and in place, for the table is too large to copy: a step that will be thrown away writes nothing.
-        accepted = (norm(g) + torch.as_tensor(run.total, device=z.device)).isfinite()
-        _ring.write(ring, index, z.detach().to(home), (finite & accepted).to(home), accepted.to(home))
+        g = step.backward(losses + self.lam * term)
+        for table, place, values in _ring.visit(ring, index, z.detach().to(home), finite.to(home)):
+            step.write(table, place, values)
         return g

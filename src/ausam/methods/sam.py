@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.tensors import Vector, ascent
+from ausam.settings import NonNegative, check
+from ausam.tensors import Vector, ascent_
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -32,25 +33,18 @@ class SAM:
     the model still underfits. Cost: two forward-backwards.
     """
 
-    rho: float = 0.05
+    rho: NonNegative = 0.05
     sharpness: ClassVar[str] = "always"
+    passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        if not self.rho >= 0:
-            raise ValueError(
-                f"SAM: rho is {self.rho}, but the radius of a perturbation cannot be negative. Use rho >= 0."
-            )
+        check(self)
 
-    @property
-    def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch."""
-        return 2.0, 2.0
-
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""
-        return self.second(run, run.gradient(sync=False))
+        return self.second(step, step.gradient(sync=False))
 
-    def second(self, run: Run, g: Vector) -> Vector:
-        """The second pass, ``grad L(w + e)``, for who has ``g = grad L(w)`` already (RST, AESAM)."""
-        with run.shifted(ascent(g, run.radius(self.rho))):
-            return run.gradient()
+    def second(self, step: Step, g: Vector) -> Vector:
+        """``grad L(w + e)`` from ``g = grad L(w)``, which is used up. RST and AESAM have it already."""
+        with step.shifted(ascent_(g, step.radius(self.rho))):
+            return step.gradient()

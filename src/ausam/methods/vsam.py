@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ausam.methods._quota import due, observe, renew
+from ausam.settings import NonNegative, Part, PositiveCount, Probability, check
 from ausam.tensors import Vector, add, ascent, matching, norm, scale
 
 if TYPE_CHECKING:
-    from ausam.run import Run
+    from ausam.step import Step
 
 
 @dataclass(frozen=True)
@@ -29,29 +30,43 @@ class VSAM:
     >>> model = torch.nn.Linear(2, 1)
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), VSAM(rho=0.05, warmup=1000), model)
 
-    Arguments: rho >= 0; window >= 2 blocks >= 2, steps and the parts of them in which the variance is taken; max_part
-        in [1 / window, 1]; alpha1, alpha2 >= 0; beta in [0, 1]; warmup >= 1, steps of SAM (1173 are three epochs of
-        CIFAR at batch size 128: set it to three of yours); last >= 1, the last tensors, that the norms are taken of.
+    Arguments:
+        rho: radius of the perturbation, >= 0.
+        window: steps after which the quota is set again, >= 2 * blocks.
+        blocks: equal parts of the window in which the variance is taken, >= 1.
+        max_part: largest quota as a part of the window, in [1 / window, 1].
+        alpha1: how strongly the quota follows the ratio r, >= 0.
+        alpha2: how strongly the quota follows the variance v, >= 0.
+        beta: decay of the reused term from step to step, in [0, 1].
+        warmup: steps of SAM at the beginning, >= 1. The default is three epochs of CIFAR at batch size 128: set it to
+            three of yours.
+        last: the norms are taken of this many last tensors, >= 1.
+
+    Use it when SAM helps and its price does not fit. It reads a few numbers from the device once a window.
     """
 
-    rho: float = 0.05
-    window: int = 50
-    blocks: int = 5
-    max_part: float = 0.8
-    alpha1: float = 0.13
-    alpha2: float = 0.13
-    beta: float = 0.7
-    warmup: int = 1173
-    last: int = 10
+    rho: NonNegative = 0.05
+    window: PositiveCount = 50
+    blocks: PositiveCount = 5
+    max_part: Part = 0.8
+    alpha1: NonNegative = 0.13
+    alpha2: NonNegative = 0.13
+    beta: Probability = 0.7
+    warmup: PositiveCount = 1173
+    last: PositiveCount = 10
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        counts = self.window >= 2 * self.blocks >= 2 and self.warmup >= 1 and self.last >= 1
-        parts = 1 <= self.max_part * self.window <= self.window and 0 <= self.beta <= 1
-        if not (counts and parts and self.rho >= 0 and self.alpha1 >= 0 and self.alpha2 >= 0):
+        check(self)
+        if self.window < 2 * self.blocks:
             raise ValueError(
-                f"{self} is out of range. Use rho, alpha1, alpha2 >= 0, window >= 2 * blocks >= 2 (a variance needs "
-                "two values), 1/window <= max_part <= 1, 0 <= beta <= 1, last >= 1, warmup >= 1 (a term to reuse)."
+                f"VSAM: window is {self.window} and blocks is {self.blocks}, but the variance inside a block needs two "
+                "values. Use window >= 2 * blocks."
+            )
+        if self.max_part * self.window < 1:
+            raise ValueError(
+                f"VSAM: max_part is {self.max_part} of a window of {self.window} steps, which is less than one step. "
+                "Use max_part >= 1 / window."
             )
 
     @property
@@ -59,21 +74,21 @@ class VSAM:
         """Samples through forward and through backward, per sample of the batch: at most these after the warm-up."""
         return 1.0 + self.max_part, 1.0 + self.max_part
 
-    def gradient(self, run: Run) -> Vector:
+    def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)`` on sampled steps, else the gradient with the reused term."""
-        s = run.state
+        s = step.state
         s |= {"quota": 1.0, "used": 0, "reused": 0, **s, "count": s.get("count", 0) + 1}
         t = s["count"] - self.warmup  # the first step after the warm-up is 1, as in the authors' code
         if t > 0 and t % self.window == 0:
             s |= renew(s, self.alpha1, self.alpha2, int(self.max_part * self.window))
-        g = run.gradient()
-        if t <= 0 or due(s, t % self.window, self.window, run.rng):
-            with run.shifted(ascent(g, run.radius(self.rho))):
-                g_s = run.gradient()
-            psf = s["psf"] = scale(matching(add(g_s, g, -1.0), g_s), 1.0 / run.scale)  # the loss scale may change
-            tail = (psf[-self.last :], scale(g[-self.last :], 1.0 / run.scale))
+        g = step.gradient()
+        if t <= 0 or due(s, t % self.window, self.window, step.rng()):
+            with step.shifted(ascent(g, step.radius(self.rho))):
+                g_s = step.gradient()
+            psf = s["psf"] = scale(matching(add(g_s, g, -1.0), g_s), 1.0 / step.scale)  # the loss scale may change
+            tail = (psf[-self.last :], scale(g[-self.last :], 1.0 / step.scale))
             s |= {"reused": 0, "used": s["used"] + 1}
-            s |= observe(s, run.agreed(norm(tail[0])), run.agreed(norm(tail[1])), self.window, self.blocks)
+            s |= observe(s, step.agreed(norm(tail[0])), step.agreed(norm(tail[1])), self.window, self.blocks)
             return g_s
         s["reused"] += 1
-        return add(g, matching(s["psf"], g), self.beta ** s["reused"] * run.scale) if s["reused"] <= 6 else g
+        return add(g, matching(s["psf"], g), self.beta ** s["reused"] * step.scale) if s["reused"] <= 6 else g

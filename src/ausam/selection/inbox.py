@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ausam.processes import gather, place
+from ausam.distributed import gather, place
 from ausam.selection.scores import Scores
 
 # Updates that wait on an accelerator before they are read back, so that not every step synchronises.

@@ -153,7 +153,7 @@ def test_saf_follows_the_formula_visit_by_visit():
             history[i].append(None if spoiled[row] else z[row].detach().clone())
         apply(base, torch.autograd.grad(loss, list(twin.parameters())))
         same(model, twin)
-        memory = opt.state_dict()["ausam"]["memory"]
+        memory = opt.state_dict()["ausam"]["memory"]["values"]
         assert bool(memory["logits"].isfinite().all())
     assert terms > 40
     assert missing > 40
@@ -182,12 +182,12 @@ def test_saf_remembers_nothing_of_a_step_that_is_thrown_away_for_its_loss_alone(
     model = network()
     opt = SharpnessAware(sgd(model), SAF(gap=1), model)
     opt.backward(with_logits(model), x, y, index=torch.arange(4))
-    before = copy.deepcopy(opt.state_dict()["ausam"]["memory"])
+    before = copy.deepcopy(opt.state_dict()["ausam"]["memory"]["values"])
     opt.zero_grad()
     unlucky = torch.tensor([0.0, torch.inf, 0.0, 0.0], dtype=D)
     opt.backward(lambda x, y: (model(x).sum(1) + unlucky, model(x)), x, y, index=torch.tensor([0, 1, 2, last]))
     assert opt.skipped == 1
-    after = opt.state_dict()["ausam"]["memory"]
+    after = opt.state_dict()["ausam"]["memory"]["values"]
     assert all(torch.equal(before[k], after[k]) for k in ("logits", "stamps", "visits"))
 
 
@@ -214,15 +214,15 @@ def test_saf_memory_may_live_elsewhere_and_must_fit():
     model = network()
     opt = SharpnessAware(sgd(model), SAF(gap=2, device="cpu"), model)
     opt.backward(with_logits(model), x, y, index=[3, 0, 1, 2])
-    memory = opt.state_dict()["ausam"]["memory"]
+    memory = opt.state_dict()["ausam"]["memory"]["values"]
     assert memory["logits"].shape == (4, 3, 3)
     other = SharpnessAware(sgd(model), SAF(gap=3), model)
     other.load_state_dict(opt.state_dict())
     with pytest.raises(
         ValueError,
         match=re.escape(
-            "SAF: the memory holds (3, 3) numbers a sample (gap + 1, classes), but (4, 3) are needed. Go on with the "
-            "gap and the classes of the saved run, or begin afresh."
+            "SAF: the memory holds (3, 3) numbers per sample (gap + 1, classes), but (4, 3) are needed. Resume with "
+            "the gap and the classes of the saved run, or begin afresh."
         ),
     ):
         other.backward(with_logits(model), x, y, index=[3, 0, 1, 2])
@@ -268,7 +268,7 @@ def test_mesa_follows_the_formula(micro):
     assert opt.skipped == 3
     assert opt.samples_backward == 8 * micro * 9 + 3 * 4
     # The teacher of the last step, as the next one will find it, is one average behind.
-    memory = opt.state_dict()["ausam"]["memory"]
+    memory = opt.state_dict()["ausam"]["memory"]["values"]
     for kept, name in zip(memory["teacher"], [n for n, _ in model.named_parameters()], strict=True):
         behind = (dict(teacher.named_parameters())[name] - (1 - decay) * dict(twin.named_parameters())[name]) / decay
         torch.testing.assert_close(kept, behind, **EXACT)
@@ -278,14 +278,14 @@ def test_mesa_keeps_the_teacher_finer_than_bfloat16():
     model = nn.Linear(2, 3).bfloat16()
     opt = SharpnessAware(sgd(model), MESA(start=0), model)
     opt.backward(with_logits(model), torch.ones(4, 2, dtype=torch.bfloat16), torch.tensor([0, 1, 2, 0]))
-    assert [t.dtype for t in opt.state_dict()["ausam"]["memory"]["teacher"]] == [torch.float32] * 2
+    assert [t.dtype for t in opt.state_dict()["ausam"]["memory"]["values"]["teacher"]] == [torch.float32] * 2
 
 
 # -- RST --------------------------------------------------------------------------------------------------------------
 
 
 def slow_coin(seed, step):
-    return float(torch.rand((), generator=generator(generator(seed, step).initial_seed(), 1)))
+    return float(torch.rand((), generator=generator(seed, step, 1)))
 
 
 def slow_probability(schedule, p, t, total):
@@ -364,9 +364,9 @@ def test_rst_coin_is_independent_of_what_the_inner_method_draws():
     seen = []
 
     class Spy(ESAM):
-        def gradient(self, run):
-            seen.append(float(torch.rand((), generator=run.rng)))
-            return super().gradient(run)
+        def gradient(self, step):
+            seen.append(float(torch.rand((), generator=step.rng())))
+            return super().gradient(step)
 
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=1e-3), RST(Spy(), p=0.3), model)
     for _ in range(300):
@@ -651,26 +651,13 @@ class Closed:
     sharpness = "always"
     passes = (2.0, 2.0)
 
-    def gradient(self, run):
-        return run.gradient()
+    def gradient(self, step):
+        return step.gradient()
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: SAF(lam=-1), "SAF: lam is -1, but the weight of a loss cannot be negative. Use lam >= 0."),
-        (lambda: SAF(tau=0), "SAF: tau is 0, but logits are divided by it. Use tau > 0, e.g. 5."),
-        (lambda: SAF(gap=0), "SAF: gap is 0, but it counts. Use a whole number >= 1."),
-        (lambda: SAF(start=1.5), "SAF: start is 1.5, but it counts. Use a whole number >= 0."),
-        (lambda: MESA(lam=-1), "MESA: lam is -1, but the weight of a loss cannot be negative. Use lam >= 0."),
-        (lambda: MESA(start=-1), "MESA: start is -1, but it counts. Use a whole number >= 0."),
-        (lambda: MESA(decay=1.0), "MESA: decay is 1.0, but it is the decay of an average. Use 0 <= decay < 1."),
-        (lambda: RST(p=1.1), "RST: p is 1.1, but it is a probability. Use 0 <= p <= 1."),
-        (
-            lambda: RST(schedule="cosine"),
-            "RST: schedule is 'cosine'; it is one of constant, piecewise, linear, trigonometric.",
-        ),
-        (lambda: RST(gamma=-1), "RST: gamma is -1, but it is the weight of a gradient. Use gamma >= 0."),
         (
             lambda: RST(schedule="linear"),
             "RST: total_steps is None, but the linear schedule rises over the whole training. "
@@ -684,26 +671,13 @@ class Closed:
         ),
         (
             lambda: RST(Closed(), gamma=2.0),
-            "RST: inner is Closed, which cannot go on from a gradient that exists already: it has no second(run, g). "
+            "RST: inner is Closed, which cannot start from a gradient that exists already: it has no second(step, g). "
             "Use SAM(), ASAM() or another method that has.",
         ),
         (
             lambda: AESAM(Closed(), total_steps=9),
-            "AESAM: inner is Closed, which cannot go on from a gradient that exists already: it has no second(run, g). "
-            "Use SAM(), ASAM() or another method that has.",
-        ),
-        (
-            lambda: AESAM(delta=1.0, total_steps=9),
-            "AESAM: delta is 1.0, but it is the decay of an average. Use 0 <= delta < 1.",
-        ),
-        (
-            lambda: AESAM(total_steps=0),
-            "AESAM: total_steps is 0, but the threshold falls over the whole training. "
-            "Pass its number of optimizer steps: total_steps=epochs * len(loader).",
-        ),
-        (
-            lambda: MomentumSAM(rho=-1),
-            "MomentumSAM: rho is -1, but the radius of a perturbation cannot be negative. Use rho >= 0.",
+            "AESAM: inner is Closed, which cannot start from a gradient that exists already: it has no "
+            "second(step, g). Use SAM(), ASAM() or another method that has.",
         ),
     ],
 )

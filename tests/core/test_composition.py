@@ -10,7 +10,7 @@ from torch import nn
 
 from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware, check
 from ausam.selection.signals import AT_PERTURBED_WEIGHTS
-from test_methods import make
+from tests.helpers import make
 
 N, BATCH = 48, 8
 MORE_POLICIES = {

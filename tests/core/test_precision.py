@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ausam import METHODS, SAM, AUSampling, Plain, SelectiveBatchSampler, SharpnessAware
-from test_methods import make
+from tests.helpers import make
 
 X = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(3, (48,), generator=torch.Generator().manual_seed(2))
@@ -115,7 +115,7 @@ def test_an_overflow_in_either_pass_skips_the_whole_step(name, overflow):
     for step in range(hit + 4):
         passes = 0
         x, y, index = batch(step)
-        before, memory = copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict()["ausam"]["memory"])
+        before, memory = copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict()["ausam"]["memory"]["values"])
         visits = sampler.scores.count.clone()
         with pytest.warns(RuntimeWarning, match="not finite") if step == hit else contextlib.nullcontext():
             feedback = opt.backward(losses_of(model), x, y, index=index, backward=backward)
@@ -129,7 +129,7 @@ def test_an_overflow_in_either_pass_skips_the_whole_step(name, overflow):
         # The step leaves no trace but a smaller scale and, where both losses were measured, the scores.
         for key, value in model.state_dict().items():
             torch.testing.assert_close(value, before[key], rtol=0, atol=0, msg=key)
-        _same_memory(opt.state_dict()["ausam"]["memory"], memory)
+        _same_memory(opt.state_dict()["ausam"]["memory"]["values"], memory)
         measured = feedback.sharpness.isfinite()
         assert bool(measured.all() if overflow == 1 else not measured.any())
         assert (sampler.scores.count - visits).tolist() == [int(i in index[measured]) for i in range(48)]
@@ -350,7 +350,7 @@ def test_a_compiled_model_gives_the_numbers_of_the_plain_one(name):
 def test_names_of_a_compiled_model_still_tell_weights_from_biases():
     compiled = torch.compile(network(), backend="eager")
     opt = optimizer(compiled, SAM())
-    names = opt._workspace.names(list(compiled.parameters()))
+    names = opt._inventory.names(list(compiled.parameters()))
     assert [n.rsplit(".", 1)[-1] for n in names] == ["weight", "bias"] * 3
 
 
@@ -437,7 +437,7 @@ def test_a_layer_that_thaws_joins_in_and_the_method_begins_afresh(name):
     again = copy.deepcopy(model)
     fresh = optimizer(again, make(name))
     state = copy.deepcopy(opt.state_dict())
-    fresh.load_state_dict({**state, "ausam": {**state["ausam"], "memory": {}}})
+    fresh.load_state_dict({**state, "ausam": {**state["ausam"], "memory": {"values": {}, "owners": None}}})
     before = model[0].weight.clone()
     plain_run(opt, model, range(3, 6))
     plain_run(fresh, again, range(3, 6))

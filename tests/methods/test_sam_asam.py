@@ -152,9 +152,9 @@ def test_step_by_step(method, perturbation, batchnorm, base):
         opt.zero_grad()
         slow.step(g)
         assert_same(model, twin)
-        torch.testing.assert_close(feedback.loss, before.float(), rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(feedback.perturbed, after.float(), rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(feedback.sharpness, (after - before).abs().float(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(feedback.loss, before, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(feedback.perturbed, after, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(feedback.sharpness, (after - before).abs(), rtol=0, atol=1e-6)
     assert opt.steps == 6
     assert (opt.samples_forward, opt.samples_backward) == (6 * 9 * 2, 6 * 9 * 2)
 

