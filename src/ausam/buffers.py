@@ -52,7 +52,7 @@ class Snapshot:
             return
         self._owners, self._names = [d for d, _, _ in places], [name for _, name, _ in places]
         self._buffers = [b for _, _, b in places]
-        self._live = [b.detach() if b.requires_grad else b for b in self._buffers if b is not None and _writable(b)]
+        self._live = [b.detach() if b.requires_grad else b for b in self._buffers if b is not None and writable(b)]
         self._shapes = [b.shape for b in self._live]
         self._copies = [b.detach().clone() for b in self._live]
         self._signature = signature
@@ -119,6 +119,9 @@ class BufferGuard:
         self._start.restore()
 
 
-def _writable(b: Tensor) -> bool:
+def writable(b: Tensor) -> bool:
+    """Whether the buffer exists already and can be written: no lazy one, expanded view or tensor of inference mode."""
+    if is_lazy(b):
+        return False
     overlaps = any(stride == 0 and size > 1 for stride, size in zip(b.stride(), b.shape, strict=True))
     return not overlaps and not b.is_inference()

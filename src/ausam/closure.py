@@ -61,6 +61,9 @@ class ClosureStep(Step):
                 self._totals.append(torch.as_tensor(part).detach().float().sum())
         return self._collect()
 
+    def _make_lazy_modules(self) -> None:
+        """Nothing: the closure's first run makes them."""
+
     @property
     def _adds(self) -> bool:
         return not self._cleared

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ausam.tensors import Vector
@@ -26,6 +29,7 @@ class Inventory:
         self.model = model
         self._base = base
         self.modules: list[nn.Module] = [model]
+        self.lazy = False  # whether a lazy module waits for its first forward
         self._foreign: list[nn.Parameter] = []
         self._names: dict[nn.Parameter, str] = {}
         self._seen: list[object] = []
@@ -37,11 +41,16 @@ class Inventory:
         if list(map(id, seen)) == self._signature:
             return
         self.modules = list(self.model.modules())
+        self.find_lazy()
         owned = {p for g in self._base.param_groups for p in g["params"]}
         self._foreign = [p for p in self.model.parameters() if p not in owned]
         self._names = {}
         self._seen = self._look()  # kept, so that no id is used a second time
         self._signature = list(map(id, self._seen))
+
+    def find_lazy(self) -> None:
+        """See whether a parameter or buffer is still to be made."""
+        self.lazy = any(is_lazy(t) for t in itertools.chain(self.model.parameters(), self.model.buffers()))
 
     def _look(self) -> list[object]:
         seen: list[object] = [p for g in self._base.param_groups for p in g["params"]]

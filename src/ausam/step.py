@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
 from ausam import distributed
-from ausam.buffers import BufferGuard
+from ausam.buffers import BufferGuard, writable
 from ausam.displacement import Displacement, compiled
 from ausam.distributed import GradientSync
 from ausam.feedback import Feedback
@@ -131,6 +131,8 @@ class Step:
         self._slots = GradientSlots(self.params, inventory.foreign(), journal)
         self._guard.begin(inventory.modules, journal)
         self._slots.clear()
+        if inventory.lazy:
+            self._make_lazy_modules()
 
     # -- what the method knows -----------------------------------------------------------------------------------
 
@@ -155,8 +157,8 @@ class Step:
 
     @property
     def buffers(self) -> list[Tensor]:
-        """The model's floating-point buffers, e.g. BatchNorm's statistics, as they are now."""
-        return [b for b in self._inventory.model.buffers() if b.is_floating_point()]
+        """The model's floating-point buffers, e.g. BatchNorm's statistics, as they are now; no views that are fixed."""
+        return [b for b in self._inventory.model.buffers() if writable(b) and b.is_floating_point()]
 
     @property
     def outputs(self) -> Any:
@@ -232,15 +234,10 @@ class Step:
     def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
         """The outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or trace."""
         self._guard.before_pass(training=False, shifted=True)
-        training = [m.__dict__ for m in self._inventory.modules if m.training]
-        self.journal.note_each(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
-        self._inventory.model.eval()
         with self.at(values):
             for b, value in zip(self.buffers, buffers, strict=True):
                 b.copy_(value)
-            result = self._call(self._loss_fn, self._batch, grad=False)
-        for flags in training:
-            flags["training"] = True
+            result = self._evaluate()
         if not isinstance(result, tuple):
             raise TypeError(NO_OUTPUTS)
         self.samples_forward += len(result[0])
@@ -319,6 +316,21 @@ class Step:
         return Feedback(self.index, self.loss, self.perturbed, self._outputs_at_w)
 
     # -- inner workings ------------------------------------------------------------------------------------------
+
+    def _evaluate(self) -> Any:
+        """What ``loss_fn`` returns in evaluation mode, without gradient."""
+        training = [m.__dict__ for m in self._inventory.modules if m.training]
+        self.journal.note_each(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
+        self._inventory.model.eval()
+        result = self._call(self._loss_fn, self._batch, grad=False)
+        for flags in training:
+            flags["training"] = True
+        return result
+
+    def _make_lazy_modules(self) -> None:
+        """A look at the batch, because lazy modules make their parameters in the first forward."""
+        self._evaluate()
+        self._inventory.find_lazy()
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, grad: bool) -> Any:
         """Call the user's function. What it leaves behind if it raises, the journal takes back."""

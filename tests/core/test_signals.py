@@ -1,4 +1,4 @@
-"""A signal whose handler raises inside opt.backward leaves everything or nothing: weights, buffers, gradients, modes."""
+"""A signal whose handler raises inside opt.backward changes everything or nothing: weights, buffers, .grad, modes."""
 
 from __future__ import annotations
 

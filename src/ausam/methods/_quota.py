@@ -53,5 +53,7 @@ def drift(values: Tensor | None) -> float:
     if values is None:
         return 0.0
     changes = values.diff() / values[:-1]
-    changes = changes[changes.isfinite()]
-    return float(changes.mean().clamp(-1.0, 1.0)) if len(changes) else 0.0
+    good = changes.isfinite()
+    # Without an index by a mask, whose size a device would have to tell.
+    mean = torch.where(good, changes, 0.0).sum() / good.sum().clamp(min=1)
+    return float(mean.clamp(-1.0, 1.0)) if len(changes) else 0.0

@@ -1,0 +1,107 @@
+"""A stand-in for accelerators: on torch's meta device, reading a number or mixing devices fails.
+
+What a method reads from the device in each step is counted, too, and its card says it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ausam import AESAM, METHODS, RST, AUSampling, LookSAM, SelectiveBatchSampler, SharpnessAware
+from tests.helpers import make
+
+OWNER = {"G-RST": "RST", "AE-LookSAM": "AESAM"}
+CARDS = Path(__file__).parents[2] / "docs" / "methods"
+CASES = {
+    **{name: (lambda n=name: make(n)) for name in METHODS},
+    "G-RST": lambda: RST(gamma=2.0),
+    "AE-LookSAM": lambda: AESAM(LookSAM(), total_steps=60),
+}
+
+
+class Device(TorchDispatchMode):
+    """The meta device as one that can be read: counts each reading, and answers with a number that is not the real one.
+
+    Whatever else makes the host wait (a shape that depends on values, a comparison of values) fails on it.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.readings = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].device.type == "meta":
+            self.readings += 1
+            return True if args[0].dtype == torch.bool else 1.0
+        return func(*args, **(kwargs or {}))
+
+
+def subject(name, nonfinite):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).to("meta")
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    opt = SharpnessAware(base, CASES[name](), model, nonfinite=nonfinite)
+    x, y = torch.randn(16, 4, device="meta"), torch.zeros(16, dtype=torch.int64, device="meta")
+
+    def losses(x, y):
+        z = model(x)
+        return F.cross_entropy(z, y, reduction="none"), z
+
+    def step():
+        feedback = opt.backward(losses, x, y, index=torch.arange(16))
+        opt.step()
+        opt.zero_grad()
+        return feedback
+
+    return step
+
+
+def readings(name, nonfinite, steps=24):
+    """How often each of the steps reads from the device."""
+    step = subject(name, nonfinite)
+    found = []
+    for _ in range(steps):
+        with Device() as device:
+            feedback = step()
+        assert feedback.loss.device.type == "meta"
+        found.append(device.readings)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_reads_from_the_device_what_its_card_declares(name):
+    """Nothing else is read, and no tensor is mixed with one of another device: both would fail here."""
+    card = (CARDS / f"{OWNER.get(name, name).lower()}.md").read_text()
+    none, a_step, a_window = re.search(
+        r"Reads from the device: (?:(none)|(\d+) per step|at most (\d+) per window)", card
+    ).groups()
+    alone = readings(name, "ignore")
+    if none:
+        assert alone == [0] * 24
+    elif a_step:
+        assert alone == [int(a_step)] * 24
+    else:
+        assert max(alone) <= int(a_window)
+        assert sum(n > 0 for n in alone) == 3  # 20 steps after the warm-up hold three windows of 6
+    assert readings(name, "skip") == [n + 1 for n in alone]
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in ("AESAM", "AE-LookSAM", "VSAM")])
+def test_without_a_reading_the_meta_device_itself_is_enough(name):
+    step = subject(name, "ignore")
+    for _ in range(6):
+        step()
+
+
+def test_the_sampler_takes_what_waits_on_a_device_without_reading_it():
+    sampler = SelectiveBatchSampler(64, batch_size=16, policy=AUSampling(0.5))
+    next(iter(sampler))
+    step = subject("SAM", "ignore")
+    sampler.update(step())  # the index is on the CPU, the losses are not there to be read

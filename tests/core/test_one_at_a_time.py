@@ -1,0 +1,80 @@
+"""One optimizer, one step at a time: nested calls and a second thread are refused, and change nothing."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ausam import METHODS, SAM, SharpnessAware
+from tests.helpers import make
+
+X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def trained(method):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), method, model)
+
+    def losses(x, y):
+        z = model(x)
+        return F.cross_entropy(z, y, reduction="none"), z
+
+    for _ in range(2):
+        opt.backward(losses, X, Y, index=torch.arange(6))
+        opt.step()
+        opt.zero_grad()
+    return model, opt, losses
+
+
+@pytest.mark.parametrize("inner", ["backward", "step", "step(closure)"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_call_inside_the_loss_function_is_refused(name, inner):
+    model, opt, losses = trained(make(name))
+    before = copy.deepcopy((model.state_dict(), opt.base.state_dict()))
+
+    def nested(x, y):
+        if inner == "backward":
+            opt.backward(losses, x, y, index=torch.arange(6))
+        elif inner == "step":
+            opt.step()
+        else:
+            opt.step(lambda: losses(x, y)[0].mean())
+        return losses(x, y)
+
+    with pytest.raises(RuntimeError, match=r"calls opt\.backward or opt\.step itself.*Let it compute the losses only"):
+        opt.backward(nested, X, Y, index=torch.arange(6))
+    torch.testing.assert_close((model.state_dict(), opt.base.state_dict()), before, rtol=0, atol=0)
+    assert all(p.grad is None for p in model.parameters())
+    opt.backward(losses, X, Y, index=torch.arange(6))  # and it works again
+    opt.step()
+
+
+def test_a_second_thread_is_refused():
+    model, opt, losses = trained(SAM(0.1))
+    inside, leave, errors = threading.Event(), threading.Event(), []
+
+    def slow(x, y):
+        inside.set()
+        assert leave.wait(30)
+        return losses(x, y)
+
+    thread = threading.Thread(target=lambda: opt.backward(slow, X, Y))
+    thread.start()
+    assert inside.wait(30)
+    for call in (lambda: opt.backward(losses, X, Y), opt.step):
+        with pytest.raises(RuntimeError, match="Another thread is inside this optimizer") as error:
+            call()
+        errors.append(error)
+    leave.set()
+    thread.join()
+    twin, clean, clean_losses = trained(SAM(0.1))
+    clean.backward(clean_losses, X, Y)
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(p, q)
+        assert torch.equal(p.grad, q.grad)
