@@ -63,6 +63,14 @@ class OneOf:
         return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
+@dataclass(frozen=True)
+class YesNo:
+    """True or False, and nothing that merely counts as one of them."""
+
+    def __str__(self) -> str:
+        return "True or False"
+
+
 Finite = Annotated[float, Range()]
 NonNegative = Annotated[float, Range(low=0.0)]
 Positive = Annotated[float, Range(low=0.0, low_open=True)]
@@ -72,8 +80,9 @@ Decay = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]  # the weight
 COUNT = Range(low=0, whole=True)
 Count = Annotated[int, COUNT]
 PositiveCount = Annotated[int, Range(low=1, whole=True)]
+Flag = Annotated[bool, YesNo()]
 
-Rule = Range | OneOf
+Rule = Range | OneOf | YesNo
 
 
 def check(settings: Any) -> None:
@@ -96,6 +105,10 @@ def holding(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = F
     if isinstance(rule, OneOf):
         if not isinstance(value, str) or value not in rule.names:
             raise ValueError(f"{owner}: {name} is {value!r}. It must be {rule}.")
+        return value
+    if isinstance(rule, YesNo):
+        if not isinstance(value, bool):
+            raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {rule}.")
         return value
     or_none = ", or None" if optional else ""
     number = _number(value)
@@ -135,7 +148,7 @@ def _rule(hint: Any) -> tuple[Rule, bool] | None:
     if get_origin(hint) in (Union, UnionType):
         inner = [_rule(h) for h in get_args(hint) if h is not NoneType]
         return None if len(inner) != 1 or inner[0] is None else (inner[0][0], True)
-    marks = [m for m in get_args(hint)[1:] if isinstance(m, (Range, OneOf))] if get_origin(hint) is Annotated else []
+    marks = [m for m in get_args(hint)[1:] if isinstance(m, (Range, OneOf, YesNo))] if get_origin(hint) is Annotated else []
     return (marks[0], False) if marks else None
 
 

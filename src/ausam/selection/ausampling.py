@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from ausam.selection.policy import Choice, check_alpha, everything, part, race
+from ausam.selection.policy import Choice, everything, part, race
 from ausam.selection.scores import Scores
+from ausam.settings import Count, Flag, NonNegative, Part, Positive, Range, check
 
 
 @dataclass(frozen=True)
@@ -30,46 +31,46 @@ class AUSampling:
 
     Arguments:
         alpha: part of each mini-batch that is kept, in (0, 1].
-        s_min, s_max: bounds of the odds, 0 <= s_min <= s_max. The paper: 0.1 and 1, or 0.5 for small networks.
-        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start); 0: at once.
-        full_epochs: epochs at the beginning that use every sample; the paper: 1. With 0 the first is drawn uniformly.
+        s_min: lower bound of the odds, in [0, s_max]. The paper: 0.1.
+        s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks.
+        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start), >= 0; 0: at once.
+        full_epochs: epochs at the beginning that use every sample, >= 0. The paper: 1. With 0 the first is drawn
+            uniformly.
         ema: None for the mean of all visits (the paper), or a number in (0, 1): weight of the past in an exponential
             moving average, which forgets the large values of early training.
         unbiased: weigh each kept sample by its inclusion probability so that the gradient of the mini-batch is
             estimated without bias at any fixed weights (pass ``weight=sampler.weight(index)`` to ``opt.backward``); the
-            paper does not. See :func:`ausam.selection.policy.race` for the estimator.
+            paper does not. It needs s_min > 0, and four bytes more per sample. See
+            :func:`ausam.selection.policy.race` for the estimator.
 
     A sample without a score takes the mean of its mini-batch; equal scores mean uniform sampling.
     Needs a method that evaluates the loss at perturbed weights. Part of the work: alpha, after the first epoch.
     """
 
-    alpha: float = 0.5
-    s_min: float = 0.1
-    s_max: float = 1.0
-    ramp: int = 30
-    full_epochs: int = 1
-    ema: float | None = None
-    unbiased: bool = False
+    alpha: Part = 0.5
+    s_min: NonNegative = 0.1
+    s_max: Positive = 1.0
+    ramp: Count = 30
+    full_epochs: Count = 1
+    ema: Annotated[float, Range(low=0.0, high=1.0, low_open=True, high_open=True)] | None = None
+    unbiased: Flag = False
     signal: ClassVar[str] = "sharpness"
+    scope: ClassVar[str] = "batch"
+    period: ClassVar[int] = 1
+    spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_alpha("AUSampling", self.alpha)
-        if not 0 <= self.s_min <= self.s_max or self.s_max == 0:
+        check(self)
+        if self.s_min > self.s_max:
             raise ValueError(
                 f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they bound the odds from below and "
-                "above: 0 <= s_min <= s_max, and s_max > 0."
-            )
-        if self.ramp < 0 or self.full_epochs < 0:
-            raise ValueError(
-                f"AUSampling: ramp is {self.ramp} and full_epochs is {self.full_epochs}; both count epochs from 0 up."
+                "above. Use s_min <= s_max."
             )
         if self.unbiased and self.s_min == 0:
             raise ValueError(
                 "AUSampling: unbiased=True weighs by inclusion probabilities, and s_min=0 makes some of them 0. "
                 "Use s_min > 0."
             )
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"AUSampling: ema is {self.ema}; give None, or the weight of the past, between 0 and 1.")
 
     @property
     def kept(self) -> float:
@@ -80,6 +81,10 @@ class AUSampling:
     def decay(self) -> float:
         """Weight of a sample's past in its score."""
         return 1.0 if self.ema is None else self.ema
+
+    def count(self, epoch: int, n: int) -> int:
+        """All at the beginning, then the part alpha."""
+        return n if epoch < self.full_epochs else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """A weighted draw without replacement in each mini-batch."""

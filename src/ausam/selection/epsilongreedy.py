@@ -7,9 +7,11 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.selection.policy import Choice, everything, part, require
-from ausam.selection.pruning import check_pruning, largest, positions, some
+from ausam.selection.policy import Choice, everything, part
+from ausam.selection.pruning import largest, positions, some
 from ausam.selection.scores import Scores
+from ausam.selection.signals import Signal
+from ausam.settings import Decay, Part, PositiveCount, Probability, check
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class EpsilonGreedy:
 
         s_i <- decay s_i + (1 - decay) u_i  at each visit;  kept = the M - int(eps M) largest, int(eps M) of the others
 
-    The first epoch uses every sample; later one that has no score yet comes first. Part of the work: alpha.
+    The first epoch uses every sample; later one that has no score yet comes first.
     Raju, Daruwalla, Lipasti: Accelerating Deep Learning with Dynamic Data Pruning, 2021.
 
     >>> from ausam import EpsilonGreedy, SelectiveBatchSampler
@@ -31,23 +33,30 @@ class EpsilonGreedy:
         signal: what u is: any of TopLoss's signals. "forgetting" counts events instead of averaging.
         decay: weight of the past in a score, in [0, 1).
         period: epochs that a choice holds for, >= 1.
+
+    A choice is made among all samples, from all scores at once: the first batch of its epoch waits for it. Part of the
+    work: alpha, after epoch 0.
     """
 
-    alpha: float = 0.5
-    eps: float = 0.1
-    signal: str = "loss"
-    decay: float = 0.2
-    period: int = 10
+    alpha: Part = 0.5
+    eps: Probability = 0.1
+    signal: Signal = "loss"
+    decay: Decay = 0.2
+    period: PositiveCount = 10
     scope: ClassVar[str] = "epoch"
+    spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_pruning("EpsilonGreedy", self.alpha, self.period, self.signal, self.decay)
-        require(0 <= self.eps <= 1, f"EpsilonGreedy: eps is {self.eps}, the part drawn at random: 0 <= eps <= 1.")
+        check(self)
 
     @property
     def kept(self) -> float:
         """Part of the samples that is used, after the first epoch."""
         return self.alpha
+
+    def count(self, epoch: int, n: int) -> int:
+        """All in the first epoch, then the part alpha."""
+        return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """The best, and some of the others."""

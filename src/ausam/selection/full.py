@@ -23,8 +23,15 @@ class Full:
     """
 
     signal: ClassVar[str] = "loss"
+    scope: ClassVar[str] = "batch"
+    period: ClassVar[int] = 1
     decay: ClassVar[float] = 1.0
+    spread: ClassVar[bool] = False
     kept: ClassVar[float] = 1.0
+
+    def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
+        """All of them."""
+        return n
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
         """All of them."""

@@ -1,118 +1,182 @@
-"""The plan of an epoch: which samples form which batch, drawn before the first of them is loaded."""
+"""What fixes the batches of an epoch, and the parts of it that are drawn when they are needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ausam.selection.policy import Policy
+from ausam.random import generator
+from ausam.selection.permutation import Permutation
+from ausam.selection.policy import Choice, Policy
 from ausam.selection.scores import Scores
 
-# Samples planned at a time: bounds the memory of the temporaries, whatever the size of the dataset.
-BLOCK = 1 << 20
+# Candidates that are planned at a time, about. Every block has random numbers of its own, so this too fixes a plan.
+BLOCK = 1 << 16
+
+# What random numbers are for: the last part of a generator's key but the number of the block, or of the pick.
+ORDER, PICK, CHOICE = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches of one epoch: batch b is ``index[bounds[b]:bounds[b + 1]]``; what drop_last leaves out follows.
+    """An epoch before anything of it is drawn: it can be drawn in blocks, in any sequence, with the same result.
 
-    One plan serves all processes: each batch is dealt to them like cards, so their shares differ by at most one sample.
+    A sample is a candidate once per epoch, so what is learnt from one block is not used in another. One plan serves all
+    processes.
+
+    Arguments:
+        epoch: which one.
+        seed: fixes it, with the epoch and the scores.
+        samples: of the dataset.
+        offered: candidates, of the samples: all, or those in whole mini-batches.
+        size: candidates of a mini-batch.
+        kept: samples that are used of each; a last, short mini-batch may have fewer.
+        total: samples that are used.
     """
 
     epoch: int
-    index: Tensor
-    bounds: Tensor
-    weight: Tensor | None = None
+    seed: int
+    samples: int
+    offered: int
+    size: int
+    kept: int
+    total: int
+
+    @cached_property
+    def order(self) -> Permutation:
+        """The order of the candidates."""
+        return Permutation(self.samples, generator(self.seed, self.epoch, ORDER))
+
+    @property
+    def width(self) -> int:
+        """Candidates of a block: whole mini-batches."""
+        return max(1, BLOCK // self.size) * self.size
+
+    def drawn(self, block: int, policy: Policy, scores: Scores) -> Choice:
+        """The samples that the policy chooses inside the mini-batches of a block, in order; their weights, or None."""
+        order = self.candidates(block)
+        rng = generator(self.seed, self.epoch, CHOICE, block)
+        whole = len(order) // self.size * self.size
+        index, weight = [], []
+        for candidates in (order[:whole].view(-1, self.size), order[whole:].view(1, -1)):
+            if candidates.numel():
+                positions, factor = policy.choose(scores, self.epoch, candidates, rng)
+                _as_announced(policy, self.epoch, positions, candidates)
+                index.append(candidates.gather(1, positions).flatten())
+                if factor is not None:
+                    weight.append(factor.flatten())
+        return torch.cat(index), torch.cat(weight) if weight else None
+
+    def marked(self, block: int, marks: Tensor) -> Tensor:
+        """The marked samples of a block, in order."""
+        order = self.candidates(block)
+        return order[marks.index_select(0, order)]
+
+    def candidates(self, block: int) -> Tensor:
+        """All samples of a block, in order."""
+        return self.order(block * self.width, min((block + 1) * self.width, self.offered))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which samples a policy of scope "epoch" uses: one byte per sample, five if it weighs them.
+
+    Arguments:
+        turn: which of its choices this is.
+        marks: whether each sample is used.
+        weight: factor of every sample's loss, or None.
+    """
+
+    turn: int
+    marks: Tensor
+    weight: Tensor | None
+
+
+def choose_epoch(policy: Policy, scores: Scores, epoch: int, seed: int, turn: int) -> Chosen:
+    """Let a policy of scope "epoch" choose among all samples, by all scores at once."""
+    order = Permutation(len(scores), generator(seed, epoch, ORDER))
+    whole = torch.empty(len(scores), dtype=torch.int64)
+    for start in range(0, len(whole), BLOCK):
+        part = whole[start : start + BLOCK]
+        part.copy_(order(start, start + len(part)))
+    positions, factor = policy.choose(scores, epoch, whole[None], generator(seed, epoch, CHOICE))
+    if policy.count(epoch, len(whole)) is not None:
+        _as_announced(policy, epoch, positions, whole[None])
+    index = whole[positions[0]]
+    marks = torch.zeros(len(scores), dtype=torch.bool)
+    marks[index] = True
+    weight = None
+    if factor is not None:
+        weight = torch.ones(len(scores))
+        weight[index] = factor[0]
+    return Chosen(turn, marks, weight)
+
+
+def plan_batches(policy: Policy, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
+    """The plan for a policy that chooses inside each mini-batch."""
+    size = min(size, samples)
+    kept, short = policy.count(epoch, size), samples % size
+    last = policy.count(epoch, short) if short and not drop_last else 0
+    if kept is None or last is None:
+        raise TypeError(
+            f'{type(policy).__name__}: count(epoch, n) is None, but a policy of scope "batch" must know how many of n '
+            "candidates it keeps, whatever their scores. Return the number."
+        )
+    offered = samples - short if drop_last else samples
+    return Plan(epoch, seed, samples, offered, size, kept, samples // size * kept + last)
+
+
+def plan_chosen(used: int, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
+    """The plan for a policy that chooses ``used`` of all samples; drop_last spares a batch that is the only one."""
+    size = min(size, samples)
+    total = used - used % size if drop_last and used >= size else used
+    return Plan(epoch, seed, samples, samples, size, size, total)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A pass cut into batches: ``count`` of them, each of ``step`` samples but the last, which takes the rest."""
+
+    total: int
+    step: int
+    count: int
 
     def __len__(self) -> int:
-        return len(self.bounds) - 1
+        return self.count
 
-    def batch(self, b: int, rank: int = 0, world: int = 1) -> list[int]:
-        """The dataset indices of one process's share of batch ``b``."""
-        batch: list[int] = self.index[int(self.bounds[b]) + rank : int(self.bounds[b + 1]) : world].tolist()
-        return batch
+    def span(self, batch: int) -> tuple[int, int]:
+        """The first sample of a batch, and the first after it."""
+        return batch * self.step, self.total if batch == self.count - 1 else (batch + 1) * self.step
 
-    def complete(self, samples: int, rank: int = 0, world: int = 1) -> int:
+    def complete(self, samples: int, rank: int, world: int) -> int:
         """How many batches are complete once a process has used ``samples`` samples of its shares."""
-        shares = (self.bounds.diff() - rank + world - 1).div(world, rounding_mode="floor")
-        return int(torch.searchsorted(shares.cumsum(0), samples, right=True))
 
-    def dealt(self, world: int) -> Plan:
-        """The plan with a sample for each of ``world`` processes in every batch.
+        def share(batch: int) -> int:
+            start, stop = self.span(batch)
+            return (stop - start - rank + world - 1) // world
 
-        A batch of fewer samples is joined to those that follow until there are enough, at the end to the one before.
-        """
-        if world == 1 or (len(self) and int(self.bounds.diff().min()) >= world):
-            return self
-        end = int(self.bounds[-1])
-        if end < world:
-            raise ValueError(
-                f"The policy chose {end} samples for epoch {self.epoch}, and there are {world} processes, each of "
-                "which needs one. Use fewer processes, or let the policy keep more."
-            )
-        bounds = [0]
-        for b in self.bounds[1:].tolist():
-            if b - bounds[-1] >= world:
-                bounds.append(b)
-        bounds[-1] = end
-        return Plan(self.epoch, self.index, torch.tensor(bounds), self.weight)
-
-    def rest(self, done: int) -> Plan:
-        """The plan without its first ``done`` batches."""
-        start = int(self.bounds[done])
-        weight = None if self.weight is None else self.weight[start:].clone()
-        return Plan(self.epoch, self.index[start:].clone(), self.bounds[done:] - start, weight)
-
-    def state_dict(self) -> dict[str, Any]:
-        """As tensors and numbers."""
-        return {"epoch": self.epoch, "index": self.index, "bounds": self.bounds, "weight": self.weight}
+        done = min(samples // share(0), self.count - 1)
+        last = done == self.count - 1 and samples - done * share(0) >= share(done)
+        return done + last
 
 
-def draw(
-    policy: Policy,
-    scores: Scores,
-    epoch: int,
-    batch_size: int,
-    drop_last: bool,
-    rng: Generator,
-    held: Tensor | None = None,
-) -> Plan:
-    """Shuffle all samples, cut them into mini-batches and let the policy choose inside each, or choose before cutting.
+def cut(total: int, kept: int, least: int) -> Cut:
+    """Mini-batches of ``kept`` samples, joined until each has ``least``; too few at the end join the one before.
 
-    ``held`` marks the samples that a policy of scope "epoch" chose in an earlier epoch and still holds to.
+    Without any batch if there are fewer than ``least`` altogether.
     """
-    n = len(scores)
-    order = torch.randperm(n, generator=rng)
-    if getattr(policy, "scope", "batch") == "epoch":
-        weight = None
-        if held is None:
-            kept, factor = policy.choose(scores, epoch, order[None], rng)
-            order, weight = order[kept[0]], None if factor is None else factor[0]
-        else:
-            order = order[held[order]]
-        return Plan(epoch, order, _cut(len(order), batch_size, drop_last), weight)
-    whole = n // batch_size
-    rows = max(1, BLOCK // batch_size)
-    blocks = list(torch.split(order[: whole * batch_size].view(whole, batch_size), rows))
-    if n % batch_size and not drop_last:
-        blocks.append(order[whole * batch_size :].view(1, -1))
-    index, weights, sizes = [], [], []
-    for candidates in blocks:
-        kept, factor = policy.choose(scores, epoch, candidates, rng)
-        index.append(candidates.gather(1, kept).flatten())
-        sizes.append(torch.full((len(kept),), kept.shape[1]))
-        if factor is not None:
-            weights.append(factor.flatten())
-    del blocks, order
-    bounds = torch.cat([torch.zeros(1, dtype=torch.int64), *sizes]).cumsum(0)
-    joined = torch.cat(index) if index else torch.empty(0, dtype=torch.int64)
-    return Plan(epoch, joined, bounds, torch.cat(weights) if weights else None)
+    step = kept * -(-least // kept)
+    return Cut(total, step, total // step + (total % step >= least))
 
 
-def _cut(n: int, batch_size: int, drop_last: bool) -> Tensor:
-    """The bounds of mini-batches of ``n`` samples; a short one goes with drop_last, unless there is no other."""
-    end = n - n % batch_size if drop_last and n >= batch_size else n
-    return torch.cat([torch.arange(0, end, batch_size), torch.tensor([end])])
+def _as_announced(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
+    n, found = candidates.shape[1], positions.shape[1]
+    if found != policy.count(epoch, n):
+        raise ValueError(
+            f"{type(policy).__name__} kept {found} of {n} candidates in epoch {epoch}, but its count({epoch}, {n}) is "
+            f"{policy.count(epoch, n)}. The length of an epoch is known from count before anything is chosen: let the "
+            "two agree."
+        )

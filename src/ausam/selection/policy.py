@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -13,46 +14,54 @@ Choice = tuple[Tensor, Tensor | None]
 
 
 class Policy(Protocol):
-    """A pure rule: which of the candidates are used. All memory is in the scores, which the sampler owns.
-
-    A policy may also have
-
-        scope: "batch" (default): choose inside each mini-batch; "epoch": among all samples of the epoch, which come as
-            one row in random order, and what is kept is cut into mini-batches.
-        period: epochs that a choice of scope "epoch" holds for; default 1. The first epoch stands alone.
-        spread: True if it reads ``scores.spread``; default False.
-    """
+    """A pure rule: which of the candidates are used. All memory is in the scores, which the sampler owns."""
 
     @property
     def signal(self) -> str:
         """What the scores hold: a name in :data:`ausam.selection.signals.SIGNALS`."""
 
     @property
+    def scope(self) -> str:
+        """Where it chooses.
+
+        "batch": inside each mini-batch. An epoch is planned in blocks, when they are due.
+        "epoch": among all samples of the epoch, which come as one row in random order, before they are cut into
+        mini-batches. The choice needs all scores at once, when the epoch begins.
+        """
+
+    @property
+    def period(self) -> int:
+        """Epochs that a choice of scope "epoch" holds for, >= 1; the first epoch stands alone. Else 1."""
+
+    @property
     def decay(self) -> float:
         """Weight of a sample's past in its score: 1 for the mean of all visits."""
+
+    @property
+    def spread(self) -> bool:
+        """Whether it reads ``scores.spread``, which takes four bytes more per sample."""
 
     @property
     def kept(self) -> float:
         """Part of the samples that is used, about."""
 
+    def count(self, epoch: int, n: int) -> int | None:
+        """How many of ``n`` candidates are kept in this epoch: so the length of the epoch is known beforehand.
+
+        None if it depends on the scores, which it may in scope "epoch" only.
+        """
+
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """Positions to keep in each row of ``candidates`` (mini-batches x samples); weight of each, or None."""
+
+
+# What a policy must have: for the error message of one that lacks something.
+MEMBERS = ("signal", "scope", "period", "decay", "spread", "kept", "count", "choose")
 
 
 def part(alpha: float, n: int) -> int:
     """How many of ``n`` a fraction ``alpha`` keeps: ``int(alpha n)`` as in the paper's code, but at least one."""
     return max(1, int(alpha * n))
-
-
-def require(legal: bool, message: str) -> None:
-    """Refuse an illegal setting."""
-    if not legal:
-        raise ValueError(message)
-
-
-def check_alpha(policy: str, alpha: float, of: str = "each mini-batch") -> None:
-    """Refuse a fraction outside (0, 1]."""
-    require(0 < alpha <= 1, f"{policy}: alpha is {alpha}, but it is the part of {of} that is kept: 0 < alpha <= 1.")
 
 
 def everything(candidates: Tensor) -> Choice:
@@ -74,11 +83,14 @@ def race(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False) -> Choice
     """
     n = odds.shape[1]
     odds = odds.clamp_min(1e-30)  # equal chances for those without odds, should there be places left for them
-    times = torch.empty_like(odds).exponential_(generator=rng).div_(odds)
-    if not weigh or k == n:
-        winners = times.topk(k, dim=1, largest=False, sorted=False).indices.sort(dim=1).values
-        return winners, torch.ones_like(winners, dtype=odds.dtype) if weigh else None
-    fastest = times.topk(k + 1, dim=1, largest=False, sorted=True)
-    winners = fastest.indices[:, :k].sort(dim=1).values
-    p = -torch.expm1(-odds.gather(1, winners) * fastest.values[:, k:])
-    return winners, (k / n) / p
+    times = torch.rand(odds.shape, generator=rng).neg_().log1p_().neg_().div_(odds)
+    if k == n:
+        winners, _ = everything(odds)
+        return winners, torch.ones(winners.shape) if weigh else None
+    # numpy's partition and sort take a quarter of the time of topk and sort.
+    fastest = np.argpartition(times.numpy(), k, axis=1)
+    winners = torch.from_numpy(np.sort(fastest[:, :k], axis=1))
+    if not weigh:
+        return winners, None
+    limit = times.gather(1, torch.from_numpy(fastest[:, k : k + 1]))
+    return winners, (k / n) / -torch.expm1(-odds.gather(1, winners) * limit)

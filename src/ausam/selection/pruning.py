@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ausam.selection.policy import Choice, check_alpha, require
-from ausam.selection.signals import check_signal
+from ausam.selection.policy import Choice
 
 
 def some(positions: Tensor, k: int, rng: Generator) -> Tensor:
@@ -49,11 +48,3 @@ def thin(marks: Tensor, keep: float, rng: Generator) -> Choice:
     stays[some(marked, int(keep * len(marked)), rng)] = True
     kept = positions(stays)
     return kept, torch.where(marks[kept], 1 / keep, 1.0)
-
-
-def check_pruning(policy: str, alpha: float, period: int, signal: str, decay: float) -> None:
-    """Refuse settings that make no sense."""
-    check_alpha(policy, alpha, of="the dataset")
-    require(period >= 1, f"{policy}: period is {period}, but it is the number of epochs that a choice holds for: >= 1.")
-    check_signal(policy, signal)
-    require(0 <= decay < 1, f"{policy}: decay is {decay}, but it is the weight of the past in a score: 0 <= decay < 1.")

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ausam.selection.policy import Choice, check_alpha, everything, part, race
+from ausam.selection.policy import Choice, everything, part, race
 from ausam.selection.scores import Scores
+from ausam.settings import Part, check
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,24 @@ class Random:
     The mean gradient stays unbiased, so it needs no weights.
     """
 
-    alpha: float = 0.5
+    alpha: Part = 0.5
     signal: ClassVar[str] = "loss"
+    scope: ClassVar[str] = "batch"
+    period: ClassVar[int] = 1
     decay: ClassVar[float] = 1.0
+    spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_alpha("Random", self.alpha)
+        check(self)
 
     @property
     def kept(self) -> float:
         """Part of the samples that is used."""
         return self.alpha
+
+    def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
+        """The part alpha, in every epoch."""
+        return part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
         """Equal odds for all."""

@@ -1,4 +1,4 @@
-"""The memory of every policy: three numbers a sample, four for the one that asks."""
+"""The memory of every policy: three numbers per sample, four for the one that asks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Scores:
         count: number of visits.
         last: the latest value; NaN before the first.
         spread: moving average of the squared distance of a value from the score before it; None unless asked for.
+
+    Arguments:
+        n: number of samples.
+        decay: weight of a sample's past at each visit, in [0, 1]; 1 for the mean of all visits.
+        forgetting: count forgetting events instead of averaging.
+        spread: keep the column of that name.
     """
 
     def __init__(self, n: int, decay: float = 1.0, *, forgetting: bool = False, spread: bool = False) -> None:
@@ -26,9 +32,16 @@ class Scores:
         self.count = torch.zeros(n, dtype=torch.int32)
         self.last = torch.full((n,), torch.nan)
         self.spread = torch.zeros(n) if spread else None
+        self._known = False
 
     def __len__(self) -> int:
         return len(self.sum)
+
+    @property
+    def known(self) -> bool:
+        """Whether any sample has a value. It reads the whole table until one has, and nothing afterwards."""
+        self._known = self._known or bool(self.count.any())
+        return self._known
 
     @property
     def mean(self) -> Tensor:
@@ -41,12 +54,13 @@ class Scores:
         d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not drawn towards zero;
         d = 0 is the latest value. With ``forgetting``: the number of forgetting events.
         """
-        count = self.count[index]
+        # index_select, because indexing takes three times as long.
+        count, total = (c.index_select(0, index.flatten()).view(index.shape) for c in (self.count, self.sum))
         if self.forgetting:
-            return torch.where(count > 0, self.sum[index], torch.nan)
+            return torch.where(count > 0, total, torch.nan)
         if self.decay == 1.0:
-            return self.sum[index] / count
-        return (1.0 - self.decay) * self.sum[index] / (1.0 - self.decay ** count.float())
+            return total / count
+        return (1.0 - self.decay) * total / (1.0 - self.decay ** count.float())
 
     def level(self) -> Tensor:
         """The mean over the samples of their latest values."""
@@ -58,7 +72,7 @@ class Scores:
         index = index.to("cpu", torch.int64)
         value = value.detach().to("cpu", self.sum.dtype)
         if index.shape != value.shape or index.dim() != 1:
-            raise ValueError(f"There are {index.numel()} indices and {value.numel()} losses; one a sample is needed.")
+            raise ValueError(f"There are {index.numel()} indices and {value.numel()} losses; one per sample is needed.")
         if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
             bad = index[(index < 0) | (index >= len(self))][0]
             raise ValueError(
@@ -69,7 +83,7 @@ class Scores:
         if len(once) != len(index):
             raise ValueError(
                 f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
-                "Choose each sample at most once a batch, or pass each step's feedback on its own."
+                "Choose each sample at most once per batch, or pass each step's feedback on its own."
             )
         return index, value
 
@@ -97,25 +111,29 @@ class Scores:
         columns = {"sum": self.sum.clone(), "count": self.count.clone(), "last": self.last.clone()}
         return {"decay": self.decay, **columns, **spread}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a saved table; refuse one of another size, decay or number of columns."""
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Refuse a saved table of another size, decay or number of columns."""
         if len(state["sum"]) != len(self):
             raise ValueError(
                 f"The saved scores are of {len(state['sum'])} samples, but the dataset has {len(self)}. "
-                "Resume with the dataset of the saved run, or begin afresh without its sampler state."
+                "Resume with the dataset of the saved run, or start again without its sampler state."
             )
         if state["decay"] != self.decay:
             raise ValueError(
                 f"The saved scores were averaged with decay {state['decay']}, but the policy asks for {self.decay}. "
                 "Resume with the policy of the saved run."
             )
+        if self.spread is not None and "spread" not in state:
+            raise ValueError(
+                "The saved scores have no spread, but the policy ranks by it. Resume with the policy of the saved run."
+            )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a saved table, or refuse it and change nothing."""
+        self.check_state(state)
         if self.spread is not None:
-            if "spread" not in state:
-                raise ValueError(
-                    "The saved scores have no spread, but the policy ranks by it. "
-                    "Resume with the policy of the saved run."
-                )
             self.spread.copy_(state["spread"])
+        self._known = False
         self.sum.copy_(state["sum"])
         self.count.copy_(state["count"])
         self.last.copy_(state["last"])

@@ -1,13 +1,15 @@
-"""What a policy can rank by: pure functions from the feedback of a step to one value a sample."""
+"""What a policy can rank by: pure functions from the feedback of a step to one value per sample."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ausam.feedback import Feedback
+from ausam.settings import OneOf
 
 
 def loss(feedback: Feedback) -> Tensor:
@@ -41,12 +43,12 @@ def el2n(feedback: Feedback) -> Tensor:
 def wrong(feedback: Feedback) -> Tensor:
     """1 where another class than the label has the largest output, else 0; the label is found by :func:`label`."""
     z = _logits(feedback, "wrong")
-    miss = (z.argmax(1) != label(z, feedback.loss)).float()
+    miss = (z.argmax(1) != label(z, feedback.loss)).to(z.dtype)
     return torch.where(feedback.loss.isfinite() & z.isfinite().all(1), miss, torch.nan)
 
 
 def label(z: Tensor, losses: Tensor) -> Tensor:
-    """The class of each row whose ``-log p`` is nearest to the loss, for the feedback does not carry labels.
+    """The class of each row whose ``-log p`` is nearest to the loss, because the feedback does not carry labels.
 
     For plain cross-entropy ``p_y = exp(-loss)``, so this is the label, or a class of equal probability. A loss that is
     something else (label smoothing, mixup, an added penalty) is near to it only where the prediction is confident.
@@ -65,10 +67,11 @@ def _logits(feedback: Feedback, name: str) -> Tensor:
     if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != n or z.shape[1] < 2:
         found = f"of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"in a {type(z).__name__}"
         raise ValueError(
-            f'Ranking samples by "{name}" needs one output a class for each of the {n} samples, shape ({n}, classes), '
-            f"but loss_fn returned outputs {found}. Return the logits beside the losses, or rank by loss."
+            f'Ranking samples by "{name}" needs one output per class for each of the {n} samples, shape '
+            f"({n}, classes), but loss_fn returned outputs {found}. "
+            "Return the logits beside the losses, or rank by loss."
         )
-    return z.detach().float()
+    return z.detach().to(torch.promote_types(z.dtype, torch.float32))
 
 
 SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
@@ -84,9 +87,5 @@ SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
 # What only a method that evaluates the loss at perturbed weights measures, and how it is called in messages.
 AT_PERTURBED_WEIGHTS = {"sharpness": "sharpness", "perturbed": "perturbed loss"}
 
-
-def check_signal(policy: str, signal: str) -> None:
-    """Refuse a name that is not in the table."""
-    if signal not in SIGNALS:
-        known = [f'"{name}"' for name in SIGNALS]
-        raise ValueError(f"{policy}: signal is {signal!r}; it is {', '.join(known[:-1])} or {known[-1]}.")
+RANKED_BY = OneOf(tuple(SIGNALS))
+Signal = Annotated[str, RANKED_BY]

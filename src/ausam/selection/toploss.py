@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.selection.policy import Choice, check_alpha, everything, part
+from ausam.selection.policy import Choice, everything, part
 from ausam.selection.pruning import unseen_first
 from ausam.selection.scores import Scores
-from ausam.selection.signals import check_signal
+from ausam.selection.signals import Signal
+from ausam.settings import Part, check
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,24 @@ class TopLoss:
     Biased towards hard samples on purpose: avoid it where labels are noisy. Part of the work: alpha, after epoch 0.
     """
 
-    alpha: float = 0.5
-    signal: str = "loss"
+    alpha: Part = 0.5
+    signal: Signal = "loss"
     scope: ClassVar[str] = "batch"
+    period: ClassVar[int] = 1
     decay: ClassVar[float] = 0.0
+    spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_alpha("TopLoss", self.alpha)
-        check_signal("TopLoss", self.signal)
+        check(self)
 
     @property
     def kept(self) -> float:
         """Part of the samples that is used, after the first epoch."""
         return self.alpha
+
+    def count(self, epoch: int, n: int) -> int:
+        """All in the first epoch, then the part alpha."""
+        return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
         """The largest of each row; of equal ones the first, which is fair since rows come in random order."""

@@ -7,9 +7,11 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.selection.policy import Choice, everything, part, require
-from ausam.selection.pruning import check_pruning, largest, positions
+from ausam.selection.policy import Choice, everything, part
+from ausam.selection.pruning import largest, positions
 from ausam.selection.scores import Scores
+from ausam.selection.signals import Signal
+from ausam.settings import Decay, NonNegative, Part, PositiveCount, check
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,8 @@ class UCB:
         v_i <- decay v_i + (1 - decay) (u_i - m_i)^2,  then  m_i <- decay m_i + (1 - decay) u_i,  at each visit
         kept = the max(1, int(alpha N)) largest of m_i + c v_i                (first visit: v_i = 0, m_i = u_i)
 
-    The first epoch uses every sample; later one that has no score yet comes first. Part of the work: alpha. Raju,
-    Daruwalla, Lipasti: Accelerating Deep Learning with Dynamic Data Pruning, 2021. Needs four bytes more a sample.
+    The first epoch uses every sample; later one that has no score yet comes first.
+    Raju, Daruwalla, Lipasti: Accelerating Deep Learning with Dynamic Data Pruning, 2021.
 
     >>> from ausam import UCB, SelectiveBatchSampler
     >>> [len(batch) for batch in SelectiveBatchSampler(10, batch_size=4, policy=UCB(alpha=0.5))]
@@ -32,24 +34,30 @@ class UCB:
         signal: what u is: any of TopLoss's signals. With "forgetting" m counts the events, and v averages the changes.
         decay: weight of the past, in [0, 1).
         period: epochs that a choice holds for, >= 1.
+
+    A choice is made among all samples, from all scores at once: the first batch of its epoch waits for it. Needs four
+    bytes more per sample. Part of the work: alpha, after epoch 0.
     """
 
-    alpha: float = 0.5
-    c: float = 1.0
-    signal: str = "loss"
-    decay: float = 0.2
-    period: int = 10
+    alpha: Part = 0.5
+    c: NonNegative = 1.0
+    signal: Signal = "loss"
+    decay: Decay = 0.2
+    period: PositiveCount = 10
     scope: ClassVar[str] = "epoch"
     spread: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_pruning("UCB", self.alpha, self.period, self.signal, self.decay)
-        require(self.c >= 0, f"UCB: c is {self.c}, but it is the weight of the variance: c >= 0.")
+        check(self)
 
     @property
     def kept(self) -> float:
         """Part of the samples that is used, after the first epoch."""
         return self.alpha
+
+    def count(self, epoch: int, n: int) -> int:
+        """All in the first epoch, then the part alpha."""
+        return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """The largest bounds."""

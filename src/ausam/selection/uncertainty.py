@@ -8,13 +8,14 @@ from typing import ClassVar
 from torch import Generator, Tensor
 
 from ausam.selection.policy import Choice, everything, part
-from ausam.selection.pruning import check_pruning, largest, positions
+from ausam.selection.pruning import largest, positions
 from ausam.selection.scores import Scores
+from ausam.settings import Part, PositiveCount, check
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The part ``alpha`` of the dataset with the least confident predictions, chosen anew every ``period`` epochs.
+    """The part ``alpha`` of the dataset with the least confident predictions, chosen again every ``period`` epochs.
 
         s_i = 1 - max_c softmax(z_i)_c  at the latest visit of i;  kept = the max(1, int(alpha N)) largest of all N
 
@@ -30,22 +31,28 @@ class Uncertainty:
         period: epochs that a choice holds for, >= 1.
 
     Scores of samples that are left out stand still, so they return only when others become surer than they were:
-    EpsilonGreedy and UCB explore. Part of the work: alpha, after epoch 0.
+    EpsilonGreedy and UCB explore. A choice is made among all samples, from all scores at once: the first batch of its
+    epoch waits for it. Part of the work: alpha, after epoch 0.
     """
 
-    alpha: float = 0.5
-    period: int = 10
+    alpha: Part = 0.5
+    period: PositiveCount = 10
     signal: ClassVar[str] = "uncertainty"
     scope: ClassVar[str] = "epoch"
     decay: ClassVar[float] = 0.0
+    spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_pruning("Uncertainty", self.alpha, self.period, self.signal, self.decay)
+        check(self)
 
     @property
     def kept(self) -> float:
         """Part of the samples that is used, after the first epoch."""
         return self.alpha
+
+    def count(self, epoch: int, n: int) -> int:
+        """All in the first epoch, then the part alpha."""
+        return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """The least confident."""

@@ -8,17 +8,21 @@ from torch import Tensor
 
 from ausam.distributed import gather, place
 from ausam.selection.scores import Scores
+from ausam.settings import Range, holding
 
 # Updates that wait on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
 
+OWNER = "SelectiveBatchSampler"
 
-class Inbox:
+
+class Exchange:
     """Records at once in a single process; with several, keeps what is new until all exchange it.
 
     Arguments:
         scores: the table to fill.
-        rank, world_size: as the sampler's.
+        rank: as the sampler's.
+        world_size: as the sampler's.
     """
 
     def __init__(self, scores: Scores, rank: int | None, world_size: int | None) -> None:
@@ -26,7 +30,10 @@ class Inbox:
             raise ValueError(
                 f"rank is {rank} and world_size is {world_size}. Give both, or neither to use torch.distributed's."
             )
-        if rank is not None and world_size is not None and not 0 <= rank < world_size:
+        if rank is not None and world_size is not None:
+            rank = holding(OWNER, "rank", rank, Range(low=0, whole=True), optional=True)
+            world_size = holding(OWNER, "world_size", world_size, Range(low=1, whole=True), optional=True)
+        if rank is not None and world_size is not None and rank >= world_size:
             raise ValueError(f"rank is {rank} of {world_size} processes; ranks count from 0 to world_size - 1.")
         self._scores = scores
         self._given = rank, world_size
@@ -47,8 +54,7 @@ class Inbox:
     def add(self, index: Tensor, value: Tensor) -> None:
         """One batch of values."""
         self._waiting.append((index, value))
-        on_cpu = value.device.type == "cpu" and index.device.type == "cpu"
-        if on_cpu or len(self._waiting) >= WAITING:
+        if not on_accelerator(index, value) or len(self._waiting) >= WAITING:
             self.flush()
 
     def flush(self) -> None:
@@ -95,10 +101,15 @@ class Inbox:
                 "by rank. Begin every pass in every process, and load the same state in all."
             )
         lengths = [int(h[0]) for h in heads]
-        # Apart, for a float32 cannot hold every index.
+        # Apart, because a float32 cannot hold every index.
         indices, values = gather(index, lengths), gather(value, lengths)
         self._new = []
         record_in_order(self._scores, torch.cat(indices), torch.cat(values))
+
+
+def on_accelerator(*tensors: Tensor) -> bool:
+    """Whether reading one of them would wait for a device."""
+    return any(t.device.type != "cpu" for t in tensors)
 
 
 def record_in_order(scores: Scores, index: Tensor, value: Tensor) -> None:

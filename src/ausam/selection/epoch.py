@@ -1,0 +1,147 @@
+"""The pass under way: planned block by block as its batches fall due, handed out, consumed, saved and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ausam.selection.plan import Chosen, Cut, Plan, cut
+from ausam.selection.policy import Policy
+from ausam.selection.scores import Scores
+from ausam.selection.weights import Weights
+
+
+@dataclass(frozen=True)
+class Block:
+    """Samples that are planned: from place ``start`` of the epoch on, up to the block ``after``."""
+
+    start: int
+    index: Tensor
+    after: int
+
+    @property
+    def stop(self) -> int:
+        """The first place after it."""
+        return self.start + len(self.index)
+
+
+class Epoch:
+    """One pass over the plan of an epoch, or over what is left of it.
+
+    A block is planned when its first batch is due. The samples of earlier batches are not among its candidates, so what
+    was learnt from them in the meantime changes nothing: the result is that of planning the whole epoch when it begins.
+    Places count the samples of the plan, those of all processes, from 0 to ``plan.total``.
+
+    Arguments:
+        plan: of the epoch.
+        policy: chooses inside the mini-batches.
+        scores: what it chooses by.
+        weights: where the weights of planned samples go.
+        chosen: the samples of the epoch, for a policy of scope "epoch".
+        first: the first block, for a pass that was interrupted inside it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        scores: Scores,
+        weights: Weights,
+        chosen: Chosen | None = None,
+        first: Block | None = None,
+    ) -> None:
+        self.plan = plan
+        self.chosen = chosen
+        self.resumed = first is not None
+        self.begun = first.start if first else 0  # the place where this pass begins
+        self.handed_out = 0  # batches
+        self.consumed = 0  # samples of this process
+        self._policy, self._scores, self._weights = policy, scores, weights
+        self._place = 0, 1  # rank and number of processes
+        self._cut = Cut(plan.total - self.begun, plan.total, 1)
+        self._blocks = [first] if first else [Block(0, torch.empty(0, dtype=torch.int64), 0)]  # not consumed yet
+
+    def cut(self, world: int, min_batch: int) -> Cut:
+        """The batches of the pass for so many processes; refused if there are too few samples for them."""
+        left = self.plan.total - self.begun
+        found = cut(left, self.plan.kept, world * min_batch)
+        if not len(found):
+            what = f"The policy chose {left} samples for" if not self.begun else f"There are {left} samples left of"
+            raise ValueError(
+                f"{what} epoch {self.plan.epoch}, but {world * min_batch} are needed: min_batch={min_batch} for each "
+                f"of {world} processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin "
+                f"the next epoch with set_epoch({self.plan.epoch + 1})."
+            )
+        return found
+
+    def batches(self, place: tuple[int, int], min_batch: int) -> Iterator[list[int]]:
+        """The dataset indices of this process's share of every batch: dealt like cards, so shares differ by one."""
+        rank, world = self._place = place
+        self._cut = self.cut(world, min_batch)
+        at, ready = self.begun, self._blocks[0].index.numpy()
+        for batch in range(len(self._cut)):
+            start, stop = self._cut.span(batch)
+            start, stop = start + self.begun, stop + self.begun
+            if stop - at > len(ready):
+                rest = torch.from_numpy(ready[start - at :])
+                at, ready = start, torch.cat([rest, *self._planned(stop - start - len(rest))]).numpy()
+            self.handed_out = batch + 1
+            yield ready[start - at + rank : stop - at : world].tolist()
+
+    def _planned(self, samples: int) -> Iterator[Tensor]:
+        """Plan the next blocks, until there are so many samples more."""
+        while samples > 0:
+            done = self.done
+            self._blocks = [b for b in self._blocks[:-1] if b.stop > done] + self._blocks[-1:]
+            last = self._blocks[-1]
+            index = self._draw(last.after)
+            self._blocks.append(Block(last.stop, index, last.after + 1))
+            samples -= len(index)
+            yield index
+
+    def _draw(self, block: int) -> Tensor:
+        if self.chosen is not None:
+            return self.plan.marked(block, self.chosen.marks)
+        index, weight = self.plan.drawn(block, self._policy, self._scores)
+        if weight is not None:
+            self._weights.put(index, weight)
+        return index
+
+    @property
+    def done(self) -> int:
+        """The place up to which all batches are consumed."""
+        # If nobody ever tells what is consumed, what was handed out counts.
+        told = self.consumed or self._scores.known
+        batches = self._cut.complete(self.consumed, *self._place) if told else self.handed_out
+        return self.plan.total if batches == len(self._cut) else self.begun + self._cut.span(batches)[0]
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What is needed to plan the rest: numbers, and what is left of one block; None at the end.
+
+        That block is consumed in part. It is saved because the scores of what was consumed have changed since it was
+        planned.
+        """
+        done = self.done
+        if done == self.plan.total:
+            return None
+        block = next((b for b in self._blocks if b.stop > done), self._blocks[-1])
+        index = block.index[done - block.start :].clone()
+        weight = self._weights.of(index) if self.chosen is None else None
+        return {**asdict(self.plan), "done": done, "next": block.after, "index": index, "weight": weight}
+
+
+def resumed(state: dict[str, Any], policy: Policy, scores: Scores, weights: Weights, chosen: Chosen | None) -> Epoch:
+    """The rest of a pass that was saved; refused if the policy cannot plan what of it is still to be planned."""
+    plan = Plan(**{field.name: state[field.name] for field in fields(Plan)})
+    planned = state["done"] + len(state["index"]) >= plan.total
+    scope = "batch" if chosen is None else "epoch"
+    if not planned and (scope != policy.scope or (chosen is None and policy.count(plan.epoch, plan.size) != plan.kept)):
+        raise ValueError(
+            f"The saved pass is in the middle of epoch {plan.epoch}, and {type(policy).__name__} would plan its rest "
+            "in another way than it was begun. Resume with the policy of the saved run until the epoch ends."
+        )
+    return Epoch(plan, policy, scores, weights, chosen, Block(state["done"], state["index"], state["next"]))

@@ -1,0 +1,76 @@
+"""A shuffled order of which any part can be computed alone: no table of it exists."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+# Pairs of rounds. Four (eight rounds of random functions) mix a large order beyond what a test can tell from chance; a
+# small one has small halves, of which a round mixes little, but costs nothing.
+PAIRS = 4
+PAIRS_OF_SMALL = 24
+SMALL = 1 << 16
+
+
+class Permutation:
+    """A random order of ``0 .. n - 1``: a Feistel network over the position, with cycle walking.
+
+    A position is split into its low bits ``l`` and the rest ``r < m``. Each pair of rounds changes one half by a random
+    function of the other, which can be undone, so that no two positions meet:
+
+        l <- l xor f(r),    r <- (r + g(l)) mod m
+
+    A result of ``n`` or more is put in again until it is smaller. ``f`` and ``g`` are tables of about ``sqrt(n)``
+    random numbers. Luby, Rackoff: How to construct pseudorandom permutations from pseudorandom functions, 1988; Black,
+    Rogaway: Ciphers with arbitrary finite domains, 2002.
+
+    >>> import torch
+    >>> order = Permutation(5, torch.Generator().manual_seed(0))
+    >>> sorted(order(0, 5).tolist())
+    [0, 1, 2, 3, 4]
+    >>> order(2, 4).tolist() == order(0, 5)[2:4].tolist()
+    True
+
+    Arguments:
+        n: length of the order, >= 1.
+        rng: fixes it.
+
+    Cost: about 10 nanoseconds per position, and ``16 sqrt(n)`` numbers.
+    """
+
+    def __init__(self, n: int, rng: Generator) -> None:
+        pairs = PAIRS if n > SMALL else PAIRS_OF_SMALL
+        self._n = n
+        self._bits = (n - 1).bit_length() // 2
+        self._low = 1 << self._bits
+        self._high = -(-n // self._low)
+        # The rounds alone reach only the even permutations of some n; a rotation that is odd reaches the others.
+        self._turn = int(torch.randint(n, (), generator=rng))
+        self._f = torch.randint(self._low, (pairs, self._high), generator=rng).numpy()
+        self._g = torch.randint(self._high, (pairs, self._low), generator=rng).numpy()
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __call__(self, start: int, stop: int) -> Tensor:
+        """What stands at the positions from ``start`` up to ``stop``."""
+        position = np.arange(start + self._turn, stop + self._turn)
+        position -= (position >= self._n) * self._n
+        found = self._rounds(position)
+        outside = np.flatnonzero(found >= self._n)
+        while len(outside):
+            found[outside] = self._rounds(found[outside])
+            outside = outside[found[outside] >= self._n]
+        return torch.from_numpy(found)
+
+    def _rounds(self, position: np.ndarray) -> np.ndarray:
+        # In place and with numpy: a third of the time that torch needs for a block.
+        low, high = position & (self._low - 1), position >> self._bits
+        for f, g in zip(self._f, self._g, strict=True):
+            low ^= f.take(high)
+            high += g.take(low)
+            high -= (high >= self._high) * self._high
+        high <<= self._bits
+        high |= low
+        return high

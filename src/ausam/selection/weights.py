@@ -1,0 +1,34 @@
+"""The factor of each sample's loss, for policies that reweigh."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Weights:
+    """A factor per sample: four bytes for each once a policy has weighed one, nothing before.
+
+    Arguments:
+        n: number of samples.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._table: Tensor | None = None
+
+    def clear(self, table: Tensor | None = None) -> None:
+        """Forget all of them, or take those of every sample."""
+        self._table = table
+
+    def put(self, index: Tensor, weight: Tensor) -> None:
+        """Set the factors of these samples."""
+        if self._table is None:
+            self._table = torch.ones(self._n)
+        self._table[index] = weight
+
+    def of(self, index: Tensor) -> Tensor | None:
+        """The factors of these samples, 1 where none was set; None if none was set at all."""
+        if self._table is None:
+            return None
+        return self._table[index.to("cpu", torch.int64)].to(index.device)
