@@ -214,8 +214,7 @@ def test_weights_before_the_draw_begins_and_with_alpha_one():
     assert sampler.weight(torch.arange(4)) is None
     sampler = fed(AUSampling(1.0, unbiased=True), torch.rand(8), batch_size=4)
     list(sampler)
-    weight = sampler.weight(torch.arange(8))
-    assert weight is None or weight.tolist() == [1.0] * 8
+    assert sampler.weight(torch.arange(8)) is None  # nothing is drawn, so nothing is weighed
 
 
 def test_the_weight_of_a_pick():
@@ -583,7 +582,7 @@ def test_resume_counts_what_was_consumed_not_what_was_prefetched(consumed):
         _, index = next(batches)
         assert index.tolist() == expected[1][step]
         feed(broken, index, signal(index, 1))
-    assert broken._handed_out > consumed  # or there was no prefetching
+    assert broken._pass.handed_out > consumed  # or there was no prefetching
     state = through_a_file(broken.state_dict())
     del batches
 
@@ -697,7 +696,7 @@ def test_set_epoch_goes_on_with_an_interrupted_pass_of_that_epoch_only():
         (
             new(n=41),
             "The saved scores are of 40 samples, but the dataset has 41. Resume with the dataset of the saved run, or "
-            "begin afresh without its sampler state.",
+            "start again without its sampler state.",
         ),
         (
             new(Full()),
@@ -817,11 +816,11 @@ def test_policies_that_rank_by_loss_do_not_complain():
         (
             Feedback(torch.tensor([4, 2, 4]), torch.ones(3), torch.ones(3)),
             "index 4 occurs twice in one batch, but a sample has one score. "
-            "Choose each sample at most once a batch, or pass each step's feedback on its own.",
+            "Choose each sample at most once per batch, or pass each step's feedback on its own.",
         ),
         (
             Feedback(torch.tensor([4, 2]), torch.ones(3), torch.ones(3)),
-            "There are 2 indices and 3 losses; one a sample is needed.",
+            "There are 2 indices and 3 losses; one per sample is needed.",
         ),
     ],
     ids=["no index", "above", "below", "twice", "length"],
@@ -838,47 +837,119 @@ def test_update_errors_change_nothing(feedback, message):
     assert len(before["plan"]["index"]) == 32
 
 
+class Empty:
+    def __len__(self):
+        return 0
+
+
+WHOLE = "It must be a whole number"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
+    ("changed", "kind", "message"),
     [
-        ((0, 4, Full()), ValueError, "The dataset has 0 samples and batch_size is 4; both must be at least 1."),
-        ((9, 0, Full()), ValueError, "The dataset has 9 samples and batch_size is 0; both must be at least 1."),
-        ((9, 4, Full), TypeError, f"policy is {Full!r}, but an instance such as AUSampling(alpha=0.5) is needed."),
-        ((9, 4, "full"), TypeError, "policy is 'full', but an instance such as AUSampling(alpha=0.5) is needed."),
+        ({"dataset": 0}, ValueError, f"SelectiveBatchSampler: dataset is 0. {WHOLE} >= 1."),
+        ({"dataset": 2.5}, ValueError, f"SelectiveBatchSampler: dataset is 2.5. {WHOLE} >= 1."),
+        ({"dataset": True}, TypeError, f"SelectiveBatchSampler: dataset is True. {WHOLE} >= 1."),
+        ({"dataset": None}, TypeError, f"SelectiveBatchSampler: dataset is None. {WHOLE} >= 1."),
+        ({"dataset": Empty()}, ValueError, "SelectiveBatchSampler: the dataset has 0 samples. There must be at least 1."),
+        ({"batch_size": 0}, ValueError, f"SelectiveBatchSampler: batch_size is 0. {WHOLE} >= 1."),
+        ({"batch_size": 2.5}, ValueError, f"SelectiveBatchSampler: batch_size is 2.5. {WHOLE} >= 1."),
+        ({"batch_size": float("inf")}, ValueError, f"SelectiveBatchSampler: batch_size is inf. {WHOLE} >= 1."),
+        ({"batch_size": "4"}, TypeError, f"SelectiveBatchSampler: batch_size is '4'. {WHOLE} >= 1."),
+        ({"batch_size": True}, TypeError, f"SelectiveBatchSampler: batch_size is True. {WHOLE} >= 1."),
+        ({"min_batch": 0}, ValueError, f"SelectiveBatchSampler: min_batch is 0. {WHOLE} >= 1."),
+        ({"min_batch": None}, TypeError, f"SelectiveBatchSampler: min_batch is None. {WHOLE} >= 1."),
+        ({"min_batch": 10}, ValueError, "min_batch is 10, but the dataset has 9 samples. Use a smaller min_batch."),
+        ({"seed": -1}, ValueError, f"SelectiveBatchSampler: seed is -1. {WHOLE} >= 0."),
+        ({"seed": 0.5}, ValueError, f"SelectiveBatchSampler: seed is 0.5. {WHOLE} >= 0."),
+        ({"seed": "zero"}, TypeError, f"SelectiveBatchSampler: seed is 'zero'. {WHOLE} >= 0."),
+        ({"drop_last": "no"}, TypeError, "SelectiveBatchSampler: drop_last is 'no'. It must be True or False."),
+        ({"drop_last": 1}, TypeError, "SelectiveBatchSampler: drop_last is 1. It must be True or False."),
+        ({"split": None}, TypeError, "SelectiveBatchSampler: split is None. It must be True or False."),
+        (
+            {"rank": 0.5, "world_size": 2},
+            ValueError,
+            f"SelectiveBatchSampler: rank is 0.5. {WHOLE} >= 0, or None.",
+        ),
+        (
+            {"rank": 0, "world_size": 0},
+            ValueError,
+            f"SelectiveBatchSampler: world_size is 0. {WHOLE} >= 1, or None.",
+        ),
+        (
+            {"rank": "0", "world_size": 2},
+            TypeError,
+            f"SelectiveBatchSampler: rank is '0'. {WHOLE} >= 0, or None.",
+        ),
+        ({"policy": Full}, TypeError, f"policy is {Full!r}, but an instance such as AUSampling(alpha=0.5) is needed."),
+        ({"policy": "full"}, TypeError, "policy is 'full', but an instance such as AUSampling(alpha=0.5) is needed."),
+        (
+            {"batch_size": 10, "drop_last": True},
+            ValueError,
+            "drop_last=True leaves nothing of 9 samples with batch_size 10. Use a smaller batch_size.",
+        ),
     ],
+    ids=lambda x: repr(x) if isinstance(x, dict) else "",
 )
-def test_constructor_errors(arguments, kind, message):
+def test_constructor_errors(changed, kind, message):
     with pytest.raises(kind) as error:
-        SelectiveBatchSampler(*arguments)
+        SelectiveBatchSampler(**{"dataset": 9, "batch_size": 4, "policy": Full(), **changed})
     assert str(error.value) == message
 
 
-def test_more_constructor_errors():
+def test_set_epoch_takes_a_whole_number():
+    sampler = new()
+    for bad, kind in ((-1, ValueError), (1.5, ValueError), ("1", TypeError)):
+        with pytest.raises(kind, match=rf"^SelectiveBatchSampler: epoch is {bad!r}. It must be a whole number >= 0.$"):
+            sampler.set_epoch(bad)
+    assert sampler.epoch == 0
+
+
+def test_bounds_that_cross_are_refused():
     with pytest.raises(ValueError) as error:
-        SelectiveBatchSampler(3, 4, Full(), drop_last=True)
+        AUSampling(s_min=0.6, s_max=0.5)
     assert str(error.value) == (
-        "drop_last=True leaves nothing of 3 samples with batch_size 4. Use a smaller batch_size."
+        "AUSampling: s_min is 0.6 and s_max is 0.5, but they bound the odds from below and above. Use s_min <= s_max."
     )
-    with pytest.raises(ValueError) as error:
-        SelectiveBatchSampler(9, 4, Full(), seed=-1)
-    assert str(error.value) == "seed is -1; give a whole number from 0 up."
-    for policy in (Random, AUSampling):
-        for alpha in (0.0, -0.5, 1.5, float("nan")):
-            with pytest.raises(ValueError) as error:
-                policy(alpha)
-            assert str(error.value) == (
-                f"{policy.__name__}: alpha is {alpha}, but it is the part of each mini-batch that is kept: "
-                "0 < alpha <= 1."
-            )
-    for bad in ({"s_min": -0.1}, {"s_min": 0.6, "s_max": 0.5}, {"s_min": 0.0, "s_max": 0.0}):
-        with pytest.raises(ValueError, match="0 <= s_min <= s_max, and s_max > 0"):
-            AUSampling(**bad)
-    for bad in ({"ramp": -1}, {"full_epochs": -1}):
-        with pytest.raises(ValueError, match="both count epochs from 0 up"):
-            AUSampling(**bad)
-    for ema in (0.0, 1.0, -0.5):
-        with pytest.raises(ValueError, match="give None, or the weight of the past, between 0 and 1"):
-            AUSampling(ema=ema)
+
+
+# -- a sampler that nobody asks ----------------------------------------------------------------------------------------
+
+UNASKED = (
+    "sampler.update has taken the losses of more than a whole pass (40 samples), but nobody has iterated over the "
+    "sampler or called its pick: every sample is being trained on, and AUSampling selects nothing. Give it to the "
+    "loader, DataLoader(dataset, batch_sampler=sampler), or train on keep = sampler.pick(index)."
+)
+
+
+def test_updates_of_more_than_a_pass_without_a_question_are_warned_about_once():
+    sampler = new()
+    for _ in range(5):
+        feed(sampler, range(8), torch.ones(8))  # a pass, and no more
+    with pytest.warns(UserWarning) as caught:
+        feed(sampler, [3], [1.0])
+    assert [str(w.message) for w in caught] == [UNASKED]
+    assert caught[0].filename == __file__  # where update was called
+    feed(sampler, range(40), torch.ones(40))  # not a second time
+
+
+@pytest.mark.parametrize("how", ["iterate", "pick", "everything is kept"])
+def test_updates_of_a_sampler_that_is_asked_are_not(how):
+    sampler = new(AUSampling(1.0) if how == "everything is kept" else POLICY)
+    if how == "iterate":
+        next(iter(sampler))
+    elif how == "pick":
+        sampler.pick(torch.arange(4))
+    for _ in range(12):
+        feed(sampler, range(8), torch.ones(8))
+
+
+def test_each_of_several_processes_has_its_part_of_a_pass():
+    sampler = SelectiveBatchSampler(40, 8, POLICY, rank=0, world_size=4)
+    feed(sampler, range(10), torch.ones(10))
+    with pytest.warns(UserWarning, match="more than a whole pass"):
+        feed(sampler, [3], [1.0])
 
 
 def test_weights_need_a_chance_for_every_sample():

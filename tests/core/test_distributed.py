@@ -36,7 +36,7 @@ from ausam import (
     SharpnessAware,
     TopLoss,
 )
-from ausam.selection.inbox import record_in_order
+from ausam.selection.exchange import record_in_order
 from ausam.selection.scores import Scores
 from tests.helpers import make
 
@@ -478,8 +478,9 @@ def test_refusals(found):
             ),
             (
                 "ValueError",
-                "The policy chose 1 samples for epoch 0, and there are 2 processes, each of which needs one. Use fewer "
-                "processes, or let the policy keep more.",
+                "The policy chose 1 samples for epoch 0, but 2 are needed: min_batch=1 for each of 2 processes. Use "
+                "fewer processes or a smaller min_batch, let the policy keep more, or begin the next epoch with "
+                "set_epoch(1).",
             ),
             (
                 "ValueError",
@@ -626,7 +627,7 @@ def test_ranks_share_the_plan_of_one_process(n, batch, world, policy, drop_last,
     whole = list(one)
     if sum(map(len, whole)) < world:
         for s in ranks:
-            with pytest.raises(ValueError, match="each of which needs one"):
+            with pytest.raises(ValueError, match="are needed: min_batch=1 for each of"):
                 list(s)
         return
     announced = {len(s) for s in ranks}

@@ -82,15 +82,16 @@ class Epoch:
         """The dataset indices of this process's share of every batch: dealt like cards, so shares differ by one."""
         rank, world = self._place = place
         self._cut = self.cut(world, min_batch)
-        at, ready = self.begun, self._blocks[0].index.numpy()
+        at, ready = self.begun, self._blocks[0].index.tolist()
         for batch in range(len(self._cut)):
             start, stop = self._cut.span(batch)
             start, stop = start + self.begun, stop + self.begun
             if stop - at > len(ready):
-                rest = torch.from_numpy(ready[start - at :])
-                at, ready = start, torch.cat([rest, *self._planned(stop - start - len(rest))]).numpy()
+                at, ready = start, ready[start - at :]
+                for index in self._planned(stop - start - len(ready)):
+                    ready += index.tolist()
             self.handed_out = batch + 1
-            yield ready[start - at + rank : stop - at : world].tolist()
+            yield ready[start - at + rank : stop - at : world]
 
     def _planned(self, samples: int) -> Iterator[Tensor]:
         """Plan the next blocks, until there are so many samples more."""

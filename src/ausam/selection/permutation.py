@@ -65,12 +65,15 @@ class Permutation:
         return torch.from_numpy(found)
 
     def _rounds(self, position: np.ndarray) -> np.ndarray:
-        # In place and with numpy: a third of the time that torch needs for a block.
+        # In place and with numpy, which takes half as long as torch.
         low, high = position & (self._low - 1), position >> self._bits
+        less = np.empty_like(high)
         for f, g in zip(self._f, self._g, strict=True):
             low ^= f.take(high)
             high += g.take(low)
-            high -= (high >= self._high) * self._high
+            # The remainder: as an unsigned number, what is negative is larger than any other.
+            np.subtract(high, self._high, out=less)
+            np.minimum(high.view(np.uint64), less.view(np.uint64), out=high.view(np.uint64))
         high <<= self._bits
         high |= low
         return high

@@ -129,6 +129,7 @@ class SelectiveBatchSampler(BatchSampler):
         epoch = self._upcoming()
         epoch.cut(place[1], self.min_batch)
         if not epoch.resumed:
+            warn_if_blind(self.policy, self.scores, epoch.plan.epoch)
             self._begin(epoch)
         self._next, self._pass = None, epoch
         self.epoch, self._picked = epoch.plan.epoch + 1, 0
@@ -215,7 +216,6 @@ class SelectiveBatchSampler(BatchSampler):
         return self._next
 
     def _begin(self, epoch: Epoch) -> None:
-        warn_if_blind(self.policy, self.scores, epoch.plan.epoch)
         if self.policy.scope == "epoch":
             epoch.chosen = self._chosen = epoch.chosen or self._choose(epoch.plan.epoch)
         self._weights.clear(epoch.chosen.weight if epoch.chosen else None)
