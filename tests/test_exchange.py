@@ -11,7 +11,7 @@ N = 200
 
 
 def batch(step, device="cpu", index_device=None, dtype=torch.float32):
-    """Two samples a step, so that a sample is seen again after a hundred steps; only shapes where there are no values."""
+    """Two samples per step, so that a sample is seen again after a hundred steps; on "meta" without values."""
     index = torch.tensor([2 * step, 2 * step + 1]) % N
     loss = torch.tensor([0.1 * step, 1.0], dtype=dtype)
     outputs = torch.tensor([[1.0, 0.0, -1.0], [0.0, float(step % 5), 1.0]])

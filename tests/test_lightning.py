@@ -227,7 +227,7 @@ def test_lightning_cannot_build_our_sampler_anew():
     with pytest.raises(TypeError) as told:
         _update_dataloader(loader, DistributedSampler(Points(), num_replicas=2, rank=0))
     assert str(told.value) == (
-        "A framework tried to build the SelectiveBatchSampler anew, around a sampler of its own: the one that you "
+        "A framework tried to build the SelectiveBatchSampler again, around a sampler of its own: the one that you "
         "update would no longer be in use. It deals the batches to the processes itself, so with Lightning say "
         "Trainer(use_distributed_sampler=False), or train on ausam.integrations.lightning.SelectiveLoader."
     )

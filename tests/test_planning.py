@@ -104,7 +104,9 @@ def test_any_part_of_it_can_be_computed_alone(n, seed, start, width):
 
 
 def test_orders_of_other_keys_differ():
-    orders = {tuple(Permutation(30, generator(seed, epoch))(0, 30).tolist()) for seed in range(20) for epoch in range(20)}
+    orders = {
+        tuple(Permutation(30, generator(seed, epoch))(0, 30).tolist()) for seed in range(20) for epoch in range(20)
+    }
     assert len(orders) == 400
 
 
@@ -312,7 +314,7 @@ def test_what_is_consumed_is_forgotten_and_what_is_not_is_kept():
 
 
 def joined(sizes, least):
-    """Sizes after joining, by the words of the docstring: to the next until there are enough, the last to the one before."""
+    """Sizes after joining: to the next until there are enough, at the end to the one before."""
     found, now = [], 0
     for size in sizes:
         now += size
@@ -358,7 +360,7 @@ SHAPES = {
 
 @pytest.mark.filterwarnings("ignore:No score has reached the sampler")
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("block", [1, 16, 1 << 15])
+@pytest.mark.parametrize("block", [1, 16, 1 << 16])
 @property_test(25)
 @given(**SHAPES)
 def test_no_batch_is_smaller_than_min_batch_and_none_is_lost(name, block, n, size, alpha, least, world, drop_last):

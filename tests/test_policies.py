@@ -196,8 +196,8 @@ def test_outputs_of_another_form_are_refused(outputs, found):
     with pytest.raises(ValueError) as error:
         sampler.update(Feedback(torch.tensor([0, 1]), torch.ones(2), torch.ones(2), outputs))
     assert str(error.value) == (
-        'Ranking samples by "uncertainty" needs one output per class for each of the 2 samples, shape (2, classes), but '
-        f"loss_fn returned outputs {found}. Return the logits beside the losses, or rank by loss."
+        'Ranking samples by "uncertainty" needs one output per class for each of the 2 samples, shape (2, classes), '
+        f"but loss_fn returned outputs {found}. Return the logits beside the losses, or rank by loss."
     )
 
 
@@ -889,7 +889,7 @@ def test_a_policy_keeps_what_it_announces():
     )
     sampler = SelectiveBatchSampler(10, 8, EpochLong(0.5))
     sampler.set_epoch(1)
-    with pytest.raises(ValueError, match=r"^EpochLong kept 10 of 10 candidates in epoch 1, but its count\(1, 10\) is 5"):
+    with pytest.raises(ValueError, match=r"^EpochLong kept 10 of 10 candidates in epoch 1, but"):
         next(iter(sampler))
 
 

@@ -837,11 +837,6 @@ def test_update_errors_change_nothing(feedback, message):
     assert len(before["plan"]["index"]) == 32
 
 
-class Empty:
-    def __len__(self):
-        return 0
-
-
 WHOLE = "It must be a whole number"
 
 
@@ -852,7 +847,11 @@ WHOLE = "It must be a whole number"
         ({"dataset": 2.5}, ValueError, f"SelectiveBatchSampler: dataset is 2.5. {WHOLE} >= 1."),
         ({"dataset": True}, TypeError, f"SelectiveBatchSampler: dataset is True. {WHOLE} >= 1."),
         ({"dataset": None}, TypeError, f"SelectiveBatchSampler: dataset is None. {WHOLE} >= 1."),
-        ({"dataset": Empty()}, ValueError, "SelectiveBatchSampler: the dataset has 0 samples. There must be at least 1."),
+        (
+            {"dataset": []},
+            ValueError,
+            "SelectiveBatchSampler: the dataset has 0 samples. There must be at least 1.",
+        ),
         ({"batch_size": 0}, ValueError, f"SelectiveBatchSampler: batch_size is 0. {WHOLE} >= 1."),
         ({"batch_size": 2.5}, ValueError, f"SelectiveBatchSampler: batch_size is 2.5. {WHOLE} >= 1."),
         ({"batch_size": float("inf")}, ValueError, f"SelectiveBatchSampler: batch_size is inf. {WHOLE} >= 1."),
@@ -927,7 +926,7 @@ def test_updates_of_more_than_a_pass_without_a_question_are_warned_about_once():
     sampler = new()
     for _ in range(5):
         feed(sampler, range(8), torch.ones(8))  # a pass, and no more
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="more than a whole pass") as caught:
         feed(sampler, [3], [1.0])
     assert [str(w.message) for w in caught] == [UNASKED]
     assert caught[0].filename == __file__  # where update was called

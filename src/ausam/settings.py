@@ -148,7 +148,7 @@ def _rule(hint: Any) -> tuple[Rule, bool] | None:
     if get_origin(hint) in (Union, UnionType):
         inner = [_rule(h) for h in get_args(hint) if h is not NoneType]
         return None if len(inner) != 1 or inner[0] is None else (inner[0][0], True)
-    marks = [m for m in get_args(hint)[1:] if isinstance(m, (Range, OneOf, YesNo))] if get_origin(hint) is Annotated else []
+    marks = [m for m in get_args(hint)[1:] if isinstance(m, Rule)] if get_origin(hint) is Annotated else []
     return (marks[0], False) if marks else None
 
 

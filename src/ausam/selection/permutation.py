@@ -12,6 +12,9 @@ PAIRS = 4
 PAIRS_OF_SMALL = 24
 SMALL = 1 << 16
 
+# Positions computed at a time: so many, and what is computed from them, fit into a processor's cache.
+CHUNK = 1 << 13
+
 
 class Permutation:
     """A random order of ``0 .. n - 1``: a Feistel network over the position, with cycle walking.
@@ -55,9 +58,10 @@ class Permutation:
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """What stands at the positions from ``start`` up to ``stop``."""
-        position = np.arange(start + self._turn, stop + self._turn)
-        position -= (position >= self._n) * self._n
-        found = self._rounds(position)
+        found = np.arange(start + self._turn, stop + self._turn)
+        found -= (found >= self._n) * self._n
+        for a in range(0, len(found), CHUNK):
+            found[a : a + CHUNK] = self._rounds(found[a : a + CHUNK])
         outside = np.flatnonzero(found >= self._n)
         while len(outside):
             found[outside] = self._rounds(found[outside])

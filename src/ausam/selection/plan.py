@@ -14,7 +14,7 @@ from ausam.selection.policy import Choice, Policy
 from ausam.selection.scores import Scores
 
 # Candidates that are planned at a time, about. Every block has random numbers of its own, so this too fixes a plan.
-BLOCK = 1 << 15
+BLOCK = 1 << 16
 
 # What random numbers are for: the last part of a generator's key but the number of the block, or of the pick.
 ORDER, PICK, CHOICE = 0, 1, 2

@@ -39,8 +39,8 @@ class Scores:
 
     @property
     def known(self) -> bool:
-        """Whether any sample has a value. It reads the whole table until one has, and nothing afterwards."""
-        self._known = self._known or bool(self.count.any())
+        """Whether any sample has a value: found in the table once, and remembered."""
+        self._known = self._known or any(bool(part.any()) for part in torch.split(self.count, 1 << 20))
         return self._known
 
     @property
