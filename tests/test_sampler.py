@@ -217,6 +217,15 @@ def test_weights_before_the_draw_begins_and_with_alpha_one():
     assert sampler.weight(torch.arange(8)) is None  # nothing is drawn, so nothing is weighed
 
 
+def test_the_weights_of_an_earlier_pass_are_forgotten():
+    sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), torch.rand(8), batch_size=4)
+    list(sampler)
+    assert sampler.weight(torch.arange(8)) is not None
+    sampler.set_epoch(0)  # which uses every sample and weighs none
+    list(sampler)
+    assert sampler.weight(torch.arange(8)) is None
+
+
 def test_the_weight_of_a_pick():
     g = torch.rand(6, generator=torch.Generator().manual_seed(1))
     sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), g)
