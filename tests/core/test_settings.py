@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from ausam import AESAM, METHODS, RST, SAF, SAM, VSAM, Plain, SharpnessAware
-from ausam.settings import Count, Decay, NonNegative, OneOf, Part, Positive, PositiveCount, Range, check, rules
+from ausam import AESAM, METHODS, POLICIES, RST, SAF, SAM, VSAM, Plain, SharpnessAware
+from ausam.settings import Count, Decay, NonNegative, OneOf, Part, Positive, PositiveCount, Range, YesNo, check, rules
 from tests.helpers import EXAMPLES
 
-CLASSES = METHODS
+CLASSES = {**METHODS, **POLICIES}
 SETTINGS = [(name, field) for name, cls in CLASSES.items() for field in rules(cls)]
 NOT_NUMBERS = ["0.05", None, True, [0.1], torch.zeros(2), 1j, object()]
 
@@ -28,6 +28,8 @@ def illegal(rule, optional):
     """Values that a rule does not allow, with the error that each gets."""
     if isinstance(rule, OneOf):
         return [("no such name", ValueError), (3, ValueError)]
+    if isinstance(rule, YesNo):
+        return [(1, TypeError), ("yes", TypeError), (None, TypeError)]
     bad = [(x, ValueError) for x in (math.inf, -math.inf, math.nan)]
     bad += [(x, TypeError) for x in NOT_NUMBERS if not (x is None and optional)]
     if math.isfinite(rule.low):

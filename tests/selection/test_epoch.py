@@ -21,7 +21,7 @@ from ausam import (
     TopLoss,
     Uncertainty,
 )
-from test_planning import feedback, property_test
+from tests.selection.test_planning import feedback, property_test
 
 N = 97
 POLICIES = [

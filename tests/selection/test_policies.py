@@ -36,7 +36,7 @@ from ausam import (
 )
 from ausam.random import generator
 from ausam.selection.signals import SIGNALS
-from test_planning import slow_order
+from tests.selection.test_planning import slow_order
 
 N, BATCH, SEED, CLASSES = 53, 8, 3, 5
 NAMES = ("loss", "perturbed", "sharpness", "uncertainty", "el2n", "wrong", "forgetting")
@@ -923,7 +923,7 @@ def test_a_policy_is_one_file_with_a_card(name):
     file = Path(inspect.getfile(POLICIES[name]))
     assert file.name == f"{name.lower()}.py"
     assert POLICIES[name]().kept <= 1
-    card = Path(__file__).parents[1] / "docs" / "policies" / f"{name.lower()}.md"
+    card = Path(__file__).parents[2] / "docs" / "policies" / f"{name.lower()}.md"
     text = card.read_text()
     assert text.startswith(f"# {name}\n")
     assert len(text.splitlines()) <= 40
