@@ -16,6 +16,8 @@ from torch.nn.parameter import is_lazy
 
 from ausam.journal import Journal
 
+get_shape = operator.attrgetter("shape")
+
 
 class Moved(enum.Enum):
     """Which forward of this step has moved the buffers."""
@@ -39,23 +41,29 @@ class Snapshot:
         self._live: list[Tensor] = []
         self._shapes: list[torch.Size] = []
         self._copies: list[Tensor] = []
-        self._signature: list[object] = []
+        self._modules: Sequence[nn.Module] = ()
+        self._ids: list[int] = []
 
     @torch.no_grad()
     def take(self, modules: Sequence[nn.Module]) -> None:
         """Copy every buffer of the modules."""
-        places = [(m._buffers, name, b) for m in modules if m._buffers for name, b in m._buffers.items()]
-        signature: list[object] = [(id(b), name, None if b is None or is_lazy(b) else b.shape) for _, name, b in places]
-        if signature == self._signature and all(d is p[0] for d, p in zip(self._owners, places, strict=True)):
+        now = [b for m in modules if m._buffers for b in m._buffers.values()]
+        if (
+            modules is self._modules
+            and list(map(id, now)) == self._ids
+            and list(map(get_shape, self._live)) == self._shapes
+        ):
             if self._live:
                 torch._foreach_copy_(self._copies, self._live)
             return
-        self._owners, self._names = [d for d, _, _ in places], [name for _, name, _ in places]
-        self._buffers = [b for _, _, b in places]
-        self._live = [b.detach() if b.requires_grad else b for b in self._buffers if b is not None and writable(b)]
-        self._shapes = [b.shape for b in self._live]
+        places = [(m._buffers, name) for m in modules for name in m._buffers]
+        self._owners, self._names = [d for d, _ in places], [name for _, name in places]
+        self._buffers, self._ids = now, list(map(id, now))
+        self._live = [b.detach() if b.requires_grad else b for b in now if b is not None and writable(b)]
+        self._shapes = list(map(get_shape, self._live))
         self._copies = [b.detach().clone() for b in self._live]
-        self._signature = signature
+        # A lazy module makes its buffers in place, so what is known of them holds for this time only.
+        self._modules = () if any(b is not None and is_lazy(b) for b in now) else modules
 
     def restore(self) -> None:
         """The same tensors in the same places (a forward may have replaced one) with the same values."""

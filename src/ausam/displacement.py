@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam.distributed import sharded
-from ausam.journal import Journal, each, set_data
-from ausam.tensors import Vector, local
+from ausam.journal import Journal, each, get_data, set_data
+from ausam.tensors import PLAIN, Vector, local, sharded
 
 
 class Displacement:
@@ -27,7 +26,7 @@ class Displacement:
         relative: the values are distances from ``w``, and their memory becomes that of ``w + values``.
         journal: where to write down how to come back, before anything moves.
         modules: of the model; their casts and gathered weights are stale once the weights have moved.
-        swap: whether storage may be swapped at all.
+        swap: whether the storage of these parameters may be swapped.
     """
 
     def __init__(
@@ -46,14 +45,14 @@ class Displacement:
         self._relative = relative
         self._journal = journal
         self._modules = modules
-        self._swap = swap and swappable(self._params)
+        self._swap = swap
         self.active = False
 
     def __enter__(self) -> None:
         self.active = True
         if self._params:
             if self._swap:
-                self._home = [p.data for p in self._params]
+                self._home = list(map(get_data, self._params))
                 there = _there(self._home, self._values, relative=self._relative)
                 self._journal.note_each(set_data, self._params, self._home)
                 each(set_data, self._params, there)
@@ -86,27 +85,45 @@ class Displacement:
                     reshard()
 
 
-def swappable(params: Sequence[Tensor]) -> bool:
-    """Whether each parameter is an ordinary tensor that has a storage to itself."""
-    if any(type(p) not in (nn.Parameter, Tensor) or type(p.data) is not Tensor for p in params):
-        return False
-    addresses = [a for a in map(Tensor.data_ptr, params) if a]  # no address: the meta device, or nothing in it
-    if len(set(addresses)) < len(addresses):
-        return False
-    return all(p.untyped_storage().nbytes() == p.numel() * p.element_size() for p in params)
+class Swappable:
+    """Whether the storage of parameters may be swapped; looked at again only when one of them has moved in memory.
+
+    Each must be an ordinary tensor that has a storage to itself, and no compiled graph may have recorded its address.
+
+    Arguments:
+        model: the model that they belong to.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._compiled = any(_compiled(m) for m in model.modules())
+        self._addresses: list[int] = []
+        self._answer = False
+
+    def __call__(self, params: Sequence[Tensor]) -> bool:
+        """Whether it may be done with these."""
+        if self._compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
+            return False
+        addresses = list(map(Tensor.data_ptr, params))
+        if addresses != self._addresses or not any(addresses):  # no address: the meta device, or nothing in them
+            self._addresses, self._answer = addresses, _alone(params, addresses)
+        return self._answer
 
 
-def compiled(model: nn.Module) -> bool:
+def _compiled(module: nn.Module) -> bool:
     """Whether torch.compile made this module: CUDA graphs record the addresses of the weights."""
-    return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+    return module._compiled_call_impl is not None or "_orig_mod" in module._modules
+
+
+def _alone(params: Sequence[Tensor], addresses: list[int]) -> bool:
+    known = [a for a in addresses if a]
+    whole = all(p.untyped_storage().nbytes() == p.numel() * p.element_size() for p in params)
+    return whole and len(set(known)) == len(known)
 
 
 def _there(home: list[Tensor], values: list[Tensor], *, relative: bool) -> list[Tensor]:
     """The other point, in the memory of ``values`` where it is fit for the weights."""
-    alike = all(
-        v.dtype == w.dtype and v.device == w.device and v.shape == w.shape for v, w in zip(values, home, strict=True)
-    )
-    if relative and alike:
+    if relative and [(v.dtype, v.device) for v in values] == [(w.dtype, w.device) for w in home]:
         torch._foreach_add_(values, home)
         return values
     if relative:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ausam.journal import Action, Journal
-from ausam.tensors import Vector
+from ausam.tensors import Vector, sharded
 
 Group = Any  # a ProcessGroup; None: the default one
 
@@ -28,11 +28,6 @@ def place(rank: int | None = None, world_size: int | None = None) -> tuple[int, 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
-
-
-def sharded(t: Tensor) -> bool:
-    """Whether this is a DTensor, of which each process holds a part. Known by its method: the import is slow."""
-    return hasattr(t, "full_tensor")
 
 
 def device(group: Group = None) -> torch.device:

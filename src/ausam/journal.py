@@ -18,6 +18,7 @@ from torch import Tensor
 
 get_grad = operator.attrgetter("grad")
 set_grad = Tensor.grad.__set__  # type: ignore[union-attr]
+get_data = operator.attrgetter("data")
 set_data = Tensor.data.__set__  # type: ignore[attr-defined]
 
 

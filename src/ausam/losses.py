@@ -26,10 +26,10 @@ def per_sample(losses: Any, expected: int | None) -> Tensor:
             f"loss_fn returned losses of shape {tuple(losses.shape)}, but one loss per sample is needed, shape (n,). "
             "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
         )
-    if expected is not None and len(losses) != expected:
+    if expected is not None and losses.shape[0] != expected:
         raise ValueError(
             f"loss_fn returned {len(losses)} losses for {expected} samples. One loss for each sample is needed."
         )
-    if len(losses) == 0:
+    if losses.shape[0] == 0:
         raise ValueError("The batch is empty: there is no loss to learn from. Skip empty batches.")
     return losses.float() if losses.dtype in HALF else losses

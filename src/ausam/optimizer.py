@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import threading
 import warnings
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ausam.buffers import BufferGuard
 from ausam.closure import ClosureStep
+from ausam.displacement import Swappable
 from ausam.distributed import GradientSync, any_of
 from ausam.feedback import Feedback
 from ausam.inventory import Inventory
@@ -22,7 +24,7 @@ from ausam.memory import Memory
 from ausam.methods import Plain
 from ausam.settings import COUNT, OneOf, holding
 from ausam.step import LossFn, Method, Step
-from ausam.tensors import Vector, finite
+from ausam.tensors import Vector, size
 
 NonFinite = Literal["skip", "raise", "ignore"]
 
@@ -131,6 +133,7 @@ class SharpnessAware(Optimizer):
         """What is neither saved nor copied."""
         self._inventory = Inventory(model, self.base)
         self._guard = BufferGuard()
+        self._swappable = Swappable(model)
         self._sync = GradientSync(model, self.sync_perturbation)
         self._under_way: dict[Step, int] = {}  # the steps that have begun and not ended, and their threads
         self._told: set[str] = set()
@@ -146,6 +149,7 @@ class SharpnessAware(Optimizer):
     def model(self, model: nn.Module) -> None:
         self._inventory = Inventory(model, self.base)
         self._sync = GradientSync(model, self.sync_perturbation)
+        self._swappable = Swappable(model)
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -209,6 +213,7 @@ class SharpnessAware(Optimizer):
             "inventory": self._inventory,
             "guard": self._guard,
             "sync": self._sync,
+            "swappable": self._swappable,
             "memory": self._memory,
             "number": self.steps,
             "seed": self.seed,
@@ -249,9 +254,11 @@ class SharpnessAware(Optimizer):
             raise
 
     def _finite(self, step: Step, gradient: Vector) -> bool:
-        good = step.finite(gradient)
+        size = step.size(gradient)
+        if step.group is None:
+            return math.isfinite(size.item())
         # One process alone may have met it; if the others carried on, they would wait for it or drift away from it.
-        return bool(good) if step.group is None else not any_of(~good, step.group)
+        return not any_of(~size.isfinite(), step.group)
 
     def _refuse(self, step: Step, gradient: Vector) -> None:
         """A step that is not finite leaves no trace but a non-finite ``.grad``."""
@@ -277,7 +284,7 @@ class SharpnessAware(Optimizer):
         """Whether ``.grad`` holds a gradient that is not finite: somebody may have cleared or unscaled it since."""
         if self._grad is not Grad.NONFINITE:
             return False
-        return not bool(finite([p.grad for g in self.param_groups for p in g["params"]]))
+        return not math.isfinite(size([p.grad for g in self.param_groups for p in g["params"]]).item())
 
     def _warn_if_passed_by(self) -> None:
         """Say so if the gradients of a step do not come from the method."""
@@ -405,7 +412,7 @@ class SharpnessAware(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_inventory", "_guard", "_sync", "_under_way", "_told", *HOOKS}
+        transient = {"step", "_inventory", "_guard", "_sync", "_swappable", "_under_way", "_told", *HOOKS}
         return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

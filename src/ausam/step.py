@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from ausam import distributed
 from ausam.buffers import BufferGuard, writable
-from ausam.displacement import Displacement, compiled
+from ausam.displacement import Displacement, Swappable
 from ausam.distributed import GradientSync
 from ausam.feedback import Feedback
 from ausam.gradients import GradientSlots
@@ -27,7 +27,7 @@ from ausam.journal import Action, Journal
 from ausam.losses import per_sample
 from ausam.memory import Memory
 from ausam.random import Replay, generator
-from ausam.tensors import Vector, finite
+from ausam.tensors import Vector, sharded, size
 
 LossFn = Callable[..., Any]
 Measured = Literal["loss", "perturbed"]
@@ -70,7 +70,7 @@ class Step:
         index: dataset index of each sample, or None.
         weight: factor of each sample's loss, or None.
         backward: how a scalar loss is back-propagated.
-        inventory, guard, sync: the optimizer's; they outlive the step.
+        inventory, guard, sync, swappable: the optimizer's; they outlive the step.
         memory: what the method remembers.
         number: optimizer steps taken so far.
         seed: of what the method draws.
@@ -88,6 +88,7 @@ class Step:
         inventory: Inventory,
         guard: BufferGuard,
         sync: GradientSync,
+        swappable: Swappable,
         memory: Memory,
         number: int,
         seed: int,
@@ -100,6 +101,7 @@ class Step:
         self._inventory = inventory
         self._guard = guard
         self._sync = sync
+        self._swappable = swappable
         self._seed = seed
         self._replay = Replay() if replay else None
         self._memory = memory
@@ -197,11 +199,12 @@ class Step:
         result = self._call(self._loss_fn, batch, grad=grad)
         losses, self._outputs = result if isinstance(result, tuple) else (result, None)
         losses = per_sample(losses, self._n if rows is None else len(rows))
+        n = losses.shape[0]
         if self._n is None:
-            self._n = len(losses)
+            self._n = n
         if self._weight is not None and len(self._weight) != self._n:
             raise ValueError(f"weight has {len(self._weight)} entries for {self._n} samples. Give one per sample.")
-        self.samples_forward += len(losses)
+        self.samples_forward += n
         self._record(losses.detach(), rows)
         if not grad:
             self._totals.append(losses.detach().sum())
@@ -214,7 +217,7 @@ class Step:
         if self._weight is not None:
             weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
             losses = losses * weight.to(losses.device, losses.dtype)
-        self.samples_backward += len(losses)
+        self.samples_backward += losses.shape[0]
         self._sync.before_backward()
         mean = losses.mean()
         self._totals.append(mean.detach())
@@ -268,7 +271,7 @@ class Step:
             self.journal,
             self._inventory.modules,
             relative=relative,
-            swap=not compiled(self._inventory.model),
+            swap=self._swappable(self.params),
         )
         return self._displacement
 
@@ -282,9 +285,9 @@ class Step:
         """Take back what the last pass did to the buffers, if it was not the one that may move them."""
         self._guard.settle()
 
-    def finite(self, gradient: Vector) -> Tensor:
-        """Whether this gradient and all losses of the step are finite, as a scalar tensor: nothing is read."""
-        return finite(gradient, *self._totals)
+    def size(self, gradient: Vector) -> Tensor:
+        """A scalar that is finite if this gradient and all losses of the step are; nothing is read."""
+        return size(gradient, *self._totals)
 
     def rollback(self) -> None:
         """Buffers and tables as they were before the step: for one that turned out not to be finite."""
@@ -376,7 +379,7 @@ class Step:
     def _collect(self) -> Vector:
         gradient = self._slots.collect(views=self._sync.views)
         self._sync.after_backward(self.params, gradient)
-        if gradient and distributed.sharded(self.params[0]) and all(g is None for g in gradient):
+        if gradient and sharded(self.params[0]) and all(g is None for g in gradient):
             raise RuntimeError(
                 "FSDP kept the gradients to itself, as set_requires_gradient_sync(False) asks it to, so the method has "
                 "none. Leave it True: opt.backward adds up the averaged gradients of several calls itself."

@@ -19,14 +19,22 @@ TINY = 1e-12
 HALF = (torch.float16, torch.bfloat16)
 
 
+PLAIN = {Tensor, torch.nn.Parameter}  # a look at the type is faster than asking for an attribute that is not there
+
+
+def sharded(t: Tensor) -> bool:
+    """Whether this is a DTensor, of which each process holds a part. Known by its methods: the import is slow."""
+    return type(t) not in PLAIN and hasattr(t, "to_local")
+
+
 def local(t: Tensor) -> Tensor:
     """The part of a sharded tensor (a DTensor, under FSDP) that this process holds; any other as it is."""
-    return t.to_local() if hasattr(t, "to_local") else t
+    return t.to_local() if sharded(t) else t  # type: ignore[attr-defined]
 
 
 def whole(t: Tensor) -> Tensor:
     """All of a sharded tensor, put together from its parts; any other as it is."""
-    return t.full_tensor() if hasattr(t, "full_tensor") else t
+    return t.full_tensor() if sharded(t) else t  # type: ignore[attr-defined]
 
 
 def present(x: Vector) -> list[Tensor]:
@@ -50,24 +58,26 @@ def as_complex(x: Vector, like: Vector) -> Vector:
 def norm(x: Vector) -> Tensor:
     """Euclidean norm over all entries together, a scalar tensor of at least float32 on the first entry's device."""
     tensors = present(x)
-    if not tensors:
-        return torch.zeros(())
+    return whole(torch.linalg.vector_norm(torch.stack(_norms(tensors)))) if tensors else torch.zeros(())
+
+
+def _norms(tensors: list[Tensor]) -> list[Tensor]:
+    """The norm of each, as scalars of one precision on one device."""
     first = tensors[0]
-    if all(t.dtype == first.dtype and t.device == first.device for t in tensors):
-        norms: list[Tensor] = list(torch._foreach_norm(dense(tensors), 2, dtype=_wide_norm(first.dtype)))
-    else:  # a model over several devices or precisions: one fused call for each
-        norms = []
-        for kind in dict.fromkeys((t.dtype, t.device) for t in tensors):
-            alike = [t for t in tensors if (t.dtype, t.device) == kind]
-            norms += torch._foreach_norm(dense(alike), 2, dtype=_wide_norm(kind[0]))
-        widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
-        norms = [n.to(first.device, widest) for n in norms]
-    return whole(torch.linalg.vector_norm(torch.stack(norms)))
+    kinds = {(t.dtype, t.device) for t in tensors}
+    if len(kinds) == 1:
+        return list(torch._foreach_norm(dense(tensors), 2, dtype=_wide_norm(first.dtype)))
+    norms: list[Tensor] = []  # a model over several devices or precisions: one fused call for each
+    for kind in dict.fromkeys((t.dtype, t.device) for t in tensors):
+        alike = [t for t in tensors if (t.dtype, t.device) == kind]
+        norms += torch._foreach_norm(dense(alike), 2, dtype=_wide_norm(kind[0]))
+    widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
+    return [n.to(first.device, widest) for n in norms]
 
 
 def dense(tensors: list[Tensor]) -> list[Tensor]:
     """The tensors, or an error if one is sparse."""
-    if any(t.layout != torch.strided for t in tensors):
+    if {t.layout for t in tensors} != {torch.strided}:
         raise RuntimeError(
             "A gradient is sparse, and a norm over all parameters needs dense ones. "
             "Build the embedding with sparse=False."
@@ -75,13 +85,17 @@ def dense(tensors: list[Tensor]) -> list[Tensor]:
     return tensors
 
 
-def finite(x: Vector, *scalars: Tensor) -> Tensor:
-    """Whether every entry and every scalar is finite: a scalar tensor, nothing is read. Sparse entries may be."""
+def size(x: Vector, *scalars: Tensor) -> Tensor:
+    """A scalar that is finite if every entry and every scalar is; nothing is read. Entries may be sparse."""
     values = [t if t.layout == torch.strided else t.coalesce().values() for t in x if t is not None]
-    size = norm(values)  # type: ignore[arg-type]
-    for scalar in scalars:
-        size = size + scalar.to(size.device)
-    return torch.isfinite(size)
+    if not values or sharded(values[0]):
+        total = norm(values)  # type: ignore[arg-type]
+        for scalar in scalars:
+            total = total + scalar.to(total.device)
+        return total
+    norms = _norms(values)
+    home = norms[0].device
+    return torch.stack([*norms, *(s if s.device == home else s.to(home) for s in scalars)]).sum()
 
 
 def scale(x: Vector, factor: float | Tensor) -> Vector:
@@ -112,7 +126,7 @@ def dot(x: Vector, y: Vector) -> Tensor:
     pairs = [(_wide(a), _wide(b)) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
     if not pairs:
         return torch.zeros(())
-    parts = [(a * b).sum() if hasattr(a, "to_local") else torch.dot(_flat(a), _flat(b)) for a, b in pairs]
+    parts = [(a * b).sum() if sharded(a) else torch.dot(_flat(a), _flat(b)) for a, b in pairs]
     return whole(torch.stack([p.to(parts[0].device) for p in parts]).sum())
 
 
@@ -152,14 +166,14 @@ def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vect
     tensors = present(g)
     if not tensors:
         return g
-    inverse = 1.0 / (norm(g) + tiny)
+    factor = norm(g).add_(tiny).reciprocal_()
     if isinstance(rho, Sequence):
         for t, r in zip(g, rho, strict=True):
             if t is not None:
                 t.mul_(r)
-        _times_(tensors, inverse)
+        _times_(tensors, factor)
     else:
-        _times_(tensors, rho * inverse)
+        _times_(tensors, factor.mul_(rho))
     return g
 
 
@@ -185,7 +199,7 @@ def _times(tensors: list[Tensor], factor: float | Tensor) -> list[Tensor]:
 
 
 def _times_(tensors: list[Tensor], factor: Tensor) -> None:
-    if all(t.device == factor.device and t.dtype == factor.dtype for t in tensors):
+    if {t.device for t in tensors} == {factor.device}:
         torch._foreach_mul_(tensors, factor)
     else:
         for t in tensors:
