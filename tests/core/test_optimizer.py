@@ -1223,3 +1223,42 @@ def test_no_warning_in_an_ordinary_loop():
             train(opt, model, 1, first=step)
             scheduler.step()
     assert opt.param_groups[0]["lr"] == pytest.approx(0.0)
+
+
+def test_plain_takes_sparse_gradients_as_torch_does():
+    models = [nn.Embedding(5, 3, sparse=True) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    index = torch.tensor([0, 2, 2])
+    opt = SharpnessAware(SGD(models[0].parameters(), lr=0.1), Plain(), models[0])
+    plain = SGD(models[1].parameters(), lr=0.1)
+    for _ in range(3):
+        for _ in range(2):  # accumulated, too
+            opt.backward(lambda i: models[0](i).square().sum(1), index)
+            models[1](index).square().sum(1).mean().backward()
+        opt.step()
+        opt.zero_grad()
+        plain.step()
+        plain.zero_grad()
+    assert torch.equal(models[0].weight, models[1].weight)
+
+
+def test_a_parameter_that_is_listed_twice_is_not_counted_twice():
+    grads = []
+    for twice in (False, True):
+        model = network()
+        params = list(model.parameters())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of duplicates
+            base = SGD([*params, params[0]] if twice else params, lr=0.1)
+        SharpnessAware(base, SAM(0.1), model).backward(losses_of(model), *data())
+        grads.append([p.grad for p in params])
+    assert_equal(*grads)
+
+
+def test_feedback_keeps_the_precision_of_the_losses():
+    for dtype in (torch.float32, torch.float64):
+        model = network(dtype=dtype)
+        opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(1e-7), model)
+        feedback = opt.backward(losses_of(model), *data(dtype=dtype))
+        assert feedback.loss.dtype == feedback.perturbed.dtype == feedback.sharpness.dtype == dtype
+    assert (feedback.sharpness > 0).all()  # in float32 the difference of the two would be lost
