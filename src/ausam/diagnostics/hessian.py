@@ -1,0 +1,261 @@
+"""Curvature: the largest eigenvalues and the trace of the Hessian, from products with vectors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ausam.diagnostics.arguments import count, generator, normal, positive
+from ausam.diagnostics.batches import Batch
+from ausam.diagnostics.objective import LossFn, Objective
+from ausam.diagnostics.statistics import numbers
+from ausam.diagnostics.untouched import untouched
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Eigenvalues:
+    """The largest eigenvalues of a Hessian.
+
+    Attributes:
+        values: from the largest down.
+        residuals: ``|H v - lambda v|`` of each: an eigenvalue lies within this distance of the value.
+        converged: whether every residual is within the tolerance.
+        products: Hessian-vector products used.
+        samples: number of samples in the loss.
+    """
+
+    values: tuple[float, ...]
+    residuals: tuple[float, ...]
+    converged: bool
+    products: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The trace of a Hessian, estimated.
+
+    Attributes:
+        value: mean over the probes.
+        error: its standard error.
+        probes: number of random vectors.
+        samples: number of samples in the loss.
+    """
+
+    value: float
+    error: float
+    probes: int
+    samples: int
+
+
+def hessian_product(
+    model: nn.Module, loss_fn: LossFn, batches: Iterable[Batch], vector: Tensor, *, chunk: int = 128
+) -> Tensor:
+    """The Hessian of the mean loss times a vector, without forming the Hessian.
+
+        H v = grad <grad L(w), v>
+
+    Pearlmutter: Fast exact multiplication by the Hessian, Neural Computation 1994.
+
+    >>> import torch
+    >>> from ausam.diagnostics import hessian_product
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> x = torch.tensor([[1.0, 2.0]])
+    >>> hessian_product(model, lambda x: model(x).square().sum(1) / 2, [(x,)], torch.tensor([1.0, 0.0]))
+    tensor([1., 2.])
+
+    Arguments:
+        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
+        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        batches: the samples.
+        vector: flat, one number per weight that requires a gradient, in the order of ``named_parameters()``.
+        chunk: samples per pass, >= 1.
+
+    Cost: two backwards per sample.
+    """
+    with untouched(model):
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
+        if vector.shape != (objective.size,):
+            raise ValueError(f"vector has shape {tuple(vector.shape)}, but the model has {objective.size} weights.")
+        return objective.hvp(vector)
+
+
+def hessian_eigenvalues(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Iterable[Batch],
+    k: int = 1,
+    *,
+    steps: int = 60,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+    chunk: int = 128,
+    samples: int | None = None,
+) -> Eigenvalues:
+    """The ``k`` largest eigenvalues of the Hessian of the mean loss: how sharp the sharpest directions are.
+
+        H v_j = lambda_j v_j,   lambda_1 >= lambda_2 >= ...
+
+    Lanczos' method with full reorthogonalisation, from a random vector. One vector sees only one direction of an
+    eigenvalue that occurs several times, so the search is repeated at right angles to what was found until it finds
+    nothing larger (deflation).
+
+    >>> import torch
+    >>> from ausam.diagnostics import hessian_eigenvalues
+    >>> model = torch.nn.Linear(3, 1, bias=False)
+    >>> x = torch.diag(torch.tensor([3.0, 2.0, 1.0]))                   # the Hessian is diag(9, 4, 1) / 3
+    >>> found = hessian_eigenvalues(model, lambda x: model(x).square().sum(1) / 2, [(x,)], k=2)
+    >>> [round(v, 4) for v in found.values]
+    [3.0, 1.3333]
+
+    Arguments:
+        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
+        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        batches: the samples.
+        k: how many, in [1, number of weights].
+        steps: products per search, >= 2; raise it if ``converged`` is False.
+        tolerance: largest residual, as a part of the largest eigenvalue in size, > 0.
+        seed: of the first vectors.
+        chunk: samples per pass, >= 1.
+        samples: use the first so many samples; None for all.
+
+    Cost: up to ``(k + 1) * steps`` Hessian-vector products, most often ``2 * steps``. Memory: ``(steps + 2k) x P``.
+    """
+    with untouched(model):
+        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        if not 1 <= count("k", k) <= objective.size:
+            raise ValueError(f"k is {k}, but the Hessian has {objective.size} eigenvalues.")
+        values, residuals, products = largest(
+            objective.hvp, objective.weights(), k, count("steps", steps, low=2), positive("tolerance", tolerance), seed
+        )
+    limit = tolerance * max(abs(v) for v in values)
+    return Eigenvalues(
+        values=numbers(values),
+        residuals=numbers(residuals),
+        converged=all(r <= max(limit, 1e-12) for r in residuals),
+        products=products,
+        samples=objective.samples,
+    )
+
+
+def hessian_trace(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Iterable[Batch],
+    *,
+    probes: int = 64,
+    seed: int = 0,
+    chunk: int = 128,
+    samples: int | None = None,
+) -> Trace:
+    """The trace of the Hessian of the mean loss: the curvature in all directions together.
+
+        tr H = E[ z' H z ],   z of independent signs
+
+    Hutchinson: A stochastic estimator of the trace, 1990.
+
+    >>> import torch
+    >>> from ausam.diagnostics import hessian_trace
+    >>> model = torch.nn.Linear(3, 1, bias=False)
+    >>> x = torch.diag(torch.tensor([3.0, 2.0, 1.0]))                   # signs are exact for a diagonal Hessian
+    >>> found = hessian_trace(model, lambda x: model(x).square().sum(1) / 2, [(x,)], probes=4)
+    >>> round(found.value, 4), round(found.error, 4)
+    (4.6667, 0.0)
+
+    Arguments:
+        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
+        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        batches: the samples.
+        probes: random vectors, >= 2; the error falls with their square root.
+        seed: of the vectors.
+        chunk: samples per pass, >= 1.
+        samples: use the first so many samples; None for all.
+
+    Cost: ``probes`` Hessian-vector products. Memory: 2 x P.
+    """
+    rng = generator(seed)
+    with untouched(model):
+        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        first = objective.params[0]
+        found = []
+        for _ in range(count("probes", probes, low=2)):
+            z = torch.randint(0, 2, (objective.size,), generator=rng).mul_(2).sub_(1).to(first.device, first.dtype)
+            found.append(float((z * objective.hvp(z)).double().sum()))
+    values = torch.tensor(found, dtype=torch.float64)
+    return Trace(float(values.mean()), float(values.std() / len(found) ** 0.5), len(found), objective.samples)
+
+
+def largest(
+    product: Product, like: Tensor, k: int, steps: int, tolerance: float, seed: int
+) -> tuple[list[float], list[float], int]:
+    """Values and residuals of the ``k`` largest eigenpairs of a symmetric operator, and the products used."""
+    rng = generator(seed)
+    values: list[float] = []
+    residuals: list[float] = []
+    vectors = like.new_empty(0, len(like))
+    used = 0
+    for search in range(k + 1):
+        room = len(like) - len(vectors)
+        if room == 0:
+            break
+        theta, ritz, error, cost = _lanczos(product, like, vectors, min(steps, room), k, rng)
+        used += cost
+        # The first search takes what it finds. A later one takes what beats the smallest so far, or fills a free place.
+        known = sorted(values, reverse=True)[:k]
+        margin = tolerance * max((abs(v) for v in known), default=0.0)
+        better = [i for i in range(len(theta)) if len(known) < k or theta[i] > known[-1] + margin]
+        if search and not better:
+            break
+        take = range(min(k, len(theta))) if not search else better
+        values += [theta[i] for i in take]
+        residuals += [error[i] for i in take]
+        vectors = torch.cat([vectors, ritz[list(take)]])
+    order = sorted(range(len(values)), key=lambda i: -values[i])[:k]
+    return [values[i] for i in order], [residuals[i] for i in order], used
+
+
+def _lanczos(
+    product: Product, like: Tensor, found: Tensor, steps: int, k: int, rng: Generator
+) -> tuple[list[float], Tensor, list[float], int]:
+    """The largest Ritz pairs of one Krylov space at right angles to ``found``."""
+    basis = like.new_zeros(steps, len(like))
+    alpha: list[float] = []
+    beta: list[float] = []
+    q = _orthogonal(normal(len(like), rng, like), found)
+    q = q / torch.linalg.vector_norm(q)
+    for j in range(steps):
+        basis[j] = q
+        v = product(q)
+        alpha.append(float(v.double() @ q.double()))
+        v = _orthogonal(v, found, basis[: j + 1])
+        size = float(torch.linalg.vector_norm(v.double()))
+        scale = max(abs(a) for a in (*alpha, *beta))
+        if size <= 10 * torch.finfo(like.dtype).eps * max(scale, 1e-30):
+            # The space is closed: all its eigenvalues are exact. What lies outside it is another search's.
+            beta.append(0.0)
+            break
+        beta.append(size)
+        q = v / size
+    n = len(alpha)
+    tridiagonal = torch.diag(torch.tensor(alpha, dtype=torch.float64))
+    for j in range(n - 1):
+        tridiagonal[j, j + 1] = tridiagonal[j + 1, j] = beta[j]
+    theta, s = torch.linalg.eigh(tridiagonal)
+    top = range(n - 1, max(-1, n - 1 - k), -1)
+    coefficients = s[:, list(top)].T.to(like.device, like.dtype)
+    errors = [abs(beta[-1] * float(s[-1, i])) for i in top]
+    return [float(theta[i]) for i in top], coefficients @ basis[:n], errors, n
+
+
+def _orthogonal(v: Tensor, *bases: Tensor) -> Tensor:
+    """The part of ``v`` at right angles to all rows; twice, because once leaves rounding errors behind."""
+    for _ in range(2):
+        for basis in bases:
+            if len(basis):
+                v = v - basis.T @ (basis @ v)
+    return v

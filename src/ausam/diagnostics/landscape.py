@@ -1,0 +1,213 @@
+"""Slices of the loss: along random directions, or from one checkpoint to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ausam.diagnostics.arguments import count, generator, normal, positive
+from ausam.diagnostics.batches import Batch
+from ausam.diagnostics.objective import LossFn, Objective
+from ausam.diagnostics.statistics import numbers
+from ausam.diagnostics.untouched import untouched
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The loss along a line.
+
+    Attributes:
+        position: t of each point; 0 is at the weights (or the first checkpoint).
+        loss: mean loss at each point.
+        samples: number of samples.
+    """
+
+    position: tuple[float, ...]
+    loss: tuple[float, ...]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The loss on a plane through the weights.
+
+    Attributes:
+        position: s and t of the rows and columns.
+        loss: ``loss[i][j]`` at ``w + position[i] d_1 + position[j] d_2``.
+        samples: number of samples.
+    """
+
+    position: tuple[float, ...]
+    loss: tuple[tuple[float, ...], ...]
+    samples: int
+
+
+def loss_line(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Iterable[Batch],
+    *,
+    radius: float = 1.0,
+    points: int = 21,
+    seed: int = 0,
+    chunk: int = 256,
+    samples: int | None = None,
+) -> Slice:
+    """The loss along a random direction with filter normalisation.
+
+        L(w + t d),  -radius <= t <= radius;   d_f = |w_f| z_f / |z_f| for each filter f, z normal
+
+    Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018. A filter is a row
+    of a parameter with two or more dimensions; biases and the weights of normalisation layers stay where they are. So
+    slices of two networks may be compared, although their weights differ in size.
+
+    >>> import torch
+    >>> from ausam.diagnostics import loss_line
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 2.0)                  # d is 2 or -2, and L(w + t d) = (2 + t d)^2
+    >>> found = loss_line(model, lambda x: model(x).square().sum(1), [(torch.ones(1, 1),)], points=3)
+    >>> sorted(round(v, 4) for v in found.loss)
+    [0.0, 4.0, 16.0]
+
+    Arguments:
+        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
+        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        batches: the samples.
+        radius: how far to go, > 0; at 1 a filter has moved by its own length.
+        points: number of points, >= 2; odd, so that one is at w.
+        seed: of the direction.
+        chunk: samples per pass, >= 1.
+        samples: use the first so many samples; None for all.
+
+    Cost: one forward per point. Memory: 3 x P.
+    """
+    where = _positions(positive("radius", radius), points)
+    with untouched(model):
+        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        d = filter_direction(objective, generator(seed))
+        loss = [objective.loss(t * d if t else None) for t in where]
+    return Slice(numbers(where), numbers(loss), objective.samples)
+
+
+def loss_surface(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Iterable[Batch],
+    *,
+    radius: float = 1.0,
+    points: int = 21,
+    seed: int = 0,
+    chunk: int = 256,
+    samples: int | None = None,
+) -> Surface:
+    """The loss on a plane of two random directions with filter normalisation.
+
+        L(w + s d_1 + t d_2),  -radius <= s, t <= radius
+
+    Source and arguments: see :func:`loss_line`, whose direction is ``d_1``.
+
+    >>> import torch
+    >>> from ausam.diagnostics import loss_surface
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> found = loss_surface(model, lambda x: model(x).square().sum(1), [(torch.ones(4, 2),)], points=3)
+    >>> len(found.loss), len(found.loss[0])
+    (3, 3)
+
+    Cost: ``points^2`` forwards. Memory: 4 x P.
+    """
+    where = _positions(positive("radius", radius), points)
+    with untouched(model):
+        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        rng = generator(seed)
+        d1, d2 = filter_direction(objective, rng), filter_direction(objective, rng)
+        loss = tuple(numbers([objective.loss(s * d1 + t * d2 if s or t else None) for t in where]) for s in where)
+    return Surface(numbers(where), loss, objective.samples)
+
+
+def loss_between(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Iterable[Batch],
+    first: Mapping[str, Tensor],
+    second: Mapping[str, Tensor],
+    *,
+    beyond: float = 0.5,
+    points: int = 21,
+    chunk: int = 256,
+    samples: int | None = None,
+) -> Slice:
+    """The loss on the straight line through two checkpoints.
+
+        L((1 - t) w_1 + t w_2),  -beyond <= t <= 1 + beyond
+
+    Goodfellow, Vinyals, Saxe: Qualitatively Characterizing Neural Network Optimization Problems, ICLR 2015. BatchNorm's
+    statistics and other floating-point buffers are interpolated like the weights; variances stop at zero.
+
+    >>> import torch
+    >>> from ausam.diagnostics import loss_between
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> a, b = {"weight": torch.tensor([[0.0]])}, {"weight": torch.tensor([[2.0]])}
+    >>> found = loss_between(model, lambda x: model(x).square().sum(1), [(torch.ones(1, 1),)], a, b, beyond=0, points=3)
+    >>> found.loss
+    (0.0, 1.0, 4.0)
+
+    Arguments:
+        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`. Its own weights do
+            not matter.
+        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        batches: the samples.
+        first: ``model.state_dict()`` of the one.
+        second: the same of the other.
+        beyond: how far to go past both ends, >= 0.
+        points: number of points, >= 2.
+        chunk: samples per pass, >= 1.
+        samples: use the first so many samples; None for all.
+
+    Cost: one forward per point. Memory: the checkpoints and one model more.
+    """
+    if not beyond >= 0:
+        raise ValueError(f"beyond is {beyond}. It says how far to go past both ends: 0 or more.")
+    where = torch.linspace(-beyond, 1 + beyond, count("points", points, low=2), dtype=torch.float64).tolist()
+    with untouched(model):
+        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        for state in (first, second):
+            objective.moved(state)  # refuses a checkpoint of another model
+        loss = [objective.moved(_mixed(first, second, t)).loss() for t in where]
+    return Slice(numbers(where), numbers(loss), objective.samples)
+
+
+def filter_direction(objective: Objective, rng: Generator) -> Tensor:
+    """A random direction in which each filter is as long as that of the weights, and what is no filter is zero."""
+    parts = []
+    for p, z in zip(objective.params, objective.parts(normal(objective.size, rng, objective.params[0])), strict=True):
+        if p.dim() < 2:
+            parts.append(torch.zeros_like(p))
+            continue
+        filters, drawn = p.flatten(1), z.flatten(1)
+        length = torch.linalg.vector_norm(filters, dim=1, keepdim=True) / torch.linalg.vector_norm(
+            drawn, dim=1, keepdim=True
+        )
+        parts.append((drawn * length).view(p.shape))
+    if not any(bool(p.any()) for p in parts):
+        raise ValueError(
+            "No parameter with two or more dimensions has weights other than zero, so filter normalisation leaves no "
+            "direction to look in."
+        )
+    return objective.flat(parts)
+
+
+def _positions(radius: float, points: int) -> list[float]:
+    half = torch.linspace(-radius, radius, count("points", points, low=2), dtype=torch.float64).tolist()
+    return [0.0 if abs(t) < 1e-12 * radius else t for t in half]
+
+
+def _mixed(first: Mapping[str, Tensor], second: Mapping[str, Tensor], t: float) -> dict[str, Tensor]:
+    mixed = {}
+    for name, a in first.items():
+        b = second[name].to(a.device) if name in second else a
+        value = torch.lerp(a, b.to(a.dtype), t) if a.is_floating_point() else a
+        mixed[name] = value.clamp_min(0) if name.endswith("running_var") else value
+    return mixed

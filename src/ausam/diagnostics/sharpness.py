@@ -1,0 +1,146 @@
+"""Flatness: how much the loss rises nearby, at the worst point and on average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ausam.diagnostics.arguments import count, generator, normal, positive
+from ausam.diagnostics.batches import Batch, rows, size
+from ausam.diagnostics.objective import LossFn, Objective
+from ausam.diagnostics.statistics import numbers
+from ausam.diagnostics.untouched import untouched
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """The rise of the loss within each radius.
+
+    Attributes:
+        rho: the radii.
+        worst: ``max L(w + e) - L(w)`` over the ball, as far as ascent finds it: a lower bound; with ``m``, the mean
+            over groups of m samples of each group's own worst.
+        average: ``E L(w + e) - L(w)`` over random directions of length rho, and ``average_error``, its standard error.
+        loss: ``L(w)``.
+        m: samples per group; None: all in one.
+        adaptive: whether the ball is scaled by the size of each weight.
+        samples: number of samples.
+    """
+
+    rho: tuple[float, ...]
+    worst: tuple[float, ...]
+    average: tuple[float, ...]
+    average_error: tuple[float, ...]
+    loss: float
+    m: int | None
+    adaptive: bool
+    samples: int
+
+
+def sharpness(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Iterable[Batch],
+    rho: Sequence[float] | float = (0.01, 0.02, 0.05, 0.1, 0.2),
+    *,
+    m: int | None = None,
+    adaptive: bool = False,
+    steps: int = 10,
+    directions: int = 16,
+    seed: int = 0,
+    chunk: int = 256,
+    samples: int | None = None,
+) -> Sharpness:
+    """Worst-case, m- and average-case sharpness for several radii.
+
+        worst(rho)   = max_{|e| <= rho} L(w + e) - L(w)
+        average(rho) = E L(w + rho u) - L(w),   u uniform on the unit sphere
+        adaptive:      |e / (|w| + 0.01)| <= rho, element by element; u = (|w| + 0.01) times a direction
+
+    Foret et al., ICLR 2021 (SAM, m-sharpness); Kwon et al., ICML 2021 (ASAM, adaptive). The maximum is sought by ``e <-
+    rho g / |g|`` with g the gradient at w + e: the first step is SAM's, and on a quadratic bowl it is the power method.
+
+    >>> import torch
+    >>> from ausam.diagnostics import sharpness
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> x = torch.diag(torch.tensor([2.0, 0.0]))                        # L(w) = w_1^2: at the minimum, curvature 2
+    >>> found = sharpness(model, lambda x: model(x).square().sum(1) / 2, [(x,)], rho=[0.1, 0.2])
+    >>> [round(v, 4) for v in found.worst]
+    [0.01, 0.04]
+
+    Arguments:
+        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
+        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        batches: the samples.
+        rho: radii, each > 0.
+        m: samples per group, >= 1, each with a worst point of its own (SAM's is the batch size per device); None: one
+            group of all.
+        adaptive: scale the ball by the weights, so that rescaling a layer does not change the result.
+        steps: ascent steps, >= 1.
+        directions: random directions, >= 2.
+        seed: of the directions.
+        chunk: samples per pass, >= 1.
+        samples: use the first so many samples; None for all.
+
+    Cost: per radius ``steps`` forward-backwards, ``steps + directions`` forwards. Memory: 5 x P.
+    """
+    radii = [positive("rho", r) for r in (rho if isinstance(rho, Sequence) else [rho])]
+    count("directions", directions, low=2)
+    with untouched(model):
+        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        groups = [objective] if m is None else _groups(objective, count("m", m))
+        scale = objective.weights().abs() + 0.01 if adaptive else torch.ones_like(objective.weights())
+        here = objective.losses().double()
+        worst, average, error = [], [], []
+        for r in radii:
+            total = sum(_worst(g, scale, r, count("steps", steps), seed) * g.samples for g in groups)
+            worst.append(total / objective.samples)
+            rng = generator(seed)
+            rises = torch.empty(directions, dtype=torch.float64)
+            for j in range(directions):
+                u = normal(objective.size, rng, scale)
+                rises[j] = (objective.losses(r * scale * u / torch.linalg.vector_norm(u)).double() - here).mean()
+            average.append(float(rises.mean()))
+            error.append(float(rises.std() / directions**0.5))
+    return Sharpness(
+        rho=numbers(radii),
+        worst=numbers(worst),
+        average=numbers(average),
+        average_error=numbers(error),
+        loss=float(here.mean()),
+        m=m,
+        adaptive=adaptive,
+        samples=objective.samples,
+    )
+
+
+def _groups(objective: Objective, m: int) -> list[Objective]:
+    """The samples in groups of ``m``; the last of a batch may be smaller."""
+    return [
+        objective.on(rows(batch, slice(start, min(start + m, size(batch))), size(batch)))
+        for batch in objective.batches
+        for start in range(0, size(batch), m)
+    ]
+
+
+def _worst(objective: Objective, scale: Tensor, rho: float, steps: int, seed: int) -> float:
+    """The largest rise that the ascent has seen, at least 0, which is that of staying."""
+    here = objective.losses().double()
+    gradient = objective.gradient()
+    if not bool(gradient.any()):  # at a minimum every direction is as good to begin with
+        gradient = normal(objective.size, generator(seed), scale)
+    best = 0.0
+    for step in range(steps):
+        scaled = scale * gradient
+        length = torch.linalg.vector_norm(scaled)
+        if not bool(length > 0):
+            break
+        e = rho / length * scale * scaled
+        best = max(best, float((objective.losses(e).double() - here).mean()))
+        if step + 1 < steps:
+            gradient = objective.gradient(e)
+    return best
