@@ -58,7 +58,11 @@ class Objective:
         self.names = [name for name, _ in named]
         self.params = [p.detach() for _, p in named]
         self._caller = _Caller(model, loss_fn)
-        self._buffers: dict[str, Tensor] = {}
+        # Every place in the model where a parameter hangs, each once. Left to itself (tie_weights=True), functional_call
+        # goes through a module that occurs twice in the model twice, and leaves the other weights in it.
+        order = {id(p): i for i, (_, p) in enumerate(named)}
+        self._places = [(name, order[id(p)]) for name, p in _hanging(model, "_parameters") if id(p) in order]
+        self._fixed: dict[str, Tensor] = {}
 
     def moved(self, state: Mapping[str, Tensor]) -> Objective:
         """The same loss at the weights, and with the buffers, of a saved ``model.state_dict()``."""
@@ -72,9 +76,13 @@ class Objective:
         other.params = [
             state[name].detach().to(p.device, p.dtype) for name, p in zip(self.names, self.params, strict=True)
         ]
-        fixed = {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
-        rest = {**dict(self.model.named_buffers()), **fixed}
-        other._buffers = {name: state[name].detach().to(b.device, b.dtype) for name, b in rest.items() if name in state}
+        trained = {name for name, _ in self._places}
+        rest = [*_hanging(self.model, "_parameters"), *_hanging(self.model, "_buffers")]
+        other._fixed = {
+            name: state[name].detach().to(t.device, t.dtype)
+            for name, t in rest
+            if name in state and name not in trained
+        }
         return other
 
     def on(self, batch: Batch) -> Objective:
@@ -117,8 +125,9 @@ class Objective:
 
     def call(self, params: Sequence[Tensor], batch: Batch) -> Tensor:
         """Per-sample losses of one batch with these parameters."""
-        named = {f"model.{name}": t for name, t in [*zip(self.names, params, strict=True), *self._buffers.items()]}
-        losses: Tensor = functional_call(self._caller, named, batch)
+        named = {f"model.{name}": params[i] for name, i in self._places}
+        named |= {f"model.{name}": t for name, t in self._fixed.items()}
+        losses: Tensor = functional_call(self._caller, named, batch, tie_weights=False)
         return losses
 
     def chunks(self) -> Iterator[Batch]:
@@ -168,12 +177,19 @@ class Objective:
         return self.flat(result) / self.samples
 
 
+def _hanging(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of every place of a model, each once, whatever hangs in several of them."""
+    for prefix, m in model.named_modules():
+        for name, t in getattr(m, kind).items():
+            if t is not None:
+                yield f"{prefix}.{name}" if prefix else name, t
+
+
 class _Caller(nn.Module):
     """The loss function as a module, so that functional_call reaches the model that it closes over."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
         super().__init__()
-        self.__dict__["training"] = False
         self.model = model
         self.loss_fn = loss_fn
 

@@ -1,0 +1,39 @@
+"""Slow and literal: what the diagnostics are compared with."""
+
+import torch
+from torch import nn
+
+
+def flat(tensors):
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def loop(model, loss_fn, x, y):
+    """Per-sample gradients, one backward after the other."""
+    rows = []
+    for i in range(len(x)):
+        loss = loss_fn(x[i : i + 1], y[i : i + 1])[0]
+        found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        rows.append(flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, model.parameters())]))
+    return torch.stack(rows)
+
+
+def full_hessian(model, loss_fn, *batch):
+    """The exact Hessian of the mean loss, by torch.autograd.functional."""
+    names, params = zip(*model.named_parameters())
+    sizes = [p.numel() for p in params]
+
+    def loss(w):
+        parts = {n: v.view(p.shape) for n, v, p in zip(names, w.split(sizes), params)}
+
+        class Caller(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = model
+
+            def forward(self):
+                return loss_fn(*batch).mean()
+
+        return torch.func.functional_call(Caller(), {f"inner.{n}": v for n, v in parts.items()}, ())
+
+    return torch.autograd.functional.hessian(loss, flat([p.detach() for p in params]))

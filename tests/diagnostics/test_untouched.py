@@ -1,0 +1,191 @@
+"""Every diagnostic leaves the model as it was, is fixed by its seed, and does not depend on the chunk size."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from ausam import AUSampling, Scores
+from ausam import diagnostics as dg
+
+
+def scores():
+    table = Scores(10)
+    table.record(torch.arange(10), torch.linspace(0.1, 1, 10))
+    return table
+
+
+def checkpoints(model):
+    rng = torch.Generator().manual_seed(5)
+    first = {k: v.clone() for k, v in model.state_dict().items()}
+    moved = {
+        k: v + 0.1 * torch.rand(v.shape, generator=rng) if v.is_floating_point() else v for k, v in first.items()
+    }
+    return [first, moved]
+
+
+EVERY = {
+    "sample_gradients": lambda m, f, x, y, c: dg.sample_gradients(m, f, x, y, chunk=c),
+    "sample_gradient_norms": lambda m, f, x, y, c: dg.sample_gradient_norms(m, f, x, y, chunk=c),
+    "lemma1": lambda m, f, x, y, c: dg.lemma1(m, f, [(x[:6], y[:6]), (x[6:], y[6:])], 0.1, chunk=c),
+    "theorem1": lambda m, f, x, y, c: dg.theorem1(m, f, (x, y), [0, 3, 4], 0.1, chunk=c),
+    "theorem2": lambda m, f, x, y, c: dg.theorem2(
+        m, f, [(x, y)], checkpoints(m), [0.1], iterations=3, gradient_bound=2.0, chunk=c
+    ),
+    "theorem4": lambda m, f, x, y, c: dg.theorem4(
+        m, f, (x, y), AUSampling(unbiased=True), scores(), 30, index=torch.arange(10), rho=0.1, draws=40, chunk=c
+    ),
+    "hessian_product": lambda m, f, x, y, c: dg.hessian_product(
+        m, f, [(x, y)], torch.ones(sum(p.numel() for p in m.parameters())).double(), chunk=c
+    ),
+    "hessian_eigenvalues": lambda m, f, x, y, c: dg.hessian_eigenvalues(m, f, [(x, y)], 2, chunk=c),
+    "hessian_trace": lambda m, f, x, y, c: dg.hessian_trace(m, f, [(x, y)], probes=5, chunk=c),
+    "sharpness": lambda m, f, x, y, c: dg.sharpness(m, f, [(x, y)], [0.1, 0.3], m=4, adaptive=True, chunk=c),
+    "loss_line": lambda m, f, x, y, c: dg.loss_line(m, f, [(x, y)], points=5, chunk=c),
+    "loss_surface": lambda m, f, x, y, c: dg.loss_surface(m, f, [(x, y)], points=3, chunk=c),
+    "loss_between": lambda m, f, x, y, c: dg.loss_between(m, f, [(x, y)], *checkpoints(m), points=5, chunk=c),
+    "step_geometry": lambda m, f, x, y, c: dg.step_geometry(m, f, [(x, y)], 0.1, chunk=c),
+}
+
+
+def plain(found):
+    """The numbers of a result in a row."""
+    if isinstance(found, torch.Tensor):
+        return found.flatten().tolist()
+    if dataclasses.is_dataclass(found):
+        return plain(list(dataclasses.asdict(found).values()))
+    if isinstance(found, (list, tuple)):
+        return [v for item in found for v in plain(item)]
+    if isinstance(found, dict):
+        return plain(list(found.values()))
+    return [] if isinstance(found, str) or found is None else [float(found)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_leaves_the_model_as_it_was(conv, name):
+    model, losses, x, y = conv
+    model[2].eval()  # flags are those of each module
+    model[0].bias.requires_grad_(name in ("hessian_product",))
+    for p in model.parameters():
+        p.grad = torch.rand_like(p)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    tensors = [id(t) for t in (*model.parameters(), *model.buffers())]
+    addresses = [t.data_ptr() for t in (*model.parameters(), *model.buffers())]
+    grads = [(p.grad, p.grad.clone()) for p in model.parameters()]
+    flags = [(m.training, [p.requires_grad for p in m.parameters()]) for m in model.modules()]
+    rng = torch.get_rng_state()
+    EVERY[name](model, losses, x, y, 4)
+    assert torch.get_rng_state().equal(rng)
+    assert all(v.equal(before[k]) for k, v in model.state_dict().items())
+    assert [id(t) for t in (*model.parameters(), *model.buffers())] == tensors
+    assert [t.data_ptr() for t in (*model.parameters(), *model.buffers())] == addresses
+    assert all(p.grad is g and g.equal(saved) for p, (g, saved) in zip(model.parameters(), grads))
+    assert [(m.training, [p.requires_grad for p in m.parameters()]) for m in model.modules()] == flags
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_equal_for_every_chunk_and_at_every_call(conv, name):
+    model, losses, x, y = conv
+    first = plain(EVERY[name](model, losses, x, y, 64))
+    assert first
+    torch.rand(3)  # the state of torch's own generator does not matter
+    assert plain(EVERY[name](model, losses, x, y, 64)) == pytest.approx(first, rel=0, abs=0, nan_ok=True)
+    for chunk in (1, 3):
+        again = plain(EVERY[name](model, losses, x, y, chunk))
+        assert again == pytest.approx(first, rel=1e-6, abs=1e-9, nan_ok=True), chunk
+
+
+def test_seeds_matter(conv):
+    model, losses, x, y = conv
+    for function, options in (
+        (dg.hessian_trace, {"probes": 5}),
+        (dg.loss_line, {"points": 5}),
+        (dg.sharpness, {"rho": [0.1]}),
+    ):
+        assert function(model, losses, [(x, y)], seed=0, **options) != function(
+            model, losses, [(x, y)], seed=1, **options
+        )
+
+
+def test_restores_after_an_error(conv):
+    model, losses, x, y = conv
+
+    def failing(x, y):
+        model[1].running_mean.add_(1)  # what a forward may do
+        torch.rand(1)
+        raise KeyError("mine")
+
+    before, rng = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    with pytest.raises(KeyError, match="mine"):
+        dg.step_geometry(model, failing, [(x, y)], 0.1)
+    assert all(v.equal(before[k]) for k, v in model.state_dict().items())
+    assert all(m.training for m in model.modules())
+    assert torch.get_rng_state().equal(rng)
+
+
+def test_buffers_that_a_forward_replaces_or_fills():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(2))
+            self.register_buffer("seen", torch.tensor(float("nan")))
+            self.register_buffer("range", torch.zeros(0))
+
+        def forward(self, x):
+            self.seen = torch.tensor(1.0)
+            self.range.resize_(2).copy_(x[0].detach())
+            return x @ self.w
+
+    model = Counting()
+    seen = model.seen
+    dg.step_geometry(model, lambda x: model(x), [(torch.ones(3, 2),)], 0.1)
+    assert model.seen is seen
+    assert bool(model.seen.isnan())
+    assert model.range.shape == (0,)
+
+
+def test_results_become_json(net):
+    import json
+
+    model, losses, x, y = net
+    found = dg.lemma1(model, losses, [(x, y)], 0.1)
+    assert json.loads(json.dumps(dataclasses.asdict(found)))["norm"]["samples"] == 18
+
+
+def test_number_of_samples(net):
+    model, losses, x, y = net
+    batches = [(x[:10], y[:10]), (x[10:], y[10:])]
+    found = dg.sharpness(model, losses, batches, 0.1, samples=13)
+    assert plain(found) == pytest.approx(plain(dg.sharpness(model, losses, [(x[:13], y[:13])], 0.1)), rel=1e-12)
+    assert found.samples == 13
+    with pytest.raises(ValueError, match="19 samples were asked for, but batches holds 18"):
+        dg.sharpness(model, losses, batches, 0.1, samples=19)
+    with pytest.raises(ValueError, match="batches is empty"):
+        dg.sharpness(model, losses, iter([]), 0.1)
+    with pytest.raises(TypeError, match=r"\[\(x, y\)\] rather than \(x, y\)"):
+        dg.sharpness(model, losses, (x, y), 0.1)
+    with pytest.raises(TypeError, match="A batch is a Tensor"):
+        dg.sharpness(model, losses, [x], 0.1)
+
+
+def test_compiled_models(net):
+    model, _, x, y = net
+    fast = torch.compile(model, backend="eager")
+
+    def losses(x, y):
+        return torch.nn.functional.cross_entropy(fast(x), y, reduction="none")
+
+    def plainly(x, y):
+        return torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+
+    torch.testing.assert_close(dg.sample_gradients(fast, losses, x, y), dg.sample_gradients(model, plainly, x, y))
+
+
+def test_attention_has_curvature():
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
+    x = torch.randn(3, 4, 8)
+    found = dg.hessian_eigenvalues(model, lambda x: model(x).square().mean((1, 2)), [(x,)], steps=30)
+    assert found.values[0] > 0
