@@ -14,17 +14,19 @@ def loop(model, loss_fn, x, y):
     for i in range(len(x)):
         loss = loss_fn(x[i : i + 1], y[i : i + 1])[0]
         found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-        rows.append(flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, model.parameters())]))
+        rows.append(
+            flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, model.parameters(), strict=True)])
+        )
     return torch.stack(rows)
 
 
 def full_hessian(model, loss_fn, *batch):
     """The exact Hessian of the mean loss, by torch.autograd.functional."""
-    names, params = zip(*model.named_parameters())
+    names, params = zip(*model.named_parameters(), strict=True)
     sizes = [p.numel() for p in params]
 
     def loss(w):
-        parts = {n: v.view(p.shape) for n, v, p in zip(names, w.split(sizes), params)}
+        parts = {n: v.view(p.shape) for n, v, p in zip(names, w.split(sizes), params, strict=True)}
 
         class Caller(nn.Module):
             def __init__(self):

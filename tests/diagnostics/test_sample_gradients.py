@@ -121,7 +121,9 @@ class TestRefused:
             out = model(x)
             return F.cross_entropy(out @ out.T, torch.arange(len(x)), reduction="none")
 
-        with pytest.raises(ValueError, match=r"The loss of sample 0 is .* in its batch and .* alone: samples act on one another"):
+        with pytest.raises(
+            ValueError, match=r"The loss of sample 0 is .* in its batch and .* alone: samples act on one another"
+        ):
             sample_gradients(model, contrast, x, means=means)
 
     def test_random_losses(self, net):
@@ -149,7 +151,7 @@ class TestRefused:
         model, losses, x, y = net
         with pytest.raises(ValueError, match="chunk is 0"):
             sample_gradients(model, losses, x, y, chunk=0)
-        with pytest.raises(ValueError, match='means is "?\'?magic'):
+        with pytest.raises(ValueError, match="means is \"?'?magic"):
             sample_gradients(model, losses, x, y, means="magic")
         for p in model.parameters():
             p.requires_grad_(False)

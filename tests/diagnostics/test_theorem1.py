@@ -39,7 +39,7 @@ def literal(g, kept, rho):
     return {
         "first_order": rho * abs(norm(whole) - norm(some)),
         "paper": rho * math.fsum(norm(g[i]) for i in left) / len(left),
-        "corrected": rho * len(left) / k * norm([a - b for a, b in zip(rest, some)]),
+        "corrected": rho * len(left) / k * norm([a - b for a, b in zip(rest, some, strict=True)]),
         "triangle": rho
         * len(left)
         / k
@@ -91,10 +91,10 @@ def test_real_batch_by_hand(net):
         e = rho * g / g.norm()
         with torch.no_grad():
             before = losses(x[which], y[which]).mean()
-            for p, v in zip(model.parameters(), e.split([p.numel() for p in weights])):
+            for p, v in zip(model.parameters(), e.split([p.numel() for p in weights]), strict=True):
                 p.add_(v.view(p.shape))
             after = losses(x[which], y[which]).mean()
-            for p, w in zip(model.parameters(), weights):
+            for p, w in zip(model.parameters(), weights, strict=True):
                 p.copy_(w)
         return float(after - before), float(after - before - rho * g.norm())
 

@@ -67,7 +67,7 @@ def test_the_schedule_bound_of_the_theorem_vanishes_and_that_of_a_cosine_grows()
 
 
 def test_refused():
-    model, losses, h, a, states, _, largest = descent([0.1, 0.1])
+    model, losses, h, a, states, _, _largest = descent([0.1, 0.1])
     with pytest.raises(ValueError, match="3 checkpoints and 1 learning rates"):
         theorem2(model, losses, [(h, a)], states, [0.1], iterations=1, gradient_bound=1.0)
     with pytest.raises(ValueError, match=r"clone its tensors when you save it"):

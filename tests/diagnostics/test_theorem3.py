@@ -69,9 +69,10 @@ def test_the_run_is_the_algorithm_of_the_proof():
     c = t / 2 * (1 - 2 * r * r) + (1 - t) * (0.5 - r)
     noise = problem.tau * problem.variance / 40
     assert found.bounds.paper == pytest.approx(16 * decrease / (7 * eta * 25) + 17 * eta * noise / 7)
-    corrected = decrease / (eta * 25 * c) + (2 * eta**2 * (1 + r * r) + eta * (1 - t) * rho**2 * problem.tau) / (
-        eta * c
-    ) * noise / 2
+    corrected = (
+        decrease / (eta * 25 * c)
+        + (2 * eta**2 * (1 + r * r) + eta * (1 - t) * rho**2 * problem.tau) / (eta * c) * noise / 2
+    )
     assert found.bounds.corrected == pytest.approx(corrected)
 
 
@@ -124,9 +125,9 @@ def test_counterexample_against_every_path():
             g = h[i] * (w - a[i])
             w -= eta * h[i] * (w + rho * g - a[i])
         lefts.append(total / steps)
-        ends.append(sum(hi * (w - ai) ** 2 / 2 for hi, ai in zip(h, a)) / 2)
+        ends.append(sum(hi * (w - ai) ** 2 / 2 for hi, ai in zip(h, a, strict=True)) / 2)
     found = theorem3_counterexample(eta=eta, rho=rho, steps=steps)
-    start = sum(hi * (best - ai) ** 2 / 2 for hi, ai in zip(h, a)) / 2
+    start = sum(hi * (best - ai) ** 2 / 2 for hi, ai in zip(h, a, strict=True)) / 2
     assert found.left == pytest.approx(np.mean(lefts))
     assert found.decrease == pytest.approx(start - np.mean(ends))
 

@@ -19,9 +19,7 @@ def scores():
 def checkpoints(model):
     rng = torch.Generator().manual_seed(5)
     first = {k: v.clone() for k, v in model.state_dict().items()}
-    moved = {
-        k: v + 0.1 * torch.rand(v.shape, generator=rng) if v.is_floating_point() else v for k, v in first.items()
-    }
+    moved = {k: v + 0.1 * torch.rand(v.shape, generator=rng) if v.is_floating_point() else v for k, v in first.items()}
     return [first, moved]
 
 
@@ -80,7 +78,7 @@ def test_leaves_the_model_as_it_was(conv, name):
     assert all(v.equal(before[k]) for k, v in model.state_dict().items())
     assert [id(t) for t in (*model.parameters(), *model.buffers())] == tensors
     assert [t.data_ptr() for t in (*model.parameters(), *model.buffers())] == addresses
-    assert all(p.grad is g and g.equal(saved) for p, (g, saved) in zip(model.parameters(), grads))
+    assert all(p.grad is g and g.equal(saved) for p, (g, saved) in zip(model.parameters(), grads, strict=True))
     assert [(m.training, [p.requires_grad for p in m.parameters()]) for m in model.modules()] == flags
     assert torch.is_grad_enabled()
 
@@ -110,7 +108,7 @@ def test_seeds_matter(conv):
 
 
 def test_restores_after_an_error(conv):
-    model, losses, x, y = conv
+    model, _losses, x, y = conv
 
     def failing(x, y):
         model[1].running_mean.add_(1)  # what a forward may do

@@ -58,8 +58,8 @@ class Objective:
         self.names = [name for name, _ in named]
         self.params = [p.detach() for _, p in named]
         self._caller = _Caller(model, loss_fn)
-        # Every place in the model where a parameter hangs, each once. Left to itself (tie_weights=True), functional_call
-        # goes through a module that occurs twice in the model twice, and leaves the other weights in it.
+        # Every place in the model where a parameter hangs, each once. Left to itself (tie_weights=True),
+        # functional_call visits a module that occurs twice in the model twice, and leaves the other weights in it.
         order = {id(p): i for i, (_, p) in enumerate(named)}
         self._places = [(name, order[id(p)]) for name, p in _hanging(model, "_parameters") if id(p) in order]
         self._fixed: dict[str, Tensor] = {}

@@ -84,7 +84,9 @@ class Quadratic:
 
     def loss(self, w: Tensor) -> Tensor:
         """``L(w)`` of each run."""
-        spread = (self.centres - self.centres.mean(0)).square().mean(0)  # (w - a)^2 is (w - mean a)^2 and this, on average
+        spread = (
+            (self.centres - self.centres.mean(0)).square().mean(0)
+        )  # (w - a)^2 is (w - mean a)^2 and this, on average
         return ((w - self.centres.mean(0)).square() + spread) @ self.curvature / 2
 
     def gradient(self, w: Tensor) -> Tensor:

@@ -1,0 +1,109 @@
+"""Curvature against exact Hessians."""
+
+import pytest
+import torch
+from closed_forms import full_hessian
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ausam.diagnostics import hessian_eigenvalues, hessian_product, hessian_trace
+from ausam.diagnostics.hessian import largest
+
+
+def test_products_against_the_exact_hessian(net):
+    model, losses, x, y = net
+    exact = full_hessian(model, losses, x, y)
+    v = torch.randn(len(exact), generator=torch.Generator().manual_seed(0)).double()
+    for chunk in (1, 7, 100):
+        found = hessian_product(model, losses, [(x[:5], y[:5]), (x[5:], y[5:])], v, chunk=chunk)
+        torch.testing.assert_close(found, exact @ v, rtol=1e-9, atol=1e-12)
+
+
+def test_linear_regression_by_hand(linear):
+    model, losses, x, y = linear
+    exact = x.T @ x / len(x)
+    expected = torch.linalg.eigvalsh(exact).flip(0)
+    found = hessian_eigenvalues(model, losses, [(x, y)], k=3, tolerance=1e-8)
+    assert found.values == pytest.approx(expected.tolist(), rel=1e-9)
+    assert found.converged
+    assert found.samples == 12
+    trace = hessian_trace(model, losses, [(x, y)], probes=2000)
+    assert abs(trace.value - float(exact.trace())) < 4 * trace.error
+
+
+def test_logistic_regression_by_hand():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1, bias=False).double()
+    x, y = torch.randn(20, 3).double(), torch.randint(2, (20,)).double()
+
+    def losses(x, y):
+        return nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y, reduction="none")
+
+    p = torch.sigmoid(model(x)[:, 0]).detach()
+    exact = (x * (p * (1 - p))[:, None]).T @ x / 20
+    found = hessian_eigenvalues(model, losses, [(x, y)], k=2, tolerance=1e-8)
+    assert found.values == pytest.approx(torch.linalg.eigvalsh(exact).flip(0)[:2].tolist())
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 43])
+def test_eigenvalues_of_a_network(net, k):
+    model, losses, x, y = net
+    exact = torch.linalg.eigvalsh(full_hessian(model, losses, x, y)).flip(0)
+    found = hessian_eigenvalues(model, losses, [(x, y)], k=k, steps=60, tolerance=1e-6)
+    assert found.values == pytest.approx(exact[:k].tolist(), abs=1e-6)
+    assert found.converged
+
+
+def test_trace_of_a_network(net):
+    model, losses, x, y = net
+    exact = full_hessian(model, losses, x, y)
+    found = hessian_trace(model, losses, [(x, y)], probes=400, seed=3)
+    assert abs(found.value - float(exact.trace())) < 4 * found.error
+    # The variance of z'Hz with signs is twice the squared sum of what is off the diagonal.
+    off = exact - torch.diag(exact.diagonal())
+    assert found.error == pytest.approx(float((2 * off.square().sum() / 400).sqrt()), rel=0.2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "spectrum",
+    [[3.0] * 6, [5.0, 5.0, 5.0, 1.0, 1.0, 0.0], [2.0, 2.0, -1.0, -7.0], [0.0] * 5, [-1.0, -2.0, -3.0], [4.0]],
+)
+def test_eigenvalues_that_occur_several_times(spectrum, dtype):
+    n = len(spectrum)
+    q, _ = torch.linalg.qr(torch.randn(n, n, generator=torch.Generator().manual_seed(0)).double())
+    matrix = (q @ torch.diag(torch.tensor(spectrum).double()) @ q.T).to(dtype)
+    for k in range(1, n + 1):
+        values, residuals, _ = largest(lambda v: matrix @ v, torch.zeros(n, dtype=dtype), k, 30, 1e-4, seed=1)
+        assert values == pytest.approx(sorted(spectrum, reverse=True)[:k], abs=1e-4)
+        assert len(residuals) == k
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=12), st.integers(1, 12), st.integers(0, 2**20))
+def test_any_spectrum(spectrum, k, seed):
+    n, k = len(spectrum), min(k, len(spectrum))
+    q, _ = torch.linalg.qr(torch.randn(n, n, generator=torch.Generator().manual_seed(seed)).double())
+    matrix = q @ torch.diag(torch.tensor(spectrum).double()) @ q.T
+    values, _, _ = largest(lambda v: matrix @ v, torch.zeros(n).double(), k, 20, 1e-6, seed=seed)
+    assert values == pytest.approx(sorted(spectrum, reverse=True)[:k], abs=1e-6)
+
+
+def test_says_when_it_has_not_converged(net):
+    model, losses, x, y = net
+    found = hessian_eigenvalues(model, losses, [(x, y)], k=2, steps=3, tolerance=1e-6)
+    assert not found.converged
+    exact = torch.linalg.eigvalsh(full_hessian(model, losses, x, y))
+    for value, residual in zip(found.values, found.residuals, strict=True):
+        assert float((exact - value).abs().min()) <= residual * (1 + 1e-6)
+
+
+def test_refused(net):
+    model, losses, x, y = net
+    with pytest.raises(ValueError, match="the Hessian has 43 eigenvalues"):
+        hessian_eigenvalues(model, losses, [(x, y)], k=44)
+    with pytest.raises(ValueError, match="the model has 43 weights"):
+        hessian_product(model, losses, [(x, y)], torch.ones(3))
+    with pytest.raises(ValueError, match="probes is 1"):
+        hessian_trace(model, losses, [(x, y)], probes=1)
