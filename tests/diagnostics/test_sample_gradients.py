@@ -133,7 +133,7 @@ class TestRefused:
 
     def test_a_mean_loss(self, net):
         model, losses, x, y = net
-        with pytest.raises(TypeError, match=r'shape \(\) for 18 samples.*reduction="none"'):
+        with pytest.raises(TypeError, match=r'returned a scalar.*reduction="none"'):
             sample_gradients(model, lambda x, y: losses(x, y).mean(), x, y)
 
     def test_wrappers(self, net):
@@ -151,7 +151,7 @@ class TestRefused:
         model, losses, x, y = net
         with pytest.raises(ValueError, match="chunk is 0"):
             sample_gradients(model, losses, x, y, chunk=0)
-        with pytest.raises(ValueError, match="means is \"?'?magic"):
+        with pytest.raises(ValueError, match="means is 'magic'"):
             sample_gradients(model, losses, x, y, means="magic")
         for p in model.parameters():
             p.requires_grad_(False)

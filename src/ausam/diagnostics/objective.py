@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from ausam.diagnostics.arguments import count
 from ausam.diagnostics.batches import Batch, rows, size, taken
+from ausam.losses import per_sample
 
 LossFn = Callable[..., Any]
 
@@ -203,14 +204,3 @@ class _Caller(nn.Module):
                 "out of it."
             )
         return losses
-
-
-def per_sample(losses: Any, n: int) -> Tensor:
-    """The losses if there is one per sample; else an error that says what to return."""
-    if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != n:
-        shape = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise TypeError(
-            f"loss_fn returned {shape} for {n} samples, but one loss per sample is needed, shape ({n},). "
-            'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
-        )
-    return losses

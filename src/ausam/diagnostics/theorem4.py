@@ -171,7 +171,7 @@ def theorem4(
         chunk: samples differentiated at a time, >= 1.
 
     A policy that chooses among the whole epoch (InfoBatch) sees the batch as its epoch: give it all samples.
-    Cost: a gradient per sample, and the draws. Memory: (chunk + 11) x P.
+    Cost: a gradient per sample, one of the batch, and the draws. Memory: (2 chunk + 13) x P.
     """
     rho, n = positive("rho", rho), size(batch)
     if index.shape != (n,):
@@ -184,13 +184,16 @@ def theorem4(
         where = objective.params[0].device
         off = torch.from_numpy(expected.groups - 1 / n).to(where)
         biases = torch.zeros(len(off), objective.size, dtype=torch.float64, device=where)
-        g = torch.zeros(objective.size, dtype=torch.float64, device=where)
-        done = 0
+        g = objective.gradient().double()
+        unit = g / torch.linalg.vector_norm(g).clamp_min(1e-300)
+        lengths, along, done = [], [], 0
         for rows in gradient_rows(objective):
-            biases += off[:, done : done + len(rows)] @ rows.double()
-            g += rows.double().sum(0) / n
+            wide = rows.double()
+            biases += off[:, done : done + len(rows)] @ wide
+            lengths.append(torch.linalg.vector_norm(wide, dim=1).cpu())
+            along.append((wide @ unit).cpu())
             done += len(rows)
-        norms, projections = _lengths(objective, g)
+        norms, projections = torch.cat(lengths).numpy(), torch.cat(along).numpy()
     size_g = float(torch.linalg.vector_norm(g))
     bias = biases.mean(0)
     noise = float((biases - bias).square().sum() / (len(off) - 1) / len(off)) if len(off) > 1 else 0.0
@@ -217,16 +220,6 @@ def theorem4(
         paper_holds=gap <= paper + 1e-9 * corrected,
         corrected_holds=gap <= corrected * (1 + 1e-9),
     )
-
-
-def _lengths(objective: Objective, g: Tensor) -> tuple[Array, Array]:
-    """Norm of each sample's gradient, and its projection on ``g``."""
-    unit = g / torch.linalg.vector_norm(g).clamp_min(1e-300)
-    norms, projections = [], []
-    for rows in gradient_rows(objective):
-        norms.append(torch.linalg.vector_norm(rows.double(), dim=1).cpu())
-        projections.append((rows.double() @ unit).cpu())
-    return torch.cat(norms).numpy(), torch.cat(projections).numpy()
 
 
 def _odds(policy: Any, scores: Scores, epoch: int, row: Tensor) -> Array | None:

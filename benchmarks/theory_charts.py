@@ -1,0 +1,202 @@
+"""The pictures of docs/theory.md, drawn from docs/results/theory.json by altair and vl-convert-python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import altair as alt
+
+SIZE = {"width": 330, "height": 220}
+SPAN = alt.Scale(type="log", domain=[0.002, 20], clamp=True)
+FAINT = alt.Axis(gridOpacity=0.4, tickCount=4)
+LABELS = {"SAM": "20 % wrong labels", "SAM clean": "clean labels", "AUSAM-0.5": "AUSAM-0.5, 20 % wrong labels"}
+POLICIES = ["TopLoss", "AUSampling", "Random", "unbiased"]
+METHODS = ["SGD", "SAM", "AUSAM-0.5", "SAM+Random"]
+
+
+def kind(run: str) -> str:
+    """The name of a run without its seed."""
+    return run.rsplit(" ", 1)[0]
+
+
+def lines(
+    rows: list[dict], x: str, y: str, title: str, *, log: str = "", order: list[str] | None = None, span: tuple = ()
+) -> alt.Chart:
+    """Means over the seeds, with their range as a band."""
+    names = order or sorted({row["colour"] for row in rows})
+    few = len({row["x"] for row in rows}) <= 12
+
+    def axis(title: str, letter: str) -> dict:
+        domain = list(span) if span and letter == "y" else alt.Undefined
+        kind = "log" if letter in log else "linear"
+        scale = alt.Scale(type=kind, zero=False, nice=letter == "y" and not span, domain=domain)
+        return {"title": title, "scale": scale, "axis": alt.Axis(gridOpacity=0.4, tickCount=6)}
+
+    legend = alt.Legend(
+        orient="bottom", columns=2, symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3, labelLimit=400
+    )
+    base = alt.Chart(alt.Data(values=rows), **SIZE).encode(
+        x=alt.X("x:Q", **axis(x, "x")), color=alt.Color("colour:N", title=None, sort=names, legend=legend)
+    )
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("min(y):Q", **axis(y, "y")), y2=alt.Y2("max(y):Q"))
+    mean = base.mark_line(point=alt.OverlayMarkDef(size=18) if few else False).encode(
+        y=alt.Y("mean(y):Q", **axis(y, "y")), strokeDash=alt.StrokeDash("colour:N", legend=None, sort=names)
+    )
+    return (band + mean).properties(title=title)
+
+
+def lemma1(found: dict) -> alt.Chart:
+    panels = []
+    for run in ("SAM", "SAM clean"):
+        rows = [
+            {"x": r["epoch"], "y": r[what]["spearman"], "colour": name}
+            for r in found["lemma1"]["over_training"]
+            if kind(r["run"]) == run
+            for what, name in (("norm", "DLP and gradient norm (the lemma)"), ("projection", "DLP and projection"))
+        ]
+        panels.append(lines(rows, "epoch", "Spearman correlation", f"One mini-batch: {LABELS[run]}", span=(0, 1)))
+    points = alt.Data(values=found["lemma1"]["points"])
+    for what, name in (("norm", "gradient norm"), ("projection", "projection on the batch gradient")):
+        scatter = (
+            alt.Chart(points, **SIZE)
+            .mark_circle(size=12, opacity=0.5)
+            .encode(
+                x=alt.X(f"{what}:Q", title=name, scale=SPAN, axis=FAINT),
+                y=alt.Y("dlp:Q", title="DLP / rho", scale=SPAN, axis=FAINT),
+            )
+        )
+        diagonal = alt.Chart(alt.Data(values=[{"a": v} for v in (0.002, 20)])).mark_line(color="black", strokeWidth=1)
+        panels.append((scatter + diagonal.encode(x="a:Q", y="a:Q")).properties(title=f"After 8 epochs, {name}"))
+    return alt.vconcat(alt.hconcat(*panels[:2]), alt.hconcat(*panels[2:]))
+
+
+def averages(found: dict) -> alt.Chart:
+    names = {"last": "latest visit", "mean": "mean of all visits (the paper)", "ema": "moving average (ema=0.7)"}
+    panels = []
+    for run in ("SAM", "AUSAM-0.5", "SAM clean"):
+        rows = [
+            {"x": r["epoch"], "y": r[what]["spearman"], "colour": name}
+            for r in found["lemma1"]["averages"]
+            if kind(r["run"]) == run
+            for what, name in names.items()
+        ]
+        panels.append(lines(rows, "epoch", "Spearman with the present norm", LABELS[run], order=list(names.values())))
+    return alt.hconcat(*panels)
+
+
+def theorem1(found: dict) -> alt.Chart:
+    panels = []
+    for run in ("SAM", "SAM clean"):
+        rows = [
+            {"x": r["epoch"], "y": 100 * r["paper_fails"], "colour": r["policy"]}
+            for r in found["theorem1"]["over_training"]
+            if kind(r["run"]) == run
+        ]
+        chart = lines(
+            rows, "epoch", "% of mini-batches in which the bound fails", LABELS[run], order=POLICIES[:3], span=(0, 100)
+        )
+        panels.append(chart)
+    return alt.hconcat(*panels)
+
+
+def theorem2(found: dict) -> alt.Chart:
+    panels = []
+    for schedule in ("1/t^2", "cosine"):
+        rows = []
+        for r in found["theorem2"]["runs"]:
+            if r["schedule"] == schedule:
+                named = {
+                    "largest deviation of a sample": r["largest"],
+                    "mean deviation": r["mean"],
+                    "bound for any schedule": r["schedule_bound"],
+                    "bound from the path travelled": r["path_bound"],
+                }
+                if r["applies"]:
+                    named["the theorem's bound"] = [r["paper"]] * len(r["epochs"])
+                rows += [
+                    {"x": t, "y": v, "colour": name}
+                    for name, values in named.items()
+                    for t, v in zip(r["epochs"], values, strict=True)
+                ]
+        panels.append(
+            lines(rows, "epoch T", "gradient norm (log)", f"Learning rate: {schedule}", log="y", span=(0.1, 1e6))
+        )
+    return alt.hconcat(*panels)
+
+
+def theorem3(found: dict) -> alt.Chart:
+    names = {"left": "measured", "paper": "the theorem's bound", "corrected": "corrected bound"}
+    rows = [
+        {"x": r["eta"], "y": r["left"] if what == "left" else r["bounds"][what], "colour": name}
+        for r in found["theorem3"]["counterexample"]
+        for what, name in names.items()
+    ]
+    panels = [lines(rows, "learning rate", "mean squared gradient", "Two samples, rho = 1/4", log="xy")]
+    for problem in ("quadratic", "logistic"):
+        rows = [
+            {"x": r["alpha"], "y": r["left"] if what == "left" else r["bounds"][what], "colour": name}
+            for r in found["theorem3"]["problems"]
+            if r["problem"] == problem and r["step"] == 0.5 and r["selection"] == "random"
+            for what, name in names.items()
+        ]
+        panels.append(
+            lines(
+                rows,
+                "alpha",
+                "mean squared gradient",
+                f"{problem.capitalize()}, eta = 1/(2 tau), random selection",
+                log="y",
+            )
+        )
+    return alt.hconcat(*panels)
+
+
+def theorem4(found: dict) -> alt.Chart:
+    panels = []
+    for run in ("SAM", "SAM clean"):
+        rows = [
+            {"x": r["epoch"], "y": 100 * r["relative"], "colour": r["policy"]}
+            for r in found["theorem4"]["over_training"]
+            if kind(r["run"]) == run
+        ]
+        chart = lines(rows, "epoch", "bias, % of the gradient's length", LABELS[run], order=POLICIES, span=(0, 250))
+        panels.append(chart)
+    return alt.hconcat(*panels)
+
+
+def flatness(found: dict) -> alt.Chart:
+    curves = [
+        {"x": rho, "y": value, "colour": kind(r["run"])}
+        for r in found["flatness"]["runs"]
+        for rho, value in zip(r["sharpness"]["rho"], r["sharpness"]["worst"], strict=True)
+    ]
+    slices = [
+        {"x": t, "y": value, "colour": kind(r["run"])}
+        for r in found["flatness"]["lines"]
+        for t, value in zip(r["position"], r["loss"], strict=True)
+    ]
+    between = found["flatness"]["between"]
+    way = [{"x": t, "y": v, "colour": "seed 0"} for t, v in zip(between["position"], between["loss"], strict=True)]
+    return alt.hconcat(
+        lines(curves, "rho", "rise of the loss", "Worst point within rho", log="xy", order=METHODS),
+        lines(slices, "distance, in lengths of the filters", "loss", "A random direction", order=METHODS),
+        lines(way, "0: SGD, 1: SAM", "loss", "From SGD's minimum to SAM's"),
+    )
+
+
+CHARTS = {
+    "lemma1": lemma1,
+    "averages": averages,
+    "theorem1": theorem1,
+    "theorem2": theorem2,
+    "theorem3": theorem3,
+    "theorem4": theorem4,
+    "flatness": flatness,
+}
+
+
+def draw(found: dict, folder: Path) -> None:
+    for name, chart in CHARTS.items():
+        chart(found).configure_view(stroke=None).resolve_scale(color="independent", strokeDash="independent").save(
+            str(folder / f"theory-{name}.png"), scale_factor=1.5
+        )
