@@ -329,15 +329,14 @@ def measure(only: list[str] | None = None) -> dict:
     runs = {f"{name} {seed}": train(seed, *pair) for name, pair in kinds.items() for seed in SEEDS}
     clean = {f"SAM clean {seed}": train(seed, SAM(rho=RHO), Full(), noise=0.0) for seed in SEEDS}
     print("trained", flush=True)
-    sharp = {k: v for k, v in runs.items() if k.startswith("SAM ")} | clean
     aware = {k: v for k, v in runs.items() if k.startswith(("SAM ", "AUSAM"))} | clean
     result = {"conditions": conditions()}
     for part, found in (
         ("lemma1", lambda: lemma1(aware)),
-        ("theorem1", lambda: theorem1(sharp)),
+        ("theorem1", lambda: theorem1(aware)),
         ("theorem2", theorem2),
         ("theorem3", theorem3),
-        ("theorem4", lambda: theorem4(sharp)),
+        ("theorem4", lambda: theorem4(aware)),
         ("flatness", lambda: flatness(runs)),
         ("geometry", lambda: geometry(runs)),
     ):

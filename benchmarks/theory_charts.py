@@ -9,7 +9,11 @@ import altair as alt
 SIZE = {"width": 330, "height": 220}
 SPAN = alt.Scale(type="log", domain=[0.002, 20], clamp=True)
 FAINT = alt.Axis(gridOpacity=0.4, tickCount=4)
-LABELS = {"SAM": "20 % wrong labels", "SAM clean": "clean labels", "AUSAM-0.5": "AUSAM-0.5, 20 % wrong labels"}
+LABELS = {
+    "SAM": "SAM, 20 % wrong labels",
+    "SAM clean": "SAM, clean labels",
+    "AUSAM-0.5": "AUSAM-0.5, 20 % wrong labels",
+}
 POLICIES = ["TopLoss", "AUSampling", "Random", "unbiased"]
 METHODS = ["SGD", "SAM", "AUSAM-0.5", "SAM+Random"]
 
@@ -54,7 +58,7 @@ def lemma1(found: dict) -> alt.Chart:
             if kind(r["run"]) == run
             for what, name in (("norm", "DLP and gradient norm (the lemma)"), ("projection", "DLP and projection"))
         ]
-        panels.append(lines(rows, "epoch", "Spearman correlation", f"One mini-batch: {LABELS[run]}", span=(0, 1)))
+        panels.append(lines(rows, "epoch", "Spearman correlation", LABELS[run], span=(0, 1)))
     points = alt.Data(values=found["lemma1"]["points"])
     for what, name in (("norm", "gradient norm"), ("projection", "projection on the batch gradient")):
         scatter = (
@@ -86,7 +90,7 @@ def averages(found: dict) -> alt.Chart:
 
 def theorem1(found: dict) -> alt.Chart:
     panels = []
-    for run in ("SAM", "SAM clean"):
+    for run in ("SAM", "AUSAM-0.5", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": 100 * r["paper_fails"], "colour": r["policy"]}
             for r in found["theorem1"]["over_training"]
@@ -153,7 +157,7 @@ def theorem3(found: dict) -> alt.Chart:
 
 def theorem4(found: dict) -> alt.Chart:
     panels = []
-    for run in ("SAM", "SAM clean"):
+    for run in ("SAM", "AUSAM-0.5", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": 100 * r["relative"], "colour": r["policy"]}
             for r in found["theorem4"]["over_training"]
