@@ -270,6 +270,18 @@ def theorem4(runs: dict[str, Run]) -> dict:
     return {"over_training": rows}
 
 
+def resting(run: Run, name: str) -> dict:
+    """Norm of the gradient of all samples and, for AUSAM, of what its policy would choose, expected over draws."""
+    gradients = dg.sample_gradients(run.model, run.losses, run.data.x, run.data.y, chunk=128).double()
+    found = {"gradient_norm": float(gradients.mean(0).norm())}
+    if name.startswith("AUSAM"):
+        policy, scores = POLICIES["AUSampling"][0], run.scores(run.dlp, EPOCHS, 1.0)
+        each = [dg.expected_selection(policy, scores, EPOCHS, index) for index in torch.arange(N).split(BATCH)]
+        coefficient = torch.from_numpy(np.concatenate([e.coefficient for e in each])) / len(each)
+        found["chosen_gradient_norm"] = float((coefficient @ gradients).norm())
+    return found
+
+
 def flatness(runs: dict[str, Run]) -> dict:
     """Eigenvalues, trace, sharpness and slices at the last weights, on all training samples."""
     rows, lines = [], []
@@ -289,6 +301,7 @@ def flatness(runs: dict[str, Run]) -> dict:
             {
                 "run": name,
                 "accuracy": run.accuracy(),
+                **resting(run, name),
                 "weight_norm": float(torch.cat([p.detach().flatten() for p in run.model.parameters()]).norm()),
                 "eigenvalues": dataclasses.asdict(eigen),
                 "trace": dataclasses.asdict(trace),

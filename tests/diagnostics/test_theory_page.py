@@ -127,6 +127,16 @@ def test_flatness(run):
     assert grouped == pytest.approx(mean(rows, lambda r: r["m_sharpness"]["worst"][2], run=run), abs=0.00051)
 
 
+def test_where_ausam_comes_to_rest():
+    rows = FOUND["flatness"]["runs"]
+    chosen, every, sam = map(
+        float, re.search(r"choice is small\s+\((.*?)\).*?is\s+not\s+\((.*?); SAM: (.*?)\)", PAGE, re.DOTALL).groups()
+    )
+    assert chosen == pytest.approx(mean(rows, lambda r: r["chosen_gradient_norm"], run="AUSAM-0.5"), abs=0.0051)
+    assert every == pytest.approx(mean(rows, lambda r: r["gradient_norm"], run="AUSAM-0.5"), abs=0.0051)
+    assert sam == pytest.approx(mean(rows, lambda r: r["gradient_norm"], run="SAM"), abs=0.0051)
+
+
 def test_importing_needs_torch_and_numpy_alone():
     code = (
         "import sys; import torch, numpy, ausam; before = set(sys.modules); import ausam.diagnostics;"
