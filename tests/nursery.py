@@ -15,11 +15,14 @@ from pathlib import Path
 
 import torch
 
-from ausam.lab import cli, compare, files, recipe, reproduce
-from ausam.lab import train as training
-from ausam.lab.checkpoint import NAME
-from ausam.lab.config import resolve
-from ausam.lab.train import problem
+from ausam.lab.cli import commands
+from ausam.lab.cli.main import main
+from ausam.lab.experiments import compare, recipe, reproduce
+from ausam.lab.io import files
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.training import loop as training
+from ausam.lab.training.checkpoint import NAME
+from ausam.lab.training.loop import problem
 
 RNG = random.Random(11)
 SMALL = ["--train-size", "192", "--test-size", "100", "--threads", "1"]
@@ -39,7 +42,7 @@ def life(argv, *, step=0, write=("", 0), signals=(signal.SIGKILL,), room=None, l
         _patch(tell, step, *write, room, linger)
         os.dup2(say, 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = cli.main(argv)
+        code = main(argv)
         sys.stderr.flush()
         os._exit(code)
     os.close(tell)
@@ -85,7 +88,7 @@ def _patch(tell, step, name, count, room, linger):
 
     original, files._put = files._put, put
     train = training.train
-    cli.train = compare.train = reproduce.train = counted
+    commands.train = compare.train = reproduce.train = counted
 
 
 def killed(out):

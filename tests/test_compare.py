@@ -5,10 +5,11 @@ import json
 import pytest
 
 from ausam import METHODS, POLICIES
-from ausam.lab import bench, compare, listing
-from ausam.lab.cli import main
-from ausam.lab.config import resolve
-from ausam.lab.pairs import PAIRS, brief, configured, method_and_policy, pair
+from ausam.lab.cli import listing
+from ausam.lab.cli.main import main
+from ausam.lab.experiments import bench, compare
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.pairs import PAIRS, brief, configured, method_and_policy, pair
 
 SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
 
@@ -148,7 +149,7 @@ def test_list_shows_everything_with_its_cost(capsys):
 
 def test_bench_parts_run_and_unknown_ones_are_named(capsys):
     assert main(["bench", "step", "--only", "overhead", "--repeats", "1"]) == 0
-    assert "SAM's own cost against pytorch_optimizer.SAM's" in capsys.readouterr().out
+    assert "SAM's step against two forward-backwards" in capsys.readouterr().out
     seconds, peak = bench._plan(200_000)
     assert seconds > 1e-4  # a plan was drawn, not only asked for
     assert peak >= 0

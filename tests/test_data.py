@@ -24,14 +24,15 @@ from PIL import Image
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from ausam import AUSampling, Feedback, Full, SelectiveBatchSampler
-from ausam.lab import data as lab_data
-from ausam.lab.cli import main
-from ausam.lab.config import resolve
-from ausam.lab.data import DATASETS, DownloadError, ImageSet, augment, cifar, download, fashion, load, tiny
-from ausam.lab.data.download import Remote, fetch, unpack
-from ausam.lab.data.labels import balanced
-from ausam.lab.models import MODELS, build
-from ausam.lab.train import evaluate, train
+from ausam.lab.cli.main import main
+from ausam.lab.networks.build import MODELS, build
+from ausam.lab.problems import augment, download
+from ausam.lab.problems import catalogue as lab_data
+from ausam.lab.problems.catalogue import DATASETS, DownloadError, ImageSet, load, resolve
+from ausam.lab.problems.download import Remote, fetch, unpack
+from ausam.lab.problems.labels import balanced
+from ausam.lab.problems.sources import cifar, fashion, tiny
+from ausam.lab.training.loop import evaluate, train
 from ausam.random import generator
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -437,7 +438,8 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
 def test_a_disk_that_fills_while_pictures_are_decoded_is_told(tmp_path):
     put(tiny_files(), tmp_path / "tiny-imagenet-200")
     script = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from ausam.lab.data import load;"
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "from ausam.lab.problems.catalogue import load;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"  # of 147,456 bytes
         "load('tiny-imagenet', sys.argv[1])"
     )
@@ -612,7 +614,7 @@ def test_a_part_is_the_same_for_all_seeds_and_noise_comes_after(tmp_path):
     assert torch.bincount(whole.train_y[chosen]).tolist() == [3] * 10
     with pytest.raises(ValueError, match=r"train_size is 101, but cifar10 has 100 samples there. Use 1 to 100, or 0"):
         load("cifar10", str(tmp_path), train_size=101)
-    with pytest.raises(ValueError, match="test_size is -1; use test_size >= 0"):
+    with pytest.raises(ValueError, match=r"test_size is -1. It must be a whole number >= 0"):
         resolve(test_size=-1)
 
 
@@ -630,7 +632,7 @@ def test_settings_that_suit_the_data_are_settings():
         assert config.model in MODELS
     assert resolve(data="cifar10").augment == resolve(data="cifar100").augment == "cutout"
     assert resolve(data="cifar10", augment="none", epochs=3).augment == "none"
-    with pytest.raises(ValueError, match=r'no augmentation "crop". Known: none, standard, cutout'):
+    with pytest.raises(ValueError, match=r'augment is .crop.\. It must be "none", "standard" or "cutout"'):
         resolve(augment="crop")
 
 
@@ -798,7 +800,7 @@ def test_labels_are_found_without_loading_where_datasets_keep_them(here):
 
 def test_an_image_set_of_the_users_own_may_be_augmented(here, capsys):
     (here / "mine.py").write_text(
-        "import torch\nfrom ausam.lab.data import ImageSet\n"
+        "import torch\nfrom ausam.lab.problems.images import ImageSet\n"
         "def data():\n"
         "    x, y = torch.arange(40 * 64).view(40, 1, 8, 8).to(torch.uint8), torch.arange(40) % 4\n"
         "    return ImageSet('mine', x, y, x, y, 4, (128.0,), (74.0,))\n"
@@ -877,7 +879,7 @@ value = 3
         (["--model", "mine_bad:wide"], "answers a batch of 2 with shape (2, 11), but the data needs (2, 10)"),
         (["--model", "mine_bad:pair"], "answers a batch of 2 with a tuple"),
         (["--model", "absent:net"], 'model "absent:net": there is no module absent in'),
-        (["--workers", "-1"], "workers is -1; use workers >= 0."),
+        (["--workers", "-1"], "workers is -1. It must be a whole number >= 0."),
     ],
 )
 def test_mistakes_in_own_data_and_networks_are_one_clear_line(here, capsys, flags, message):

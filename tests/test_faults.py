@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from torch.utils.data import Subset
 
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
-from ausam.lab import checkpoint, compare, files, recipe
-from ausam.lab.cli import main
-from ausam.lab.data.loading import DataError, loaded
-from ausam.lab.train import train
+from ausam.lab.cli.main import main
+from ausam.lab.experiments import compare, recipe
+from ausam.lab.io import files
+from ausam.lab.problems.loading import DataError, loaded
+from ausam.lab.training import checkpoint
+from ausam.lab.training.loop import train
 
 MICRO = """
 title = "Micro"
@@ -234,7 +236,7 @@ def begun(out, policy="ausampling", epochs=2):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ausam.lab.cli.train", stopping)
+        patch.setattr("ausam.lab.cli.commands.train", stopping)
         assert main(command) == 130
     return [*command, "--resume"]
 

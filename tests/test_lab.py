@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 
 from ausam import AUSampling, Full, Scores, SelectiveBatchSampler
-from ausam.lab import checkpoint, results
-from ausam.lab.cli import main
-from ausam.lab.config import resolve
-from ausam.lab.data import load
-from ausam.lab.models import build
-from ausam.lab.timing import interleaved, median_ratio
-from ausam.lab.train import learning_rate, random_numbers, train, weights_sha256
+from ausam.lab.cli.main import main
+from ausam.lab.experiments.side_by_side import interleaved, median_ratio
+from ausam.lab.networks.build import build
+from ausam.lab.problems.catalogue import load, resolve
+from ausam.lab.report import results
+from ausam.lab.training import checkpoint
+from ausam.lab.training.loop import learning_rate, random_numbers, train, weights_sha256
+from ausam.lab.training.selection import selection_summary
 
 ONE = ["--threads", "1"]
 
@@ -189,21 +190,21 @@ def test_without_any_whole_checkpoint_it_begins_again(undisturbed, tmp_path, cap
     [
         (["--method", "smm"], 'There is no method "smm". Did you mean sam? Known: plain, sam, asam'),
         (["--policy", "ausamplin"], 'There is no policy "ausamplin". Did you mean ausampling?'),
-        (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes (rho: 'float' = 0.05)"),
+        (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes rho=0.05."),
         (["--method", "sam(rho=__import__('os'))"], "The arguments of \"sam(rho=__import__('os'))\" cannot be read"),
         (["--method", "sam)"], '"sam)" is not a method'),
-        (["--rho", "-1"], "SAM: rho is -1.0, but the radius of a perturbation cannot be negative. Use rho >= 0."),
+        (["--rho", "-1"], "SAM: rho is -1.0. It must be a finite number >= 0"),
         (["--policy", "random", "--alpha", "1.5"], "Random: alpha is 1.5"),
         (["--policy", "ausampling", "--s-min", "0.9", "--s-max", "0.5"], "AUSampling: s_min is 0.9 and s_max is 0.5"),
         (["--method", "plain", "--policy", "ausampling"], "AUSampling ranks samples by sharpness, but Plain never"),
-        (["--epochs", "0"], "epochs is 0; use epochs >= 1."),
-        (["--label-noise", "1"], "label_noise is 1.0; use 0 <= label_noise < 1."),
+        (["--epochs", "0"], "epochs is 0. It must be a whole number >= 1."),
+        (["--label-noise", "1"], "label_noise is 1.0. It must be a finite number in [0, 1)."),
         (["--device", "cuda"], 'device is "cuda", but torch sees no CUDA device here. Use --device cpu.'),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, capsys, flags, message):
     if "--device" in flags and torch.cuda.is_available():
-        flags, message = ["--lr", "0"], "lr is 0.0; use lr > 0."
+        flags, message = ["--lr", "0"], "lr is 0.0. It must be a finite number > 0."
     assert run("train", "--epochs", 1, *flags, "--out", tmp_path / "run", *ONE) == 2
     error = capsys.readouterr().err
     assert error.startswith("ausam: ")
@@ -268,7 +269,7 @@ def test_selection_summary_against_a_slow_twin():
     wrong = torch.rand(n, generator=rng) < 0.3
     scores.sum = torch.rand(n, generator=rng)
     scores.count = torch.randint(0, 4, (n,), generator=rng, dtype=torch.int32)
-    found = results.selection_summary(AUSampling(0.5), scores, wrong, bins=7)
+    found = selection_summary(AUSampling(0.5), scores, wrong, bins=7)
     mean = [float(s) / int(c) if c else None for s, c in zip(scores.sum, scores.count, strict=True)]
     seen = sorted((i for i in range(n) if mean[i] is not None), key=lambda i: mean[i])
     assert sum(b["n"] for b in found["bins"]) == len(seen)
@@ -282,7 +283,7 @@ def test_selection_summary_against_a_slow_twin():
     ones = [i for i in range(n) if wrong[i]]
     assert found["wrong"]["n"] == len(ones)
     assert found["wrong"]["chosen"] == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
-    assert results.selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool))["right"] is None
+    assert selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool))["right"] is None
 
 
 def test_table_against_hand_computation():

@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import pytest
 
-from ausam.lab import launch, recipe, reproduce
-from ausam.lab.cli import main
+from ausam.lab.cli.main import main
+from ausam.lab.experiments import ray as launch
+from ausam.lab.experiments import recipe, reproduce
 
 ray = pytest.importorskip("ray")
 
@@ -29,7 +30,8 @@ rows = [{ name = "sgd" }, { name = "sam" }, { name = "ausam-0.5" }, { name = "sa
 """
 # a process of its own: Ray's threads and signal handlers stay out of pytest's
 DRIVER = (
-    "import sys; from pathlib import Path; from ausam.lab import recipe; from ausam.lab.cli import main; "
+    "import sys; from pathlib import Path; from ausam.lab.experiments import recipe; "
+    "from ausam.lab.cli.main import main; "
     "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
 )
 SHORT = ["--only", "sgd", "--only", "sam", "--only", "ausam-0.5"]

@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from ausam.lab.models import MODELS, POSE_MODELS, MobileNet, PyramidNet, WideResNet, build, parameter_count
-from ausam.lab.models.pyramidnet import Pyramidal
-from ausam.lab.models.wideresnet import PreActivation
+from ausam.lab.networks.build import MODELS, POSE_MODELS, MobileNet, PyramidNet, WideResNet, build, parameter_count
+from ausam.lab.networks.pyramidnet import Pyramidal
+from ausam.lab.networks.wideresnet import PreActivation
 
 RESNETS = ["resnet-tiny", "resnet-small", "resnet18-w8", "resnet50-w8"]
 SMALL = [*RESNETS, "wrn10-2", "pyramidnet14-24", "mobilenetv1-cifar-quarter"]

@@ -12,27 +12,30 @@ import torch.nn.functional as F
 from PIL import Image
 
 from ausam import Full, Random, SelectiveBatchSampler
-from ausam.lab import pairs, recipe, weights
-from ausam.lab.cli import main
-from ausam.lab.config import resolve
-from ausam.lab.data import DownloadError, figures, load
-from ausam.lab.data.figures import figures as drawn_figures
-from ausam.lab.data.loading import DataError
-from ausam.lab.data.mpii import mpii
-from ausam.lab.data.people import PoseSet
-from ausam.lab.headline import headline, text_table
-from ausam.lab.models import MODELS, build, check_fit
-from ausam.lab.models.hrnet import Module
-from ausam.lab.pose.crop import PLAIN, Change, cut, drawn, inverse, mapped, to_crop
-from ausam.lab.pose.draw import RIGHT, draw, sheet
-from ausam.lab.pose.figure import SIDE
-from ausam.lab.pose.pckh import counts, pckh
-from ausam.lab.pose.people import People
-from ausam.lab.pose.simcc import SIMCC, located, unmirrored
-from ausam.lab.pose.skeleton import GROUPS, HEAD, JOINTS, LANK, LIMBS, LKNE, MIRRORED, NECK, RANK, RWRI
-from ausam.lab.report import render
-from ausam.lab.results import table
-from ausam.lab.train import learning_rate, train
+from ausam.lab.cli.main import main
+from ausam.lab.experiments import recipe
+from ausam.lab.networks.build import MODELS, build, check_fit
+from ausam.lab.networks.hrnet import Module
+from ausam.lab.problems.catalogue import load, resolve
+from ausam.lab.problems.download import DownloadError
+from ausam.lab.problems.loading import DataError
+from ausam.lab.problems.pose.crop import PLAIN, Change, cut, inverse, mapped, random_change, to_crop
+from ausam.lab.problems.pose.overlay import RIGHT, overlay, sheet
+from ausam.lab.problems.pose.pckh import counts, pckh
+from ausam.lab.problems.pose.people import People
+from ausam.lab.problems.pose.problem import PoseSet
+from ausam.lab.problems.pose.simcc import SIMCC, located, unmirrored
+from ausam.lab.problems.pose.skeleton import GROUPS, HEAD, JOINTS, LANK, LIMBS, LKNE, MIRRORED, NECK, RANK, RWRI
+from ausam.lab.problems.pose.stick_figure import SIDE
+from ausam.lab.problems.sources import stick_figures
+from ausam.lab.problems.sources.mpii import mpii
+from ausam.lab.problems.sources.stick_figures import many as drawn_figures
+from ausam.lab.registry import pairs
+from ausam.lab.report.page import render
+from ausam.lab.report.results import table
+from ausam.lab.report.summary import headline, text_table
+from ausam.lab.training import weights
+from ausam.lab.training.loop import learning_rate, train
 
 
 def some(n, seed=0):
@@ -377,10 +380,10 @@ def test_joints_move_with_the_pixels(index):
 
 
 def test_augmentation_is_hrnets_and_a_function_of_seed_epoch_and_person():
-    found = [drawn(0, 1, i) for i in range(2000)]
-    assert found[:50] == [drawn(0, 1, i) for i in range(50)]
-    assert found[:50] != [drawn(0, 2, i) for i in range(50)]
-    assert found[:50] != [drawn(1, 1, i) for i in range(50)]
+    found = [random_change(0, 1, i) for i in range(2000)]
+    assert found[:50] == [random_change(0, 1, i) for i in range(50)]
+    assert found[:50] != [random_change(0, 2, i) for i in range(50)]
+    assert found[:50] != [random_change(1, 1, i) for i in range(50)]
     growth, turn = np.array([c.growth for c in found]), np.array([c.turn for c in found])
     assert growth.min() == 0.75
     assert growth.max() == 1.25
@@ -465,8 +468,8 @@ def test_stick_figures_have_bodies_where_the_joints_say():
 
 @pytest.fixture
 def few_figures(monkeypatch):
-    monkeypatch.setattr(figures, "TRAIN", 40)
-    monkeypatch.setattr(figures, "TEST", 20)
+    monkeypatch.setattr(stick_figures, "TRAIN", 40)
+    monkeypatch.setattr(stick_figures, "TEST", 20)
 
 
 def test_parts_of_the_people(few_figures):
@@ -585,10 +588,10 @@ def test_drawing_shows_truth_and_prediction():
     y = torch.zeros(16, 4)
     y[:, 3] = 8
     y[RWRI] = torch.tensor([20.0, 30.0, 1, 8])
-    picture = draw(crop, y, torch.full((16, 2), 50.0), zoom=2)
+    picture = overlay(crop, y, torch.full((16, 2), 50.0), zoom=2)
     assert picture.size == (128, 128)
     assert picture.getpixel((38, 60)) == RIGHT
-    assert draw(crop, y).getpixel((96, 101)) == (0, 0, 0)
+    assert overlay(crop, y).getpixel((96, 101)) == (0, 0, 0)
     assert picture.getpixel((96, 101)) != (0, 0, 0)
     assert sheet(small_set(), build("hrnet-w16-small", 16, 3), n=3, zoom=1, across=2).size == (128, 128)
 
@@ -621,7 +624,7 @@ def test_a_run_resumes_bit_for_bit(tmp_path, few_figures, method, policy):
 def test_mpii_end_to_end_with_workers(tmp_path, monkeypatch):
     put_mpii(tmp_path, [person(i) for i in range(6)], [person(i) for i in (6, 7)])
     (tmp_path / "netpose.py").write_text(
-        "from ausam.lab.models import HRNet\n"
+        "from ausam.lab.networks.build import HRNet\n"
         "def small(joints, channels):\n    return HRNet(4, (1,), 1, 4, 256, joints, channels)\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -643,8 +646,8 @@ def test_mpii_end_to_end_with_workers(tmp_path, monkeypatch):
 
 
 def test_the_small_network_learns_a_few_figures_by_heart(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "TRAIN", 16)
-    monkeypatch.setattr(figures, "TEST", 16)
+    monkeypatch.setattr(stick_figures, "TRAIN", 16)
+    monkeypatch.setattr(stick_figures, "TEST", 16)
     settings = {"data": "stick-figures", "epochs": 40, "batch_size": 8, "test_size": 15, "threads": 1}
     config = resolve(**settings, method="plain", policy="full", lr_steps="")
     rows = list(train(config, tmp_path / "run"))
@@ -684,8 +687,8 @@ def part_of_table4(tmp_path_factory):
     text = text.replace("epochs = 14\n", "epochs = 1\ntrain_size = 16\ntest_size = 8\n")
     (folder / "table4.toml").write_text(text)
     patch.setattr(recipe, "FOLDER", folder)
-    patch.setattr(figures, "TRAIN", 40)
-    patch.setattr(figures, "TEST", 20)
+    patch.setattr(stick_figures, "TRAIN", 40)
+    patch.setattr(stick_figures, "TEST", 20)
     out = tmp_path_factory.mktemp("table4") / "out"
     flags = ["--scale", "small", "--seeds", "1", "--only", "sgd", "--only", "sam", "--out", str(out), "--threads", "1"]
     assert main(["reproduce", "table4", *flags]) == 0

@@ -19,13 +19,11 @@ from test_methods import make
 from torch import nn
 
 from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware
-from ausam.lab import recipe, reproduce, weights
-from ausam.lab.cli import main
-from ausam.lab.config import resolve
-from ausam.lab.locks import held
-from ausam.lab.models import build
-from ausam.lab.network import network
-from ausam.lab.quantize import (
+from ausam.lab.cli.main import main
+from ausam.lab.experiments import recipe, reproduce
+from ausam.lab.io.locks import held
+from ausam.lab.networks.build import build
+from ausam.lab.networks.quantisation import (
     MOMENTUM,
     MovingRange,
     OwnRange,
@@ -37,7 +35,11 @@ from ausam.lab.quantize import (
     on_grid,
     quantize,
 )
-from ausam.lab.train import problem, train
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.training import weights
+from ausam.lab.training.loop import problem, train
+from ausam.lab.training.network import network
+from test_methods import make
 
 TINY = ["--train-size", "256", "--test-size", "200", "--batch-size", "32", "--label-noise", "0", "--threads", "1"]
 
@@ -158,7 +160,7 @@ def test_layers_of_another_class_are_left_and_told(caplog):
         quantize(nn.ReLU())
     with pytest.raises(ValueError, match="bits is 1; use 2 <= bits <= 8"):
         quantize(model, bits=1)
-    with pytest.raises(ValueError, match="quantize is 1; use 0, or 2 <= quantize <= 8"):
+    with pytest.raises(ValueError, match=r"quantize is 1. It must be 0, or the bits of a grid, 2 to 8"):
         resolve(quantize=1)
 
 
@@ -701,7 +703,8 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
 def test_a_killed_table_goes_on(micro6, tmp_path):
     """kill -9 while a quantised row is trained; the end is that of a table nobody disturbed."""
     code = (
-        "import sys; from pathlib import Path; from ausam.lab import recipe; from ausam.lab.cli import main; "
+        "import sys; from pathlib import Path; from ausam.lab.experiments import recipe; "
+    "from ausam.lab.cli.main import main; "
         "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
     )
     args = [*RUN, "--only", "one/sam"]

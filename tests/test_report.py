@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ausam.lab.headline import headline, text_table
-from ausam.lab.lettering import esc, fit, place, spread, text_width
-from ausam.lab.plots import Line, Point, domain, frontier, lines, pairs, scatter, tick_labels, ticks
-from ausam.lab.report import answer, render, write_report
+from ausam.lab.report.chart_text import esc, fit, place, spread, text_width
+from ausam.lab.report.charts import Line, Point, domain, frontier, lines, pairs, scatter, tick_labels, ticks
+from ausam.lab.report.page import answer, render, write_report
+from ausam.lab.report.summary import headline, text_table
 
 VOID = {"meta", "link", "br", "hr", "img"}
 

@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from ausam import METHODS, POLICIES
-from ausam.lab import estimate, events, rebuild, recipe, reproduce, tables
-from ausam.lab.cli import main
+from ausam.lab.cli.main import main
 from ausam.lab.config import Config
-from ausam.lab.data import DATASETS, DownloadError
-from ausam.lab.locks import held
-from ausam.lab.models import MODELS
-from ausam.lab.pairs import method_and_policy
-from ausam.lab.results import table
+from ausam.lab.experiments import estimate, rebuild, recipe, reproduce
+from ausam.lab.io.locks import held
+from ausam.lab.networks.build import MODELS
+from ausam.lab.problems.catalogue import DATASETS, DownloadError
+from ausam.lab.registry.pairs import method_and_policy
+from ausam.lab.report import tables
+from ausam.lab.report.results import table
+from ausam.lab.training import tensorboard as events
 
 TABLES = ["table1", "table2", "table3", "table5"]
 
@@ -90,7 +92,8 @@ def whole(tmp_path_factory):
     (base / "recipes").mkdir()
     (base / "recipes" / "micro.toml").write_text(MICRO)
     code = (
-        "import sys; from pathlib import Path; from ausam.lab import recipe; from ausam.lab.cli import main; "
+        "import sys; from pathlib import Path; from ausam.lab.experiments import recipe; "
+    "from ausam.lab.cli.main import main; "
         "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
     )
     command = [sys.executable, "-c", code, str(base / "recipes"), *RUN, "--out", str(base / "out")]
@@ -288,7 +291,7 @@ def test_a_locked_cell_is_passed_over(tmp_path, capsys):
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
     path = tmp_path / "cell.lock"
     code = (
-        "import sys, time; from pathlib import Path; from ausam.lab.locks import held\n"
+        "import sys, time; from pathlib import Path; from ausam.lab.io.locks import held\n"
         "with held(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(100)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:

@@ -22,13 +22,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 
-import ausam.lab.train as lab
+import ausam.lab.training.loop as lab
 from ausam import METHODS, Full, SelectiveBatchSampler
-from ausam.lab import checkpoint, ranks
-from ausam.lab.cli import main
-from ausam.lab.config import resolve
-from tests.helpers import EXAMPLES
-from tests.helpers import make as method
+from ausam.lab.cli.main import main
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.training import checkpoint, ranks
+from test_methods import EXAMPLES
+from test_methods import make as method
 
 HERE = Path(__file__).parent
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -204,7 +204,7 @@ def group(world, target, *args, preload=(), **environment):
     """Exit codes of processes that do this together; once rank 0 has ended, the others have five seconds."""
     # Forked from one that has imported what takes long.
     context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ausam.lab.cli", "sklearn.datasets", "pytest", *preload])
+    context.set_forkserver_preload(["ausam.lab.cli.main", "sklearn.datasets", "pytest", *preload])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **environment}
     place |= {
         "WORLD_SIZE": str(world),
@@ -408,7 +408,7 @@ def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
             ["train", "--device", "mps"],
             'device is "mps", but several processes train on "cpu", or on "cuda", a GPU each.',
         ),
-        (["train", "--epochs", "0"], "epochs is 0; use epochs >= 1."),
+        (["train", "--epochs", "0"], "epochs is 0. It must be a whole number >= 1."),
     ],
 )
 def test_what_cannot_work_is_refused_and_said_once(args, message, monkeypatch, capsys, tmp_path):

@@ -12,7 +12,7 @@ def main() -> int:
     if missing:
         sys.stderr.write(f'The command line needs {" and ".join(missing)}: pip install "ausam[lab]"\n')
         return 1
-    from ausam.lab.cli import main as run
+    from ausam.lab.cli.main import main as run
 
     return run()
 

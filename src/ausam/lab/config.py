@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
 
-import torch
+from ausam.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Range, check
 
-from ausam.lab.data import AUGMENTATIONS, suited
-from ausam.lab.names import find
+Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]
+Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
+Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 
-BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-
-# Where a run is computed, not what it is: it may be begun on one machine and go on on another.
+# Where a run is computed, not what it is: it may be begun on one machine and continued on another.
 HERE = ("data_dir", "init", "workers", "threads", "device")
 
 
@@ -27,13 +26,13 @@ class Config:
 
     data: str = setting("digits", "data set by name, or your own as module:function")
     data_dir: str = setting("data", "where downloaded data lies")
-    label_noise: float = setting(0.0, "part of the training labels that is made wrong, 0 <= p < 1")
-    train_size: int = setting(0, "training samples, a fixed part with balanced classes; 0: all")
-    test_size: int = setting(0, "test samples, likewise")
-    augment: str = setting("none", "augmentation: none, standard (crop and flip) or cutout (and a hole)")
-    workers: int = setting(0, "processes that load MPII or data of your own; 0: the training process itself")
+    label_noise: Below1 = setting(0.0, "part of the training labels that is made wrong, 0 <= p < 1")
+    train_size: Count = setting(0, "training samples, a fixed part with balanced classes; 0: all")
+    test_size: Count = setting(0, "test samples, likewise")
+    augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (and a hole)")
+    workers: Count = setting(0, "processes that load MPII or data of your own; 0: the training process itself")
     model: str = setting("resnet-tiny", "network by name, or your own as module:function")
-    quantize: int = setting(0, "bits of weights and activations, 2 to 8; 0: full precision")
+    quantize: Count = setting(0, "bits of weights and activations, 2 to 8; 0: full precision")
     init: str = setting("", "weights to start from: the folder of a run, or a file, torch or safetensors")
     method: str = setting("SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base alone')
     rho: float | None = setting(None, "radius of the perturbation, >= 0")
@@ -42,40 +41,24 @@ class Config:
     s_min: float | None = setting(None, "lower bound of AUSampling's odds")
     s_max: float | None = setting(None, "upper bound of AUSampling's odds")
     ramp: int | None = setting(None, "epochs over which the upper bound rises")
-    epochs: int = setting(30, "epochs, >= 1")
-    batch_size: int = setting(128, "samples of a mini-batch before selection")
-    lr: float = setting(0.1, "peak learning rate; it falls to 0 as a cosine")
+    epochs: PositiveCount = setting(30, "epochs, >= 1")
+    batch_size: PositiveCount = setting(128, "samples of a mini-batch before selection")
+    lr: Positive = setting(0.1, "peak learning rate; it falls to 0 as a cosine")
     lr_steps: str = setting("", "instead, parts of the epochs after which the rate falls tenfold, e.g. 0.8,0.95")
-    momentum: float = setting(0.9, "momentum of SGD; Adam's first beta")
-    weight_decay: float = setting(5e-4, "weight decay of the base optimizer")
-    label_smoothing: float = setting(0.0, "label smoothing, 0 <= s < 1")
-    base: str = setting("sgd", "base optimizer")
-    seed: int = setting(0, "seed of weights, order and draws")
+    momentum: Below1 = setting(0.9, "momentum of SGD; Adam's first beta")
+    weight_decay: NonNegative = setting(5e-4, "weight decay of the base optimizer")
+    label_smoothing: Below1 = setting(0.0, "label smoothing, 0 <= s < 1")
+    base: Base = setting("sgd", "base optimizer")
+    seed: Count = setting(0, "seed of weights, order and draws")
     sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one each")
-    threads: int = setting(0, "CPU threads; 0: torch's choice")
+    threads: Count = setting(0, "CPU threads; 0: torch's choice")
     device: str = setting("auto", "cpu, cuda, cuda:0, mps; auto: cuda if there is one")
 
     def __post_init__(self) -> None:
-        for name, good, range_ in (
-            ("label_noise", 0 <= self.label_noise < 1, "0 <= label_noise < 1"),
-            ("train_size", self.train_size >= 0, "train_size >= 0"),
-            ("test_size", self.test_size >= 0, "test_size >= 0"),
-            ("workers", self.workers >= 0, "workers >= 0"),
-            ("quantize", self.quantize == 0 or 2 <= self.quantize <= 8, "0, or 2 <= quantize <= 8"),
-            ("epochs", self.epochs >= 1, "epochs >= 1"),
-            ("batch_size", self.batch_size >= 1, "batch_size >= 1"),
-            ("lr", self.lr > 0, "lr > 0"),
-            ("momentum", 0 <= self.momentum < 1, "0 <= momentum < 1"),
-            ("weight_decay", self.weight_decay >= 0, "weight_decay >= 0"),
-            ("label_smoothing", 0 <= self.label_smoothing < 1, "0 <= label_smoothing < 1"),
-            ("seed", self.seed >= 0, "seed >= 0"),
-            ("threads", self.threads >= 0, "threads >= 0"),
-        ):
-            if not good:
-                raise ValueError(f"{name} is {getattr(self, name)}; use {range_}.")
+        check(self)
+        if self.quantize == 1 or self.quantize > 8:
+            raise ValueError(f"Config: quantize is {self.quantize}. It must be 0, or the bits of a grid, 2 to 8.")
         parts(self.lr_steps)
-        find("base optimizer", self.base, BASES)
-        find("augmentation", self.augment, AUGMENTATIONS)
 
 
 def parts(text: str) -> list[float]:
@@ -87,16 +70,6 @@ def parts(text: str) -> list[float]:
     if not all(0 < part <= 1 for part in found):
         raise ValueError(f'lr_steps is "{text}"; give parts of the epochs, above 0 and at most 1: 0.8,0.95.')
     return found
-
-
-def resolve(**given: Any) -> Config:
-    """The settings given, the data set's own for the rest, and Config's defaults for what remains."""
-    config = Config(**{**suited(given.get("data", "digits")), **given})
-    if config.device == "auto":
-        config = Config(**{**asdict(config), "device": "cuda" if torch.cuda.is_available() else "cpu"})
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f'device is "{config.device}", but torch sees no CUDA device here. Use --device cpu.')
-    return config
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

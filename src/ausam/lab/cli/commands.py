@@ -1,0 +1,152 @@
+"""What each command does: from its arguments to its output and exit code."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import logging
+import shlex
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ausam.lab.cli import listing
+from ausam.lab.cli.progress import Progress
+from ausam.lab.config import Config
+from ausam.lab.experiments import bench, estimate, recipe
+from ausam.lab.experiments.compare import compare
+from ausam.lab.experiments.ray import on_ray
+from ausam.lab.experiments.rebuild import rebuild
+from ausam.lab.experiments.reproduce import Launch, reproduce
+from ausam.lab.networks.build import builder
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.pairs import PAIRS, configured, method_and_policy
+from ausam.lab.report import tables
+from ausam.lab.report.results import read_finished
+from ausam.lab.report.summary import headline, text_table
+from ausam.lab.training import ranks, tensorboard
+from ausam.lab.training.loop import problem, train
+
+
+def train_command(args: argparse.Namespace) -> int:
+    """One run."""
+    with ranks.alike():
+        config = resolve(**_settings(args))
+    _set_threads(config)
+    out = Path(args.out)
+    with ranks.joined(config.device, args.timeout) as here:
+        if here.rank:
+            logging.disable(logging.WARNING)
+        here.told(lambda: _prepare(config, [config]))
+        if here.rank:
+            collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
+            return 0
+        with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
+            rows = train(config, out, resume=args.resume, on_step=progress.step, here=here)
+            for row in tensorboard.logged(rows, out, out / "tensorboard") if args.tensorboard else rows:
+                progress.epoch(row)
+    result = read_finished(out)
+    sys.stdout.write(
+        f"{result['method']} × {result['policy']}: test {result.get('metric', 'accuracy')} "
+        f"{result['test_accuracy']:.2f} % after {result['epochs']} epochs, {result['train_seconds']:.1f} s of "
+        f"training; {out / 'result.json'}\n"
+    )
+    return 0
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    """Several pairs, side by side."""
+    ranks.require_one_process("compare")
+    if args.seeds < 1:
+        raise ValueError(f"--seeds is {args.seeds}; give how many seeds each pair is run with, at least 1.")
+    names = [*args.names, *(PAIRS if args.all else ())]
+    if not names:
+        raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
+    config = resolve(**_settings(args))
+    _set_threads(config)
+    _prepare(config, [configured(name, config) for name in names])
+    command = shlex.join(["ausam", *args.argv])
+    out = Path(args.out)
+    seeds = list(range(args.seed, args.seed + args.seeds))
+    with Progress(None, "compare") as progress:
+        on_epoch = progress.comparison(names, seeds, config)
+        results = compare(names, seeds, config, out, command, on_epoch, args.tensorboard)
+    sys.stdout.write(f"{text_table(results)}\n\n{headline(results)}\n\n{out / 'report.html'}\n")
+    return 0
+
+
+def reproduce_command(args: argparse.Namespace) -> int:
+    """A table of the paper."""
+    ranks.require_one_process("reproduce")
+    found = recipe.read(args.table, args.scale)
+    seeds = list(range(found.seeds if args.seeds is None else args.seeds))
+    if not seeds:
+        raise ValueError(f"--seeds is {args.seeds}; give how many seeds each row is run with, at least 1.")
+    here = {name: getattr(args, name) for name in ("data_dir", "init", "threads", "device") if hasattr(args, name)}
+    cells = recipe.chosen(recipe.cells(found, seeds, **here), args.only)
+    out = Path(args.out or f"runs/{found.table}-{found.scale}")
+    _set_threads(cells[0].config)
+    if args.dry_run:
+        sys.stdout.write(f"{found.title}, scale {found.scale}, in {out}\n\n{estimate.plan(cells, out)}\n")
+        return 0
+    command = shlex.join(["ausam", *args.argv])
+    left = sum(cell.config.epochs - estimate.epochs_done(cell.folder(out)) for cell in cells)
+    with _launcher(args, cells[0].config.device) as launch, Progress(None, found.table) as progress:
+        told = progress.cells(left)
+        summary, failed = reproduce(found, cells, seeds, out, command, told, progress.say, args.tensorboard, launch)
+    sys.stdout.write(f"{tables.text(summary)}\n\n{out / 'report.html'}\n")
+    if failed:
+        count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
+        sys.stderr.write(f"ausam: {count} failed: {', '.join(failed)}. The same command tries again.\n")
+    return 1 if failed else 0
+
+
+def _launcher(args: argparse.Namespace, device: str) -> contextlib.AbstractContextManager[Launch | None]:
+    if args.launcher == "local":
+        if args.address is not None:
+            raise ValueError("--address is that of a Ray cluster. Use --launcher ray with it, or leave it out.")
+        return contextlib.nullcontext()
+    if device.startswith("cuda:"):
+        raise ValueError(f'device is "{device}", but Ray gives each cell a GPU of its own. Use --device cuda.')
+    return on_ray(args.address, args.cpus, float(device == "cuda") if args.gpus is None else args.gpus)
+
+
+def report_command(args: argparse.Namespace) -> int:
+    """Tables and page from the runs of a folder."""
+    out = Path(args.folder)
+    sys.stdout.write(f"{rebuild(out)}\n\n{out / 'report.html'}\n")
+    return 0
+
+
+def list_command(args: argparse.Namespace) -> int:
+    """What there is."""
+    found = listing.everything()
+    sys.stdout.write((json.dumps(found, indent=1) if args.json else listing.text(found)) + "\n")
+    return 0
+
+
+def bench_command(args: argparse.Namespace) -> int:
+    """What a step costs."""
+    return bench.main(args.repeats, args.only, sys.stdout)
+
+
+def _prepare(config: Config, runs: list[Config]) -> None:
+    """Refuse what cannot work, then get the data, before a bar is shown: a download shows one of its own."""
+    for run in runs:
+        method_and_policy(run, steps=1)
+    builder(config.model)
+    problem(config)
+
+
+def _set_threads(config: Config) -> None:
+    if config.threads:
+        torch.set_num_threads(config.threads)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}

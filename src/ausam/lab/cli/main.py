@@ -1,0 +1,55 @@
+"""The ``ausam`` command: parse, run, and turn what goes wrong into one line and an exit code (docs/faults.md)."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from ausam.lab.cli import commands, exits
+from ausam.lab.cli.parser import parser
+from ausam.lab.problems.download import DownloadError
+from ausam.lab.training import checkpoint, tensorboard
+from ausam.lab.training.failures import explained
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the arguments and run the command; what goes wrong becomes one line and an exit code (docs/exits.md)."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser().parse_args(argv, argparse.Namespace(argv=argv))
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+    logging.captureWarnings(True)
+    with exits.signals() as came:
+        try:
+            if getattr(args, "tensorboard", False):
+                tensorboard.require()
+            code: int = args.run(args)
+        except KeyboardInterrupt:
+            terminated = signal.SIGTERM in came
+            code = exits.TERMINATED if terminated else exits.INTERRUPTED
+            sys.stderr.write(f"\nausam: {'terminated' if terminated else 'interrupted'}. {_kept(args)}\n")
+        except Exception as error:
+            if (known := explained(error)) is None:
+                raise
+            code = exits.MISUSE if known.misuse else exits.FAILED
+            complete = known.misuse or isinstance(error, DownloadError)  # they say how to go on
+            sys.stderr.write(f"ausam: {known.text}{'' if complete else ' ' + _kept(args)}\n")
+    return code
+
+
+def _kept(args: argparse.Namespace) -> str:
+    """What is on disk when a command ends early, and how to go on."""
+    if args.run is commands.train_command:
+        epochs = checkpoint.epochs(Path(args.out))
+        kept = f"{args.out} holds the run up to epoch {epochs}" if epochs else "No epoch was finished"
+        return f"{kept}; the same command with --resume goes on."
+    return "What was done is kept; the same command goes on."

@@ -1,0 +1,169 @@
+"""The recipes of the paper's tables: TOML files beside this one, read into blocks, rows and cells."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ausam.lab.config import Config
+from ausam.lab.experiments.layout import run_folder
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.lookup import find
+from ausam.lab.registry.pairs import FULL, configured
+
+FOLDER = Path(__file__).parent / "recipes"
+SCALES = ("paper", "small")
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of a block: a named pair, the paper's figures for it, and what it sets itself."""
+
+    name: str
+    accuracy: float | None = None
+    std: float | None = None
+    speed: float | None = None
+    note: str = ""  # a key of the recipe's notes: the paper took the figures from there
+    parts: dict[str, float] = field(default_factory=dict)  # the figures of which the accuracy is the mean
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def in_paper(self) -> bool:
+        """Whether the paper has figures for it."""
+        return self.accuracy is not None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A network on a data set: the columns of the table that share their settings."""
+
+    name: str
+    group: str  # the heading above its part of the table
+    column: str
+    settings: dict[str, Any]
+    rows: tuple[PaperRow, ...]
+
+    @property
+    def title(self) -> str:
+        """Where it stands in the paper's table."""
+        return " on ".join(filter(None, (self.group, self.column)))
+
+    @property
+    def names(self) -> list[str]:
+        """The pairs to run, each once."""
+        return list(dict.fromkeys(row.name for row in self.rows))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table of the paper at one scale."""
+
+    table: str
+    scale: str
+    title: str
+    seeds: int
+    notes: dict[str, str]
+    blocks: tuple[Block, ...]
+    metric: str = "accuracy"  # what is in percent
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    block: str
+    name: str
+    config: Config
+    first: Cell | None = None  # the full-precision run whose weights it starts from
+
+    @property
+    def id(self) -> str:
+        """Its name for people and for --only."""
+        return f"{self.block}/{self.name}/seed-{self.config.seed}"
+
+    def folder(self, out: Path) -> Path:
+        """Where its run lies."""
+        return run_folder(out / self.block, self.name, self.config.seed)
+
+    def placed(self, out: Path) -> Config:
+        """Its settings, and where in this folder the weights lie that it starts from."""
+        return self.config if self.first is None else replace(self.config, init=str(self.first.folder(out)))
+
+    def matches(self, pattern: str) -> bool:
+        """Whether the pattern fits its block, its row, both or all of its name."""
+        names = (self.block, self.name, f"{self.block}/{self.name}", self.id)
+        return any(pattern == name or fnmatchcase(name, pattern) for name in names)
+
+
+def tables() -> dict[str, Path]:
+    """The tables that have a recipe."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def read(table: str, scale: str = "paper") -> Recipe:
+    """The recipe of a table at a scale."""
+    path = find("table", table, tables())
+    find("scale", scale, dict.fromkeys(SCALES))
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    blocks = tuple(_block(block, content, scale) for block in content["block"])
+    return Recipe(
+        path.stem,
+        scale,
+        content["title"],
+        content["seeds"],
+        content.get("notes", {}),
+        blocks,
+        content.get("metric", "accuracy"),
+    )
+
+
+def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
+    settings = content["settings"] | block["settings"]
+    if scale == "small":
+        settings |= content["small"] | block["small"]
+    rows = [PaperRow(**{**row, "note": str(row.get("note", ""))}) for row in block["rows"]]
+    full = content.get(FULL, {})  # of the run that the others start from, beside or instead of the settings of all
+    full = {k: v for k, v in full.items() if k != "small"} | (full.get("small", {}) if scale == "small" else {})
+    rows = [replace(row, settings=full | row.settings) if row.name == FULL else row for row in rows]
+    rows += [PaperRow(name) for name in block.get("extra", [])]
+    return Block(block["name"], block.get("group", ""), block["column"], settings, tuple(rows))
+
+
+def base(block: Block, **here: Any) -> Config:
+    """The settings that the rows of a block share; ``here``: where it runs (data_dir, threads, device)."""
+    return resolve(**block.settings, **here)
+
+
+def cells(recipe: Recipe, seeds: list[int], **here: Any) -> list[Cell]:
+    """All runs of a table, seeds outermost, so that early results cover every row.
+
+    The rows of a block that has one in full precision start from its weights; with an ``init`` given, from those.
+    """
+    found = []
+    for seed in seeds:
+        for block in recipe.blocks:
+            shared = base(block, **here)
+            first: Cell | None = None
+            for name in block.names:
+                if name == FULL and shared.init:
+                    continue
+                own = {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
+                found.append(Cell(block.name, name, replace(configured(name, shared), seed=seed, **own), first))
+                if name == FULL:
+                    first = found[-1]
+    return found
+
+
+def chosen(cells: list[Cell], patterns: list[str]) -> list[Cell]:
+    """The cells that fit one of the patterns, each after the one it starts from; all of them without patterns."""
+    found = [c for c in cells if not patterns or any(c.matches(p) for p in patterns)]
+    if not found:
+        blocks, names = (", ".join(dict.fromkeys(getattr(c, k) for c in cells)) for k in ("block", "name"))
+        raise ValueError(
+            f"No cell fits --only {' '.join(patterns)}. Give a block ({blocks}), a row ({names}), or BLOCK/ROW; "
+            "* stands for anything."
+        )
+    return list(dict.fromkeys(c for cell in found for c in (cell.first, cell) if c is not None))

@@ -1,0 +1,143 @@
+"""The networks of the experiments, by name; each full-size one has small siblings of the same class."""
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ausam.lab.networks.hrnet import HRNet
+from ausam.lab.networks.mobilenet import MobileNet
+from ausam.lab.networks.pyramidnet import PyramidNet
+from ausam.lab.networks.resnet import ResNet, basic, bottleneck
+from ausam.lab.networks.wideresnet import WideResNet
+from ausam.lab.registry.lookup import find
+from ausam.lab.registry.user_code import imported, is_own
+
+__all__ = [
+    "MODELS",
+    "POSE_MODELS",
+    "HRNet",
+    "MobileNet",
+    "PyramidNet",
+    "ResNet",
+    "WideResNet",
+    "basic",
+    "bottleneck",
+    "build",
+    "builder",
+    "check_fit",
+    "parameter_count",
+]
+
+Builder = Callable[[int, int], nn.Module]
+
+# name -> builder(classes, channels)
+MODELS: dict[str, Builder] = {
+    "resnet-tiny": partial(ResNet, basic, (1, 1), 8),  # the default for 8x8 digits
+    "resnet-small-w8": partial(ResNet, basic, (1, 1, 1), 8),
+    "resnet-small": partial(ResNet, basic, (1, 1, 1), 16),
+    "resnet18-w8": partial(ResNet, basic, (2, 2, 2, 2), 8),
+    "resnet18-w16": partial(ResNet, basic, (2, 2, 2, 2), 16),
+    "resnet18": partial(ResNet, basic, (2, 2, 2, 2), 64),
+    "resnet50-w8": partial(ResNet, bottleneck, (3, 4, 6, 3), 8),
+    "resnet50": partial(ResNet, bottleneck, (3, 4, 6, 3), 64),
+    "wrn10-2": partial(WideResNet, 10, 2),
+    "wrn28-10": partial(WideResNet, 28, 10),
+    "pyramidnet14-24": partial(PyramidNet, 14, 24),
+    "pyramidnet110-270": partial(PyramidNet, 110, 270),
+    "mobilenetv1-cifar-quarter": partial(MobileNet, 0.25, 1),
+    "mobilenetv1-cifar": partial(MobileNet, 1.0, 1),
+    "mobilenetv1": partial(MobileNet, 1.0, 2),
+    "mobilenetv1-224": partial(MobileNet, 1.0, 2, pixels=224),
+}
+
+# of poses, where classes are joints
+POSE_MODELS: dict[str, Builder] = {
+    "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels
+    "hrnet-w32": partial(HRNet, 32, (1, 4, 3), 4, 64, 256),
+}
+MODELS |= POSE_MODELS
+
+
+def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
+    """Build a network of `MODELS`, or the user's ``module:function``, on the CPU; its weights depend on the seed alone.
+
+    Convolutions are Kaiming-normal (fan-out, ReLU), BatchNorm is ones and zeros, the last layer is torch's default.
+    The user's own keep the weights they were made with. torch's global random state is left as it was.
+    """
+    make = builder(name)
+    if classes < 1 or channels < 1:
+        raise ValueError(
+            f"{name} needs at least one class and one input channel, not classes={classes}, channels={channels}"
+        )
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs as well
+        model = make(classes, channels)
+        return model if is_own(name) else model.apply(_initialise)
+
+
+def builder(name: str) -> Builder:
+    """What makes the network of this name; a ValueError for a name that means none."""
+    return _own(name) if is_own(name) else find("model", name, MODELS, ", or your own as module:function")
+
+
+def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
+    """Count the trainable numbers of a network of `MODELS` without allocating them."""
+    make = find("model", name, MODELS)
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in make(classes, channels).parameters())
+
+
+@torch.no_grad()
+def check_fit(name: str, model: nn.Module, x: Tensor, answer: tuple[int, ...]) -> None:
+    """Raise a ValueError for a network that cannot take such a batch, or does not answer each sample in that shape."""
+    model.eval()
+    try:
+        z = model(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{name} cannot take a batch of shape {tuple(x.shape)}: {error}. "
+            "Choose another --model, or your own as module:function."
+        ) from error
+    if not isinstance(z, Tensor) or z.shape != (len(x), *answer):
+        got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
+        raise ValueError(
+            f"{name} answers a batch of {len(x)} with {got}, but the data needs {(len(x), *answer)}: "
+            "choose a network for this kind of data."
+        )
+
+
+def _own(name: str) -> Builder:
+    """The user's function as a builder: called with (classes, channels), or without arguments if it takes none."""
+    function = imported("model", name)
+
+    def build(classes: int, channels: int) -> nn.Module:
+        takes = inspect.signature(function)
+        arguments = (classes, channels) if takes.parameters else ()
+        try:
+            takes.bind(*arguments)
+        except TypeError:
+            raise ValueError(
+                f'model "{name}" takes {takes}, but it is called with (classes, channels), or with nothing.'
+            ) from None
+        model = function(*arguments)
+        if not isinstance(model, nn.Module):
+            raise ValueError(f'model "{name}" returned a {type(model).__name__}, but a torch.nn.Module is needed.')
+        return model
+
+    return build
+
+
+@torch.no_grad()
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        # nn.init.kaiming_normal_ ignores groups: depthwise weights would come out sqrt(groups) times too small, and
+        # their gradients, behind a BatchNorm, as many times too large in the norm that a SAM ascent divides by.
+        fan_out = module.out_channels // module.groups * math.prod(module.kernel_size)
+        module.weight.normal_(0.0, math.sqrt(2.0 / fan_out))
+    elif isinstance(module, nn.BatchNorm2d):
+        nn.init.ones_(module.weight)
+        nn.init.zeros_(module.bias)

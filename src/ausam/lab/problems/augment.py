@@ -1,0 +1,59 @@
+"""Augmentation of whole batches on their device; every draw comes from a generator of the caller's."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Generator, Tensor
+
+
+def augmented(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[float, ...], rng: Generator) -> Tensor:
+    """A batch of raw images (n, channels, height, width), augmented and normalised.
+
+    "standard" is a random crop after padding by an eighth of the side, and a flip of every second image; "cutout" is
+    standard, and a hole of half the side at a random place; "none" leaves the images as they are.
+    Padding is black, so it comes before normalisation; a hole has the mean colour, so it comes after. The draws are
+    made on the CPU: every device sees the same images.
+    """
+    n, _, height, width = x.shape
+    if kind != "none":
+        margin = height // 8, width // 8
+        down, right = (torch.randint(0, 2 * m + 1, (n,), generator=rng).to(x.device) for m in margin)
+        x = cropped(x, down, right, margin)
+        x = flipped(x, torch.randint(0, 2, (n,), generator=rng).bool().to(x.device))
+    x = normalised(x, mean, std)
+    if kind == "cutout":
+        row, column = (torch.randint(0, side, (n,), generator=rng).to(x.device) for side in (height, width))
+        x = cut_out(x, row, column, min(height, width) // 2)
+    return x
+
+
+def cropped(x: Tensor, down: Tensor, right: Tensor, margin: tuple[int, int]) -> Tensor:
+    """Each image padded by ``margin`` zeros above and below, left and right, then cut to its size at its own offset."""
+    height, width = x.shape[2:]
+    padded = F.pad(x, (margin[1], margin[1], margin[0], margin[0]))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: every crop there is
+    return windows[torch.arange(len(x), device=x.device), :, down, right]
+
+
+def flipped(x: Tensor, which: Tensor) -> Tensor:
+    """Those images mirrored left to right."""
+    return torch.where(which.view(-1, 1, 1, 1), x.flip(3), x)
+
+
+def cut_out(x: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
+    """Each image with zeros in a square around its own centre, as far as the square lies inside (DeVries 2017)."""
+
+    def covered(centre: Tensor, length: int) -> Tensor:
+        distance = torch.arange(length, device=x.device) - (centre - size // 2)[:, None]
+        return (distance >= 0) & (distance < size)
+
+    hole = covered(row, x.shape[2])[:, None, :, None] & covered(column, x.shape[3])[:, None, None, :]
+    return x.masked_fill(hole, 0.0)
+
+
+def normalised(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """The images as floats with each channel centred and scaled; mean and std are in the units of the pixels."""
+    centre = torch.tensor(mean, device=x.device).view(-1, 1, 1)
+    scale = torch.tensor(std, device=x.device).view(-1, 1, 1)
+    return (x.float() - centre) / scale

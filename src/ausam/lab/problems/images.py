@@ -1,0 +1,79 @@
+"""Images that live in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ausam import SelectiveBatchSampler
+from ausam.lab.problems.augment import augmented, normalised
+from ausam.lab.problems.classification import Labelled
+from ausam.random import generator
+
+
+@dataclass(frozen=True)
+class ImageSet(Labelled):
+    """A classification problem: images (n, channels, height, width), labels, and what is known of them.
+
+    Images may be bytes or floats; ``mean`` and ``std``, one number a channel, are in the same units.
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    wrong: Tensor | None = None  # which training labels were made wrong
+    augment: str = "none"  # none, standard or cutout: see augmented()
+
+    @property
+    def channels(self) -> int:
+        """Colour planes of an image."""
+        return self.train_x.shape[1]
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """The images with each channel centred and scaled."""
+        return normalised(x, self.mean, self.std)
+
+    def to(self, device: str) -> ImageSet:
+        """The same on another device."""
+        moved = {k: getattr(self, k).to(device) for k in ("train_x", "train_y", "test_x", "test_y")}
+        return replace(self, **moved)
+
+    def part(self, train: Tensor, test: Tensor) -> ImageSet:
+        """Only these samples."""
+        return replace(
+            self,
+            train_x=self.train_x[train],
+            train_y=self.train_y[train],
+            test_x=self.test_x[test],
+            test_y=self.test_y[test],
+        )
+
+    def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Images, labels and indices of one pass of the sampler; the augmentation is a function of the arguments."""
+        for b, chosen in enumerate(sampler):
+            index = torch.tensor(chosen)
+            rng = generator(seed, epoch, b, 0xA06)
+            x = augmented(self.train_x[index], self.augment, self.mean, self.std, rng)
+            yield x, self.train_y[index], index
+
+    def test_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every test image once, in order."""
+        for i in range(0, len(self.test_y), size):
+            yield self.normalised(self.test_x[i : i + size]), self.test_y[i : i + size]
+
+    def plain_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every training image once, in order, not augmented."""
+        for i in range(0, len(self.train_y), size):
+            yield self.normalised(self.train_x[i : i + size]), self.train_y[i : i + size]
+
+    def example(self) -> Tensor:
+        """Inputs of a few training samples, as a network sees them."""
+        return self.normalised(self.train_x[:2])

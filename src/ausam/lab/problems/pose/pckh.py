@@ -1,0 +1,37 @@
+"""PCKh: the part of the joints that are found closer than half the size of the head (Andriluka et al. 2014)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ausam.lab.problems.pose.skeleton import GROUPS, NOT_JUDGED
+
+THRESHOLD = 0.5
+
+
+def counts(found: Tensor, y: Tensor) -> Tensor:
+    """(2, joints): how many people's joint is right, and how many are judged, of predictions (n, joints, 2).
+
+    ``y`` (n, joints, 4) holds x, y, visible and the head's size in the same pixels. A map of predictions and truth
+    back into the picture would multiply distance and head alike, so it is left out. Judged are visible joints of
+    people whose head is known.
+    """
+    distance = (found - y[..., :2]).norm(dim=-1)
+    judged = (y[..., 2] > 0) & (y[..., 3] > 0)
+    right = judged & (distance <= THRESHOLD * y[..., 3])
+    return torch.stack([right.sum(0), judged.sum(0)])
+
+
+def pckh(count: Tensor) -> dict[str, float]:
+    """Percent by group of joints from summed `counts`, and "accuracy", the mean over joints weighted by their number.
+
+    A group is the mean of its two joints' figures, and pelvis and thorax are not in the mean, as in HRNet's tables. A
+    group of which no joint was judged is left out.
+    """
+    right, judged = count.double().cpu()
+    share = 100 * right / judged  # NaN where none is judged
+    groups = {name: float(share[list(joints)].mean()) for name, joints in GROUPS.items() if judged[list(joints)].all()}
+    rest = [j for j in range(len(judged)) if j not in NOT_JUDGED]
+    total = float(judged[rest].sum())
+    return {"accuracy": 100 * float(right[rest].sum()) / total if total else 0.0, **groups}

@@ -1,0 +1,93 @@
+"""People as a problem of the lab: only those that the sampler chose are read and decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ausam import SelectiveBatchSampler
+from ausam.lab.problems.augment import normalised
+from ausam.lab.problems.classification import Task
+from ausam.lab.problems.loading import loaded
+from ausam.lab.problems.pose.crop import MEAN, PLAIN, STD
+from ausam.lab.problems.pose.people import People, Shown
+from ausam.lab.problems.pose.simcc import SIMCC, SPLIT
+from ausam.lab.problems.pose.skeleton import JOINTS
+from ausam.random import generator
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class PoseSet:
+    """A pose problem: people to train on and to be judged by, shown as crops of ``size`` pixels. Classes are joints."""
+
+    task: ClassVar[Task] = SIMCC
+    classes: ClassVar[int] = len(JOINTS)
+    channels: ClassVar[int] = 3
+
+    name: str
+    train: People
+    test: People
+    size: int
+    augment: str = "none"  # or "standard": mirrored, turned and scaled as HRNet does
+    workers: int = 0
+    device: str = "cpu"
+    wrong: Tensor | None = None  # no label is made wrong here
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """What a network answers for a person: of every joint a score for each bin of x and of y."""
+        return (self.classes, 2, SPLIT * self.size)
+
+    @cached_property
+    def train_y(self) -> Tensor:
+        """The targets of the training people, not augmented."""
+        return self._targets(self.train)
+
+    @cached_property
+    def test_y(self) -> Tensor:
+        """The targets of the test people."""
+        return self._targets(self.test)
+
+    def to(self, device: str) -> PoseSet:
+        """The same, delivered to another device."""
+        return replace(self, device=device)
+
+    def part(self, train: Tensor, test: Tensor) -> PoseSet:
+        """Only these people."""
+        return replace(self, train=self.train.part(train), test=self.test.part(test))
+
+    def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Crops, targets and indices of one pass of the sampler; the augmentation depends on seed, epoch and index."""
+        shown = Shown(self.train, self.size, None if self.augment == "none" else (seed, epoch))
+        for x, y, index in loaded(shown, self.workers, self.device, generator(0), batch_sampler=sampler):
+            yield self._normalised(x), y.to(self.device), index
+
+    def test_batches(self, size: int = 64) -> Batches:
+        """Every test person once, in order."""
+        return self._in_order(self.test, size)
+
+    def plain_batches(self, size: int = 64) -> Batches:
+        """Every training person once, in order, not augmented."""
+        return self._in_order(self.train, size)
+
+    def example(self) -> Tensor:
+        """Inputs of a few training samples, as a network sees them."""
+        x, _ = self.train.shown(0, self.size, PLAIN)
+        return self._normalised(torch.stack([x, x]))
+
+    def _targets(self, people: People) -> Tensor:
+        return torch.stack([people.target(i, self.size) for i in range(len(people))])
+
+    def _in_order(self, people: People, size: int) -> Batches:
+        for x, y, _ in loaded(Shown(people, self.size), self.workers, self.device, generator(0), batch_size=size):
+            yield self._normalised(x), y.to(self.device)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        return normalised(x.to(self.device, non_blocking=True), MEAN, STD)

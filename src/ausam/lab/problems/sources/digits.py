@@ -1,0 +1,21 @@
+"""scikit-learn's digits: 1,797 handwritten digits of 8x8 pixels that ship with the package."""
+
+from __future__ import annotations
+
+import torch
+
+from ausam.lab.problems.images import ImageSet
+from ausam.random import generator
+
+
+def digits(data_dir: str = "") -> ImageSet:  # noqa: ARG001  (nothing to download)
+    """1,000 digits for training and the other 797 for testing, always the same ones."""
+    from sklearn.datasets import load_digits  # here, because the import takes a second
+
+    found = load_digits()
+    x = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16.0
+    y = torch.tensor(found.target, dtype=torch.int64)
+    order = torch.randperm(len(y), generator=generator(0))
+    train, test = order[:1000], order[1000:]
+    mean, std = float(x[train].mean()), float(x[train].std())
+    return ImageSet("digits", x[train], y[train], x[test], y[test], 10, (mean,), (std,))

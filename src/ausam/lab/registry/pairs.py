@@ -1,0 +1,183 @@
+"""The paper's names are pairs: one table for the command line, the configs, the reports and the docs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from typing import Any
+
+from ausam import METHODS, POLICIES, Method, Policy, check
+from ausam.lab.config import Config
+from ausam.lab.registry.lookup import find, unknown
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method and a policy, as text with arguments, and how the paper calls the two together."""
+
+    label: str
+    method: str
+    policy: str = "Full"
+
+
+# rho is that of SAM in the same comparison; these methods need one of another size. ASAM: its authors' ratio.
+# Momentum-SAM: what did best on the digits; its authors' ratio of 15, on larger networks, is too much there.
+RHO_SCALE = {"ASAM": 10.0, "MomentumSAM": 5.0}
+
+# Arguments that the papers count in epochs and the methods, which know none, in steps.
+IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
+
+PAIRS = {
+    "sgd": Pair("SGD", "Plain"),
+    "sam": Pair("SAM", "SAM"),
+    "asam": Pair("ASAM", "ASAM"),
+    "gsam": Pair("GSAM", "GSAM"),
+    "friendly-sam": Pair("Friendly-SAM", "FriendlySAM"),
+    "looksam-5": Pair("LookSAM-5", "LookSAM(k=5)"),
+    "esam": Pair("ESAM", "ESAM"),
+    "saf": Pair("SAF", "SAF"),
+    "mesa": Pair("MESA", "MESA"),
+    "k-sam": Pair("K-SAM", "KSAM"),
+    "g-rst": Pair("G-RST", "RST(p=0.5, gamma=2.0)"),
+    "ae-sam": Pair("AE-SAM", "AESAM"),
+    "ae-looksam": Pair("AE-LookSAM", "AESAM(inner=LookSAM())"),
+    "vsam": Pair("vSAM", "VSAM"),
+    "momentum-sam": Pair("Momentum-SAM", "MomentumSAM"),
+    "ausam-0.4": Pair("AUSAM-0.4", "SAM", "AUSampling(alpha=0.4)"),
+    "ausam-0.5": Pair("AUSAM-0.5", "SAM", "AUSampling(alpha=0.5)"),
+    "ausam-0.6": Pair("AUSAM-0.6", "SAM", "AUSampling(alpha=0.6)"),
+    "ausam-0.7": Pair("AUSAM-0.7", "SAM", "AUSampling(alpha=0.7)"),
+    "sam+random": Pair("SAM+Random", "SAM", "Random(alpha=0.5)"),
+    "sgd+random": Pair("SGD+Random", "Plain", "Random(alpha=0.5)"),
+    "sgd+info": Pair("SGD+Info", "Plain", "InfoBatch"),
+    "sam+info*": Pair("SAM+Info*", "SAM", "InfoBatch(on='first')"),
+    "sam+info": Pair("SAM+Info", "SAM", "InfoBatch(on='second')"),
+}
+
+BASE_LABELS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+
+# What quantised rows stand beside: not a pair of its own, and no part of "every pair".
+FULL = "full"
+
+ALPHA = re.compile(r"(?P<method>.+)-(?P<alpha>0?\.\d+|1(\.0+)?)")
+PART = re.compile(r"(?P<name>.+)@(?P<part>\d*\.?\d+)")
+
+
+def pair(name: str) -> tuple[Pair, float]:
+    """The pair of this name and the part of the epochs it trains for: ``NAME``, ``METHOD-ALPHA`` or either ``@F``."""
+    if m := PART.fullmatch(name.lower()):
+        found, _ = pair(m["name"])
+        part = float(m["part"])
+        if not 0 < part <= 10:
+            raise ValueError(f'"{name}": the number after @ is the part of the epochs, above 0 and at most 10.')
+        return replace(found, label=f"{found.label}@{m['part']}"), part
+    if name.lower() == FULL:
+        return Pair("Full prec.", "Plain"), 1.0
+    if name.lower() in PAIRS:
+        return PAIRS[name.lower()], 1.0
+    if m := ALPHA.fullmatch(name.lower()):
+        method = "sam" if m["method"] == "ausam" else m["method"]
+        known = {k.lower(): Pair(k, k) for k in METHODS} | {k: v for k, v in PAIRS.items() if v.policy == "Full"}
+        if method in known:
+            label = "AUSAM" if m["method"] == "ausam" else known[method].label
+            return Pair(f"{label}-{m['alpha']}", known[method].method, f"AUSampling(alpha={float(m['alpha'])})"), 1.0
+    raise unknown("pair", name, [*PAIRS, "METHOD-ALPHA", "NAME@PART"])
+
+
+def label(name: str, base: str) -> str:
+    """What the paper calls a pair; where the base optimizer is not SGD, that is what "SGD" stands for."""
+    return pair(name)[0].label.replace("SGD", BASE_LABELS[base])
+
+
+def configured(name: str, config: Config) -> Config:
+    """The settings of a comparison turned into those of one of its pairs."""
+    found, part = pair(name)
+    kind = parse("method", found.method)[0]
+    rho = None if config.rho is None else config.rho * RHO_SCALE.get(kind, 1.0)
+    full = name.lower().partition("@")[0] == FULL
+    return replace(
+        config,
+        method=found.method,
+        policy=found.policy,
+        rho=rho,
+        alpha=None,
+        quantize=0 if full else config.quantize,
+        init="" if full else config.init,
+        epochs=max(1, round(part * config.epochs)),
+    )
+
+
+def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
+    """``"LookSAM(k=5)"`` as a class name and its arguments; literals and nested methods only, nothing is executed."""
+    match = re.fullmatch(r"\s*([A-Za-z0-9_]+)\s*(\((.*)\))?\s*", text, re.DOTALL)
+    if match is None:
+        raise ValueError(f'"{text}" is not a {kind}: write a name, or a name with arguments such as SAM(rho=0.1).')
+    table: dict[str, Any] = METHODS if kind == "method" else POLICIES
+    cls = find(kind, match[1], table)
+    try:
+        call = ast.parse(f"f({match[3] or ''})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+            raise ValueError("every argument needs its name")
+        values = {str(k.arg): k.value for k in call.keywords}
+        nested = {k: build("method", ast.unparse(v), **settings) for k, v in values.items() if k == "inner"}
+        arguments = {k: nested[k] if k in nested else ast.literal_eval(v) for k, v in values.items()}
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f'The arguments of "{text}" cannot be read ({error}). Write e.g. SAM(rho=0.1).') from None
+    wrong = set(arguments) - {f.name for f in fields(cls)}
+    if wrong:
+        raise ValueError(f"{cls.__name__} has no argument {sorted(wrong)[0]}. It takes {arguments_of(cls)}.")
+    return cls.__name__, arguments
+
+
+def arguments_of(cls: Any) -> str:
+    """The arguments of a method or policy with their defaults: ``rho=0.05, k=5``; a required one stands alone."""
+    return ", ".join(f.name + _default(f) for f in fields(cls))
+
+
+def _default(f: Field[Any]) -> str:
+    if f.default_factory is not MISSING:
+        return f"={brief(f.default_factory())}"
+    return "" if f.default is MISSING else f"={f.default!r}"
+
+
+def build(kind: str, text: str, **settings: Any) -> Any:
+    """The object that the text names; ``settings`` fill the arguments it has and the text leaves open."""
+    settings = {k: v for k, v in settings.items() if v is not None}
+    name, arguments = parse(kind, text, **settings)
+    cls: Any = (METHODS if kind == "method" else POLICIES)[name]
+    takes = {f.name for f in fields(cls)}
+    if "inner" in takes and "inner" not in arguments:
+        arguments["inner"] = build("method", "SAM", **settings)
+    try:
+        return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
+    except TypeError as error:
+        raise ValueError(f'An argument of "{text}" is of a wrong kind: {error}.') from None
+
+
+def brief(thing: object) -> str:
+    """A method or policy as text: its first argument, and what differs from the defaults."""
+    given = [
+        f"{f.name}={brief(value) if f.name == 'inner' else repr(value)}"
+        for i, f in enumerate(fields(thing))  # type: ignore[arg-type]
+        if (value := getattr(thing, f.name)) != f.default or i == 0
+    ]
+    return f"{type(thing).__name__}({', '.join(given)})"
+
+
+def method_and_policy(config: Config, steps: int) -> tuple[Method, Policy]:
+    """The two objects of a run, checked against each other; ``steps`` for methods that plan over all of them."""
+    name, _ = parse("method", config.method)
+    counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(name, {}).items()}
+    method: Method = build("method", config.method, rho=config.rho, total_steps=steps, **counted)
+    policy: Policy = build(
+        "policy",
+        config.policy,
+        alpha=config.alpha,
+        s_min=config.s_min,
+        s_max=config.s_max,
+        ramp=config.ramp,
+        epochs=config.epochs,
+    )
+    check(method, policy)
+    return method, policy

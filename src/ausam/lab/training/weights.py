@@ -1,0 +1,100 @@
+"""Weights from a file: by name, only where they fit, and never executed; and the digest that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ausam.lab.training import checkpoint
+
+log = logging.getLogger("ausam")
+
+# Where people keep the weights in a file that holds more.
+KEYS = ("state_dict", "model", "model_state_dict")
+SHOWN = 5  # names in a message
+
+
+@torch.no_grad()
+def start_from(model: nn.Module, source: str) -> str:
+    """Copy the weights of a run's folder or of a file into a network; returns the digest of what was copied.
+
+    A tensor is copied if the network has one of its name and shape. All others are told in the log, and what is missing
+    keeps its own value. ``source`` is the folder of a run (its newest whole checkpoint), a file of ``torch.save`` or a
+    ``.safetensors``.
+    """
+    found, mine = read(Path(source)), model.state_dict()
+    fitting = {k: v for k, v in found.items() if k in mine and v.shape == mine[k].shape}
+    if not fitting:
+        raise ValueError(
+            f"{source} holds no weights of this network: it has {_some(found)}, the network has {_some(mine)}. "
+            "Give the --model that they were made for, or another --init."
+        )
+    if skipped := [k for k in found if k not in fitting]:
+        log.warning("%s: not in this network, or of another shape: %s.", source, _some(skipped))
+    # What has no parameters of its own, as the range of a quantised activation, begins afresh and needs no mention.
+    learned = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    if missing := [k for k in mine if k not in fitting and k.rpartition(".")[0] in learned]:
+        log.warning("%s: without these, which keep the values they were made with: %s.", source, _some(missing))
+    for name, value in fitting.items():
+        mine[name].copy_(value)
+    return sha256(fitting)
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The named tensors of a run's folder or of a file; a ValueError if it cannot be read or there are none."""
+    try:
+        content = _folder(path) if path.is_dir() else _file(path)
+    except ImportError:
+        raise ValueError(f"{path} needs safetensors, which is not installed: pip install safetensors.") from None
+    except Exception as error:  # a file that somebody made may cause any
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"The weights in {path} cannot be read: {why}. Give --init the folder of a run, or a file that holds named "
+            "tensors and nothing else, of torch.save or safetensors."
+        ) from error
+    inner = next((content[k] for k in KEYS if isinstance(content.get(k), dict)), content)
+    tensors = {str(k): v for k, v in inner.items() if isinstance(v, Tensor)}
+    if not tensors:
+        raise ValueError(f"{path} holds no named tensors. Give --init a file that does, or the folder of a run.")
+    if all(k.startswith("module.") for k in tensors):  # saved from inside DistributedDataParallel
+        tensors = {k.removeprefix("module."): v for k, v in tensors.items()}
+    return tensors
+
+
+def _folder(path: Path) -> dict[str, Any]:
+    saved = checkpoint.load(path)
+    if saved is None:
+        raise FileNotFoundError("it has no checkpoint that is whole")
+    if not (path / "result.json").exists():
+        log.warning("The run in %s has not ended; its last checkpoint is taken.", path)
+    return saved
+
+
+def _file(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return dict(load_file(path))
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    return content if isinstance(content, dict) else {}
+
+
+def sha256(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of named tensors, bit for bit."""
+    digest = hashlib.sha256()
+    for name, value in tensors.items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _some(names: Any) -> str:
+    first = list(names)
+    more = f" and {len(first) - SHOWN} more" if len(first) > SHOWN else ""
+    return ", ".join(first[:SHOWN]) + more
