@@ -24,13 +24,13 @@ from ausam.lab.experiments.ray import on_ray
 from ausam.lab.experiments.rebuild import rebuild
 from ausam.lab.experiments.reproduce import Launch, reproduce
 from ausam.lab.networks.build import builder
-from ausam.lab.problems.catalogue import resolve
+from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.registry.pairs import PAIRS, configured, method_and_policy
-from ausam.lab.report import tables
-from ausam.lab.report.results import read_finished
-from ausam.lab.report.summary import headline, text_table
-from ausam.lab.training import ranks, tensorboard
-from ausam.lab.training.loop import problem, train
+from ausam.lab.report import records, tables
+from ausam.lab.report.records import Run
+from ausam.lab.report.summary import comparison_text, headline
+from ausam.lab.training import folder, ranks, tensorboard
+from ausam.lab.training.loop import train
 
 
 def train_command(args: argparse.Namespace) -> int:
@@ -47,15 +47,12 @@ def train_command(args: argparse.Namespace) -> int:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
-            rows = train(config, out, resume=args.resume, on_step=progress.step, here=here)
-            for row in tensorboard.logged(rows, out, out / "tensorboard") if args.tensorboard else rows:
-                progress.epoch(row)
-    result = read_finished(out)
-    sys.stdout.write(
-        f"{result['method']} × {result['policy']}: test {result.get('metric', 'accuracy')} "
-        f"{result['test_accuracy']:.2f} % after {result['epochs']} epochs, {result['train_seconds']:.1f} s of "
-        f"training; {out / 'result.json'}\n"
-    )
+            epochs = train(config, out, resume=args.resume, on_step=progress.step, here=here)
+            for epoch in tensorboard.logged(epochs, out, out / "tensorboard") if args.tensorboard else epochs:
+                progress.epoch(epoch)
+    run = records.read_finished(out / "result.json", Run)
+    score = f"test {run.test} after {run.epochs} epochs, {run.train_seconds:.1f} s of training"
+    sys.stdout.write(f"{run.method} × {run.policy}: {score}; {out / 'result.json'}\n")
     return 0
 
 
@@ -76,7 +73,7 @@ def compare_command(args: argparse.Namespace) -> int:
     with Progress(None, "compare") as progress:
         on_epoch = progress.comparison(names, seeds, config)
         results = compare(names, seeds, config, out, command, on_epoch, args.tensorboard)
-    sys.stdout.write(f"{text_table(results)}\n\n{headline(results)}\n\n{out / 'report.html'}\n")
+    sys.stdout.write(f"{comparison_text(results)}\n\n{headline(results)}\n\n{out / 'report.html'}\n")
     return 0
 
 
@@ -95,11 +92,11 @@ def reproduce_command(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{found.title}, scale {found.scale}, in {out}\n\n{estimate.plan(cells, out)}\n")
         return 0
     command = shlex.join(["ausam", *args.argv])
-    left = sum(cell.config.epochs - estimate.epochs_done(cell.folder(out)) for cell in cells)
+    left = sum(cell.config.epochs - len(folder.epochs(cell.folder(out))) for cell in cells)
     with _launcher(args, cells[0].config.device) as launch, Progress(None, found.table) as progress:
         told = progress.cells(left)
-        summary, failed = reproduce(found, cells, seeds, out, command, told, progress.say, args.tensorboard, launch)
-    sys.stdout.write(f"{tables.text(summary)}\n\n{out / 'report.html'}\n")
+        table, failed = reproduce(found, cells, seeds, out, command, told, progress.say, args.tensorboard, launch)
+    sys.stdout.write(f"{tables.text(table)}\n\n{out / 'report.html'}\n")
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
         sys.stderr.write(f"ausam: {count} failed: {', '.join(failed)}. The same command tries again.\n")
@@ -118,8 +115,8 @@ def _launcher(args: argparse.Namespace, device: str) -> contextlib.AbstractConte
 
 def report_command(args: argparse.Namespace) -> int:
     """Tables and page from the runs of a folder."""
-    out = Path(args.folder)
-    sys.stdout.write(f"{rebuild(out)}\n\n{out / 'report.html'}\n")
+    text, page = rebuild(Path(args.folder))
+    sys.stdout.write(f"{text}\n\n{page}\n")
     return 0
 
 

@@ -9,6 +9,7 @@ from ausam import METHODS, POLICIES
 from ausam.lab.networks.build import MODELS, POSE_MODELS, parameter_count
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.pairs import PAIRS, arguments_of
+from ausam.lab.report.text import text_table
 
 
 def everything() -> dict[str, Any]:
@@ -28,32 +29,24 @@ def _answers(model: str) -> int:
 
 def text(found: dict[str, Any]) -> str:
     """The same for people."""
-    parts: list[tuple[str, list[tuple[str, ...]]]] = [
-        ("Methods (passes: samples through forward + backward, per sample of the batch)", _methods(found["methods"])),
-        ("Policies (part of the samples that is computed)", _policies(found["policies"])),
-        (
-            "Pairs (also METHOD-ALPHA for METHOD × AUSampling(ALPHA), and NAME@F for a fraction F of the epochs)",
-            [(p["name"], f"{p['method']} × {p['policy']}") for p in found["pairs"]],
-        ),
-        (
-            "Networks (parameters, 10 classes or 16 joints; or your own as module:function)",
-            [(m["name"], f"{m['parameters']:>10,}") for m in found["models"]],
-        ),
-        ("Data sets (or your own as module:function)", [(d["name"], d["about"]) for d in found["data"]]),
+    methods = [[m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]] for m in found["methods"]]
+    policies = [[p["name"], f"{p['kept']:.2f}", p["signal"], p["about"]] for p in found["policies"]]
+    pairs = [[p["name"], f"{p['method']} × {p['policy']}"] for p in found["pairs"]]
+    models = [[m["name"], f"{m['parameters']:,}"] for m in found["models"]]
+    data = [[d["name"], d["about"]] for d in found["data"]]
+    parts = [
+        "Methods (passes: samples through forward + backward, per sample of the batch)",
+        text_table(["Method", "Passes", "What it does"], methods, left=(0, 2)),
+        "Policies (kept: part of the samples that is computed)",
+        text_table(["Policy", "Kept", "Ranks by", "What it does"], policies, left=(0, 2, 3)),
+        "Pairs (also METHOD-ALPHA for METHOD × AUSampling(ALPHA), and NAME@F for a fraction F of the epochs)",
+        text_table(["Pair", "Method × policy"], pairs, left=(0, 1)),
+        "Networks (parameters for 10 classes or 16 joints; or your own as module:function)",
+        text_table(["Network", "Parameters"], models),
+        "Data sets (or your own as module:function)",
+        text_table(["Data set", "What it is"], data, left=(0, 1)),
     ]
-    lines = []
-    for title, rows in parts:
-        width = max(len(str(r[0])) for r in rows)
-        lines += [title, *("  " + f"{r[0]:<{width}}  " + "  ".join(r[1:]) for r in rows), ""]
-    return "\n".join(lines).rstrip()
-
-
-def _methods(methods: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    return [(m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]) for m in methods]
-
-
-def _policies(policies: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    return [(p["name"], f"{p['kept']:.2f}", f"ranks by {p['signal']}", p["about"]) for p in policies]
+    return "\n\n".join(parts)
 
 
 def _method(cls: Any) -> dict[str, Any]:

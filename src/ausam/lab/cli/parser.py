@@ -87,8 +87,8 @@ def parser() -> argparse.ArgumentParser:
     _add_settings(again, {f.name for f in fields(Config)} - {"data_dir", "init", "threads", "device"})
     again.set_defaults(run=commands.reproduce_command)
 
-    page = subcommands.add_parser("report", help="tables and page anew from the runs in a folder, without training")
-    page.add_argument("folder", help="a folder of reproduce, compare or train")
+    page = subcommands.add_parser("report", help="tables and page again from the runs in a folder, without training")
+    page.add_argument("folder", help="a folder of reproduce, compare or train, or a results.json")
     page.set_defaults(run=commands.report_command)
 
     for command in (one, many, again):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from rich import progress as rich
 from rich.console import Console
 
 from ausam.lab.config import Config
 from ausam.lab.registry.pairs import configured
-
-Row = dict[str, Any]
+from ausam.lab.report.records import Epoch
+from ausam.lab.training.loop import Batch
 
 
 class Progress:
@@ -42,40 +41,39 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def step(self, row: Row) -> None:
+    def step(self, done: Batch) -> None:
         """One step of a run: the bar moves inside the epoch."""
-        done = row["epoch"] - 1 + row["batch"] / row["batches"]
-        text = f"epoch {row['epoch']}/{self._epochs} {self._last} {self._rate(row['samples']):,.0f} images/s"
-        self._bar.update(self._task, completed=done, text=text)
+        text = f"epoch {done.epoch}/{self._epochs} {self._last} {self._rate(done.samples):,.0f} images/s"
+        self._bar.update(self._task, completed=done.epoch - 1 + done.batch / done.batches, text=text)
 
-    def epoch(self, row: Row) -> None:
+    def epoch(self, epoch: Epoch) -> None:
         """One epoch of a run."""
-        self._last = f"loss {row['train_loss']:.3f} {_score(row)}"
-        text = f"epoch {row['epoch']}/{self._epochs} {self._last} {row['images_per_second']:,.0f} images/s"
-        self._bar.update(self._task, completed=row["epoch"], text=text)
+        self._last = f"loss {epoch.train_loss:.3f} {epoch.test}"
+        text = f"epoch {epoch.epoch}/{self._epochs} {self._last} {epoch.images_per_second:,.0f} images/s"
+        self._bar.update(self._task, completed=epoch.epoch, text=text)
         if not self._console.is_terminal:
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def comparison(self, names: list[str], seeds: list[int], config: Config) -> Callable[[str, int, Row], None]:
+    def comparison(self, names: list[str], seeds: list[int], config: Config) -> Callable[[str, int, Epoch], None]:
         """A function to be told of every epoch of every run of a comparison."""
         epochs = {name.lower(): configured(name, config).epochs for name in names}
         self._bar.update(self._task, total=len(seeds) * sum(epochs.values()))
 
-        def told(name: str, seed: int, row: Row) -> None:
-            text = f"{name} seed {seed}: epoch {row['epoch']}, {_score(row)}"
+        def told(name: str, seed: int, epoch: Epoch) -> None:
+            text = f"{name} seed {seed}: epoch {epoch.epoch}, {epoch.test}"
             self._bar.update(self._task, advance=1, text=text)
-            if row["epoch"] == epochs[name]:
-                line = f"{name} seed {seed}: {_score(row)}, {row['seconds']:.1f} s of training"
+            if epoch.epoch == epochs[name]:
+                line = f"{name} seed {seed}: {epoch.test}, {epoch.seconds:.1f} s of training"
                 self._console.print(line, highlight=False)
 
         return told
 
-    def cells(self, epochs: int) -> Callable[[str, Row], None]:
+    def cells(self, epochs: int) -> Callable[[str, Epoch], None]:
         """A function to be told of every epoch of every cell of a table, of which there will be so many."""
         self._bar.update(self._task, total=epochs)
 
-        def told(cell: str, row: Row) -> None:
-            text = f"{cell}: epoch {row['epoch']}, {_score(row)}"
+        def told(cell: str, epoch: Epoch) -> None:
+            text = f"{cell}: epoch {epoch.epoch}, {epoch.test}"
             self._bar.update(self._task, advance=1, text=text)
 
         return told
@@ -83,10 +81,6 @@ class Progress:
     def say(self, text: str) -> None:
         """A line that stays."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _score(row: Row) -> str:
-    return f"{row['metric']} {row['test_accuracy']:.2f} %"
 
 
 class _Rate:

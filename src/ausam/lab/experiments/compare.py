@@ -5,21 +5,21 @@ from __future__ import annotations
 import datetime
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ausam.lab.config import Config
 from ausam.lab.experiments.layout import run_folder
 from ausam.lab.io import files
 from ausam.lab.registry.pairs import configured, label, method_and_policy
-from ausam.lab.report import csv, page
-from ausam.lab.report.results import NUMBER, read, table
-from ausam.lab.training import environment
-from ausam.lab.training.loop import Row, train
+from ausam.lab.report import csv, page, records, statistics
+from ausam.lab.report.records import Comparison, CurvePoint, Epoch, NamedRun, Run
+from ausam.lab.training import folder
+from ausam.lab.training.environment import environment
+from ausam.lab.training.loop import train
 from ausam.lab.training.tensorboard import logged
 
-OnEpoch = Callable[[str, int, Row], None]
+OnEpoch = Callable[[str, int, Epoch], None]
 
 
 def compare(
@@ -30,7 +30,7 @@ def compare(
     command: str,
     on_epoch: OnEpoch,
     tensorboard: bool = False,
-) -> dict[str, Any]:
+) -> Comparison:
     """Run what is missing in ``out`` and write results.json, results.csv and report.html; returns the results.
 
     The runs of a seed take turns, an epoch each, so that a noisy machine disturbs all alike. Everything is resumed from
@@ -50,59 +50,63 @@ def compare(
     return write(collect(names, seeds, config, out, command), out)
 
 
-def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Iterator[Row]:
-    folder = run_folder(out, name, seed)
-    rows = train(replace(configured(name, config), seed=seed), folder, resume=True)
+def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Iterator[Epoch]:
+    place = run_folder(out, name, seed)
+    epochs = train(replace(configured(name, config), seed=seed), place, resume=True)
     if tensorboard:
-        rows = logged(rows, folder, out / "tensorboard" / folder.relative_to(out / "runs"))
-    for row in rows:
-        on_epoch(name, seed, row)
-        yield row
+        epochs = logged(epochs, place, out / "tensorboard" / place.relative_to(out / "runs"))
+    for epoch in epochs:
+        on_epoch(name, seed, epoch)
+        yield epoch
 
 
-def collect(
-    names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = ""
-) -> dict[str, Any]:
+def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
     """The results of a comparison from the runs that lie in ``out``, as far as they are finished."""
-    found = []
-    for name in names:
-        for seed in seeds:
-            folder = run_folder(out, name, seed)
-            if (result := read(folder)) is not None:
-                found.append({**result, "name": name, "curve": curve(folder)})
+    places = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
+    runs = [found for name, place in places if (found := named_run(name, place)) is not None]
     noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
-    shared = {"method", "policy", "rho", "alpha", "seed"}  # what differs by run is in its row
-    return {
-        "version": 1,
-        "title": title or f"{config.data}{noise}",
-        "command": command,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "complete": len(found) == len(names) * len(seeds),
-        "data": {"name": config.data, "label_noise": config.label_noise, **(found[0]["data"] if found else {})},
-        "conditions": {
-            "hardware": found[0]["hardware"] if found else environment.hardware(config.device),
-            "versions": found[0]["versions"] if found else environment.versions(),
-            "commit": found[0]["commit"] if found else environment.commit(),
-            "seeds": seeds,
-            "config": {k: v for k, v in asdict(config).items() if k not in shared} | {"rho": config.rho},
-        },
-        "rows": table([(name, label(name, config.base)) for name in names], found),
-        "runs": found,
-    }
+    labels = [(name, label(name, config.base)) for name in names]
+    return comparison(title or f"{config.data}{noise}", command, seeds, config, labels, runs, len(places))
 
 
-def curve(folder: Path) -> list[Row]:
-    """The learning curve of a run."""
-    keys = ("epoch", "train_loss", "test_accuracy", "seconds")
-    rows = files.read_rows(folder / "metrics.jsonl")
-    return [{k: row[k] for k in keys} for row in rows if all(isinstance(row.get(k), NUMBER) for k in keys)]
+def named_run(name: str, place: Path) -> NamedRun | None:
+    """The run in a folder under this name, with its learning curve; None if it has not ended."""
+    found = records.read(place / "result.json", Run)
+    return None if found is None else NamedRun(name, found, curve(place))
 
 
-def write(results: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Write results.json, results.csv and report.html; returns what the JSON holds."""
-    per_run = ("config", "versions", "hardware", "commit", "data")
-    short = results | {"runs": [{k: v for k, v in r.items() if k not in per_run} for r in results["runs"]]}
-    files.write_json(out / "results.json", short)
-    files.write(out / "results.csv", csv.csv_text(results["runs"]))
-    page.write_report(short, out / "report.html")
-    return short
+def comparison(
+    title: str,
+    command: str,
+    seeds: list[int],
+    config: Config,
+    labels: list[tuple[str, str]],
+    runs: list[NamedRun],
+    expected: int,
+) -> Comparison:
+    """The record of these runs; ``labels`` has the name and the label of every row."""
+    return Comparison(
+        title=title,
+        command=command,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        complete=len(runs) == expected,
+        data=runs[0].run.data if runs else None,
+        seeds=tuple(seeds),
+        environment=runs[0].run.environment if runs else environment(config.device),
+        config=config,
+        rows=statistics.rows(labels, runs),
+        runs=tuple(runs),
+    )
+
+
+def curve(place: Path) -> tuple[CurvePoint, ...]:
+    """The learning curve of the run in a folder."""
+    return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in folder.epochs(place))
+
+
+def write(found: Comparison, out: Path) -> Comparison:
+    """Write results.json, results.csv and report.html; returns what they hold."""
+    records.write(out / "results.json", found)
+    files.write(out / "results.csv", csv.csv_text(("", named) for named in found.runs))
+    page.write_report(found, out / "report.html")
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,38 +10,19 @@ from torch import nn
 
 from ausam.lab.config import Config
 from ausam.lab.experiments.recipe import Cell
-from ausam.lab.io import files
 from ausam.lab.networks.build import build
 from ausam.lab.networks.quantisation import quantize
+from ausam.lab.problems.catalogue import Entry, entry
 from ausam.lab.registry.pairs import method_and_policy
+from ausam.lab.report.text import text_table
+from ausam.lab.training import folder
 
 ENOUGH = 0.3  # seconds of a measurement beyond which a larger batch would tell nothing new
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What must be known of a data set that is not yet here."""
-
-    image: tuple[int, int, int]
-    classes: int
-    train: int
-    test: int
-
-
-SHAPES = {
-    "digits": Shape((1, 8, 8), 10, 1_000, 797),
-    "fashion-mnist": Shape((1, 28, 28), 10, 60_000, 10_000),
-    "cifar10": Shape((3, 32, 32), 10, 50_000, 10_000),
-    "cifar100": Shape((3, 32, 32), 100, 50_000, 10_000),
-    "tiny-imagenet": Shape((3, 64, 64), 200, 100_000, 10_000),
-    "stick-figures": Shape((3, 64, 64), 16, 1_000, 250),
-    "mpii": Shape((3, 256, 256), 16, 22_246, 2_958),
-}
-
-
 def sample_seconds(config: Config) -> float:
     """Seconds that one sample takes through forward and backward, in the largest batch that is quickly measured."""
-    shape = SHAPES[config.data]
+    shape = entry(config.data)
     model = build(config.model, shape.classes, shape.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
@@ -54,7 +34,7 @@ def sample_seconds(config: Config) -> float:
         size = min(4 * size, config.batch_size)
 
 
-def _step_seconds(model: nn.Module, size: int, shape: Shape, device: str) -> float:
+def _step_seconds(model: nn.Module, size: int, shape: Entry, device: str) -> float:
     x = torch.randn(size, *shape.image, device=device)
     start = time.perf_counter()
     torch.autograd.backward(model(x).square().mean())  # any loss costs next to nothing
@@ -65,7 +45,7 @@ def _step_seconds(model: nn.Module, size: int, shape: Shape, device: str) -> flo
 
 def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
     """Seconds of the epochs that are left: forward a third of a sample's time, backward two; and the test images."""
-    shape = SHAPES[config.data]
+    shape = entry(config.data)
     train, test = config.train_size or shape.train, config.test_size or shape.test
     method, policy = method_and_policy(config, steps=config.epochs * -(-train // config.batch_size))
     forward, backward = method.passes
@@ -73,30 +53,30 @@ def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
     return (config.epochs - done) * epoch
 
 
-def epochs_done(folder: Path) -> int:
-    """How many epochs of a run are there."""
-    return len(files.read_rows(folder / "metrics.jsonl"))
-
-
 def plan(cells: list[Cell], out: Path) -> str:
     """The cells, where each stands, and the time that is left."""
     left: list[tuple[Cell, str, float]] = []
     measured: dict[tuple[str, int], float] = {}
     for cell in cells:
-        folder, epochs = cell.folder(out), cell.config.epochs
-        if (folder / "result.json").exists():
+        place, epochs = cell.folder(out), cell.config.epochs
+        if (place / "result.json").exists():
             left.append((cell, "done", 0.0))
             continue
         kind = (cell.block, cell.config.quantize)
         if kind not in measured:
             measured[kind] = sample_seconds(cell.config)
-        done = epochs_done(folder)
+        done = len(folder.epochs(place))
         state = f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
         left.append((cell, state, cell_seconds(cell.config, measured[kind], done)))
-    widths = [max(len(c.id) for c, _, _ in left), max(len(s) for _, s, _ in left)]
-    lines = [f"{c.id:<{widths[0]}}  {state:<{widths[1]}}  {duration(s):>9}" for c, state, s in left]
+    rows = [[c.id, state, duration(s)] for c, state, s in left]
     total = f"{len(cells)} cells, about {duration(sum(s for _, _, s in left))} in one process"
-    return "\n".join([*lines, "", f"{total}: estimated from a few steps on random images, loading not counted."])
+    return "\n".join(
+        [
+            text_table(["Cell", "State", "Left"], rows, left=(0, 1)),
+            "",
+            f"{total}: estimated from a few steps on random images, loading not counted.",
+        ]
+    )
 
 
 def duration(seconds: float) -> str:

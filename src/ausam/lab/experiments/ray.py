@@ -13,7 +13,7 @@ from typing import Any
 
 from ausam.lab.experiments.recipe import Cell
 from ausam.lab.experiments.reproduce import Failed, Launch, OnEpoch, Outcome, attempt
-from ausam.lab.io import files
+from ausam.lab.training import folder
 
 STORE = 80_000_000  # bytes: nothing of size passes through Ray, and less it does not take
 
@@ -55,24 +55,20 @@ def _launched(
 ) -> Iterator[tuple[Cell, Outcome]]:
     """Each cell and what came out of it, in the order in which they end; ``on_epoch`` is told from their files."""
     running = {task.remote(cell, out, tensorboard, os.getcwd()): cell for cell in cells}
-    told = {cell.id: len(_rows(cell, out)) for cell in running.values()}
+    told = {cell.id: len(folder.epochs(cell.folder(out))) for cell in running.values()}
     try:
         while running:
             ended, _ = ray.wait(list(running), timeout=1.0)
             for cell in running.values():
-                rows = _rows(cell, out)
-                for row in rows[told[cell.id] :]:
-                    on_epoch(cell.id, row)
-                told[cell.id] = len(rows)
+                epochs = folder.epochs(cell.folder(out))
+                for epoch in epochs[told[cell.id] :]:
+                    on_epoch(cell.id, epoch)
+                told[cell.id] = len(epochs)
             for reference in ended:
                 yield running.pop(reference), _outcome(ray, reference)
     finally:
         for reference in running:
             ray.cancel(reference, force=True)
-
-
-def _rows(cell: Cell, out: Path) -> list[dict[str, Any]]:
-    return files.read_rows(cell.folder(out) / "metrics.jsonl")
 
 
 def _outcome(ray: Any, reference: Any) -> Outcome:
@@ -85,7 +81,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
     return outcome
 
 
-def _cell(cell: Cell, out: Path, tensorboard: bool, folder: str) -> Outcome:
+def _cell(cell: Cell, out: Path, tensorboard: bool, directory: str) -> Outcome:
     """One cell, in a process of Ray's, and in the folder in which the command was given: paths are meant from there."""
-    os.chdir(folder)
+    os.chdir(directory)
     return attempt(cell, out, lambda *_: None, tensorboard)

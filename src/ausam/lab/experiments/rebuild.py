@@ -1,80 +1,76 @@
-"""Pages, tables and CSV anew from the runs in a folder, without training."""
+"""Pages, tables and CSV from the runs in a folder, or from a file of results, without training."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from ausam.lab.config import Config
 from ausam.lab.experiments import compare, recipe, reproduce
 from ausam.lab.experiments.layout import pair_of
 from ausam.lab.io import files
 from ausam.lab.registry.pairs import PAIRS
-from ausam.lab.report import tables
-from ausam.lab.report.results import read_finished, table
-from ausam.lab.report.summary import headline, text_table
+from ausam.lab.report import page, records, tables
+from ausam.lab.report.records import Comparison, NamedRun, PaperTable, Run
+from ausam.lab.report.summary import comparison_text, headline
 
 
-def rebuild(folder: Path) -> str:
-    """Write everything that can be made of the results in this folder; returns the table as text.
+def rebuild(place: Path) -> tuple[str, Path]:
+    """Write everything that can be made of the results here; returns the table as text, and the page.
 
-    The folder of ``ausam reproduce``, of ``ausam compare`` or of a single run.
+    ``place`` is the folder of ``ausam reproduce``, of ``ausam compare`` or of a single run, or a results.json alone.
     """
-    try:
-        return _rebuilt(folder, files.read_json(folder / "results.json") or {})
-    except (AttributeError, TypeError, LookupError) as error:
-        raise ValueError(
-            f"The results in {folder} are not as ausam writes them ({type(error).__name__}: {error!s:.80}). Remove "
-            "results.json there, or give the command that made it again."
-        ) from error
+    if place.is_file():
+        return _from_file(place)
+    text = _from_folder(place)
+    return text, place / "report.html"
 
 
-def _rebuilt(folder: Path, old: dict[str, Any]) -> str:
-    if "table" in old:
-        if not all(isinstance(seed, int) for seed in old["seeds"]):
-            raise TypeError("seeds are whole numbers")
-        found = recipe.read(old["table"], old["scale"])
-        return tables.text(reproduce.write(found, folder, old["seeds"], old["command"]))
+def _from_file(path: Path) -> tuple[str, Path]:
+    """The page beside a file of results, under its name."""
+    out = path.with_suffix(".html")
+    if records.kind_of(path) is PaperTable:
+        table = records.read_finished(path, PaperTable)
+        files.write(out, tables.html(table))
+        return tables.text(table), out
+    found = records.read_finished(path, Comparison)
+    page.write_report(found, out)
+    return _text(found), out
+
+
+def _from_folder(folder: Path) -> str:
+    if records.kind_of(folder / "results.json") is PaperTable:
+        old = records.read_finished(folder / "results.json", PaperTable)
+        found = recipe.read(old.table, old.scale)
+        return tables.text(reproduce.write(found, folder, list(old.seeds), old.command))
     if any(folder.glob("runs/*/seed-*/result.json")):
-        return _shown(_comparison(folder, old), folder)
+        return _text(compare.write(_comparison(folder), folder))
     if (folder / "result.json").exists():
-        return _shown(_single(folder), folder)
+        return _text(compare.write(_single(folder), folder))
     raise ValueError(
-        f"{folder} holds no finished run. Give the folder (--out) of ausam reproduce, ausam compare or ausam train."
+        f"{folder} holds no finished run. Give the folder (--out) of ausam reproduce, ausam compare or ausam train, or "
+        "a results.json."
     )
 
 
-def _shown(results: dict[str, Any], folder: Path) -> str:
-    short = compare.write(results, folder)
-    return f"{text_table(short)}\n\n{headline(short)}"
+def _text(found: Comparison) -> str:
+    return f"{comparison_text(found)}\n\n{headline(found)}"
 
 
-def _comparison(folder: Path, old: dict[str, Any]) -> dict[str, Any]:
+def _comparison(folder: Path) -> Comparison:
+    """The runs as they lie there; what only the old results.json knows (command, title, order) is taken from it."""
+    old = records.read(folder / "results.json", Comparison)
     done = sorted(folder.glob("runs/*/seed-*/result.json"))
     there = {pair_of(path.parent.name) for path in folder.glob("runs/*/seed-*") if path.is_dir()}  # begun counts
-    order = [row["name"] for row in old.get("rows", [])]
+    order = [row.name for row in old.rows] if old else []
     order += [name for name in PAIRS if name not in order]
     names = sorted(there, key=lambda name: (order.index(name) if name in order else len(order), name))
-    planned = (old.get("conditions") or {}).get("seeds", [])
+    planned = old.seeds if old else ()
     seeds = sorted({int(path.parent.name.removeprefix("seed-")) for path in done}.union(planned))
-    shared = (old.get("conditions") or {}).get("config", {})
-    config = Config(**read_finished(done[0].parent)["config"] | shared)
-    return compare.collect(names, seeds, config, folder, old.get("command", ""), old.get("title", ""))
+    config = old.config if old else records.read_finished(done[0], Run).config
+    return compare.collect(names, seeds, config, folder, old.command if old else "", old.title if old else "")
 
 
-def _single(folder: Path) -> dict[str, Any]:
-    result = read_finished(folder)
-    config, name = result["config"], f"{result['method']} × {result['policy']}"
-    run = {**result, "name": name, "curve": compare.curve(folder)}
-    return {
-        "version": 1,
-        "title": f"{config['data']}: one run",
-        "command": "",
-        "created": None,
-        "complete": True,
-        "data": {"name": config["data"], "label_noise": config["label_noise"], **result["data"]},
-        "conditions": {k: result[k] for k in ("hardware", "versions", "commit")}
-        | {"seeds": [result["seed"]], "config": config},
-        "rows": table([(name, name)], [run]),
-        "runs": [run],
-    }
+def _single(folder: Path) -> Comparison:
+    run = records.read_finished(folder / "result.json", Run)
+    name = f"{run.method} × {run.policy}"
+    named = NamedRun(name, run, compare.curve(folder))
+    return compare.comparison(f"{run.config.data}: one run", "", [run.seed], run.config, [(name, name)], [named], 1)

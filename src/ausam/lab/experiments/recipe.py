@@ -19,21 +19,21 @@ SCALES = ("paper", "small")
 
 
 @dataclass(frozen=True)
-class PaperRow:
+class RecipeRow:
     """A row of a block: a named pair, the paper's figures for it, and what it sets itself."""
 
     name: str
-    accuracy: float | None = None
+    score: float | None = None
     std: float | None = None
     speed: float | None = None
     note: str = ""  # a key of the recipe's notes: the paper took the figures from there
-    parts: dict[str, float] = field(default_factory=dict)  # the figures of which the accuracy is the mean
+    parts: dict[str, float] = field(default_factory=dict)  # the figures of which the score is the mean
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def in_paper(self) -> bool:
         """Whether the paper has figures for it."""
-        return self.accuracy is not None
+        return self.score is not None
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Block:
     group: str  # the heading above its part of the table
     column: str
     settings: dict[str, Any]
-    rows: tuple[PaperRow, ...]
+    rows: tuple[RecipeRow, ...]
 
     @property
     def title(self) -> str:
@@ -124,11 +124,11 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
     settings = content["settings"] | block["settings"]
     if scale == "small":
         settings |= content["small"] | block["small"]
-    rows = [PaperRow(**{**row, "note": str(row.get("note", ""))}) for row in block["rows"]]
+    rows = [RecipeRow(**{**row, "note": str(row.get("note", ""))}) for row in block["rows"]]
     full = content.get(FULL, {})  # of the run that the others start from, beside or instead of the settings of all
     full = {k: v for k, v in full.items() if k != "small"} | (full.get("small", {}) if scale == "small" else {})
     rows = [replace(row, settings=full | row.settings) if row.name == FULL else row for row in rows]
-    rows += [PaperRow(name) for name in block.get("extra", [])]
+    rows += [RecipeRow(name) for name in block.get("extra", [])]
     return Block(block["name"], block.get("group", ""), block["column"], settings, tuple(rows))
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -19,16 +19,17 @@ from ausam.lab.io import files
 from ausam.lab.io.locks import held
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.registry.pairs import label
-from ausam.lab.report import csv, tables
+from ausam.lab.report import csv, records, tables
+from ausam.lab.report.records import Comparison, Epoch, PaperTable, Published, Run, TableCell, TableColumn
 from ausam.lab.report.summary import headline
 from ausam.lab.training.failures import explained
 from ausam.lab.training.folder import saved_settings
-from ausam.lab.training.loop import Row, train
+from ausam.lab.training.loop import train
 from ausam.lab.training.tensorboard import logged
 
 log = logging.getLogger("ausam")
 
-OnEpoch = Callable[[str, Row], None]
+OnEpoch = Callable[[str, Epoch], None]
 
 
 class Failed(NamedTuple):
@@ -52,7 +53,7 @@ def reproduce(
     say: Callable[[str], None],
     tensorboard: bool = False,
     launch: Launch | None = None,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[PaperTable, list[str]]:
     """Run what is missing of these cells in ``out``, and write the table after each; returns it and what failed.
 
     Several processes may work on one folder: a cell that another one holds is passed over and looked at again at the
@@ -60,7 +61,7 @@ def reproduce(
     others, except those that start from it.
     """
     _claim(recipe, out)
-    summary = write(recipe, out, seeds, command)
+    table = write(recipe, out, seeds, command)
     failed: list[str] = []
     passed: list[Cell] = []
     no_data: set[str] = set()
@@ -85,10 +86,10 @@ def reproduce(
                 say(f"{cell.id}: another process works on it{', or on what it starts from' if cell.first else ''}")
             elif outcome:
                 say(f"{cell.id}: {outcome}")
-                summary = write(recipe, out, seeds, command)
+                table = write(recipe, out, seeds, command)
     if passed:
-        summary = write(recipe, out, seeds, command)
-    return summary, failed
+        table = write(recipe, out, seeds, command)
+    return table, failed
 
 
 def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Iterator[tuple[Cell, Outcome]]:
@@ -117,19 +118,19 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str | N
     with held(folder.with_name(folder.name + ".lock")) as mine:
         if not mine:
             return None
-        rows = _rows(folder, cell.placed(out))
+        epochs = _epochs(folder, cell.placed(out))
         if tensorboard:
             inside = folder.relative_to(out / cell.block / "runs")
-            rows = logged(rows, folder, out / "tensorboard" / cell.block / inside)
-        last: Row | None = None
-        for last in rows:
+            epochs = logged(epochs, folder, out / "tensorboard" / cell.block / inside)
+        last: Epoch | None = None
+        for last in epochs:
             on_epoch(cell.id, last)
     if last is None:
         return ""
-    return f"{last['metric']} {last['test_accuracy']:.2f} %, {last['seconds']:.1f} s of training"
+    return f"{last.test}, {last.seconds:.1f} s of training"
 
 
-def _rows(folder: Path, config: Config) -> Iterator[Row]:
+def _epochs(folder: Path, config: Config) -> Iterator[Epoch]:
     """The epochs that are left. A run of another place goes on here; any other difference ``train`` refuses."""
     theirs, mine = saved_settings(folder), asdict(config)
     # Where weights lie is not what a run is, but whether it started from any is.
@@ -144,80 +145,81 @@ def _rows(folder: Path, config: Config) -> Iterator[Row]:
 
 
 def _done(folder: Path) -> bool:
-    return files.read_json(folder / "result.json") is not None
+    return records.read(folder / "result.json", Run) is not None
 
 
 def _claim(recipe: Recipe, out: Path) -> None:
     """Refuse a folder that holds something else."""
-    found = files.read_json(out / "results.json")
-    if found is None:
+    path = out / "results.json"
+    if files.read_json(path) is None:
         return
-    there = (found.get("table"), found.get("scale"))
-    if there != (recipe.table, recipe.scale):
-        what = f"{there[0]} at scale {there[1]}" if there[0] else "other results"
-        raise ValueError(f"{out} holds {what}. Choose another --out.")
+    if records.kind_of(path) is not PaperTable:
+        raise ValueError(f"{out} holds other results. Choose another --out.")
+    found = records.read_finished(path, PaperTable)
+    if (found.table, found.scale) != (recipe.table, recipe.scale):
+        raise ValueError(f"{out} holds {found.table} at scale {found.scale}. Choose another --out.")
 
 
-def write(recipe: Recipe, out: Path, seeds: list[int], command: str) -> dict[str, Any]:
+def write(recipe: Recipe, out: Path, seeds: list[int], command: str) -> PaperTable:
     """Write the table and the pages from the runs that lie in ``out``; returns what results.json holds."""
     # Read and written in one go: else a process that read early and writes late would hide the other's last run.
     with held(out / ".lock", wait=True):
         return _write(recipe, out, seeds, command)
 
 
-def _write(recipe: Recipe, out: Path, seeds: list[int], command: str) -> dict[str, Any]:
+def _write(recipe: Recipe, out: Path, seeds: list[int], command: str) -> PaperTable:
     done = {int(p.parent.name.removeprefix("seed-")) for p in out.glob("*/runs/*/seed-*/result.json")}
     seeds = sorted(done.union(seeds))
-    blocks, runs = [], []
+    columns, runs = [], []
     for block in recipe.blocks:
         config = base(block)
         found = compare.collect(block.names, seeds, config, out / block.name, command, f"{recipe.table}: {block.title}")
         compare.write(found, out / block.name)
-        runs += [{**run, "block": block.name} for run in found["runs"]]
-        blocks.append(_summary(block, config, found))
+        runs += [(block.name, named) for named in found.runs]
+        columns.append(_column(block, config, found))
     expected = len(seeds) * sum(len(block.names) for block in recipe.blocks)
-    summary = {
-        "version": 1,
-        "table": recipe.table,
-        "scale": recipe.scale,
-        "title": recipe.title + (" (small scale)" if recipe.scale == "small" else ""),
-        "command": command,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seeds": seeds,
-        "runs": expected,
-        "missing": expected - len(runs),
-        "notes": recipe.notes,
-        "metric": recipe.metric,
-        "blocks": blocks,
-    }
-    files.write_json(out / "results.json", summary)
+    table = PaperTable(
+        table=recipe.table,
+        scale=recipe.scale,
+        title=recipe.title + (" (small scale)" if recipe.scale == "small" else ""),
+        command=command,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seeds=tuple(seeds),
+        runs=expected,
+        missing=expected - len(runs),
+        notes=recipe.notes,
+        metric=recipe.metric,
+        unit="%",
+        columns=tuple(columns),
+    )
+    records.write(out / "results.json", table)
     files.write(out / "results.csv", csv.csv_text(runs))
     for name, form in tables.FORMS.items():
-        files.write(out / name, form(summary))
-    return summary
+        files.write(out / name, form(table))
+    return table
 
 
-def _summary(block: Block, config: Config, found: dict[str, Any]) -> dict[str, Any]:
-    ours = {row["name"]: row for row in found["rows"]}
+def _column(block: Block, config: Config, found: Comparison) -> TableColumn:
+    ours = {row.name: row for row in found.rows}
     size = f", {config.train_size:,} images" if config.train_size else ""
     noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
     bits = f" with {config.quantize}-bit weights and activations" if config.quantize else ""
-    return {
-        "name": block.name,
-        "group": block.group,
-        "column": block.column,
-        "title": block.title,
-        "about": f"{config.model}{bits} on {config.data}{size}{noise}, {config.epochs} epochs",
-        "headline": headline(found),
-        "rows": [
-            {
-                "name": row.name,
-                "label": label(row.name, config.base),
-                "note": row.note,
-                "in_paper": row.in_paper,
-                "paper": {"accuracy": row.accuracy, "std": row.std, "speed": row.speed, "parts": row.parts},
-                "ours": ours.get(row.name),
-            }
-            for row in block.rows
-        ],
-    }
+    cells = [
+        TableCell(
+            name=row.name,
+            label=label(row.name, config.base),
+            note=row.note,
+            paper=Published(row.score, row.std, row.speed, row.parts),
+            ours=ours.get(row.name),
+        )
+        for row in block.rows
+    ]
+    return TableColumn(
+        name=block.name,
+        group=block.group,
+        heading=block.column,
+        title=block.title,
+        about=f"{config.model}{bits} on {config.data}{size}{noise}, {config.epochs} epochs",
+        headline=headline(found),
+        cells=tuple(cells),
+    )

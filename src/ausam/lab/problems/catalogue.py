@@ -1,4 +1,4 @@
-"""The data sets by name: how each is loaded, and the settings that suit it."""
+"""The data sets by name: an entry says how one is loaded, what its shape is, and which settings suit it."""
 
 from __future__ import annotations
 
@@ -11,42 +11,28 @@ from typing import Any
 import torch
 
 from ausam.lab.config import Config
-from ausam.lab.problems.download import DownloadError
-from ausam.lab.problems.images import ImageSet
-from ausam.lab.problems.labels import with_label_noise, with_sizes
-from ausam.lab.problems.pose.problem import PoseSet
+from ausam.lab.problems.problem import Problem, Wanted
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
 from ausam.lab.problems.sources.fashion import fashion_mnist
 from ausam.lab.problems.sources.mpii import mpii
 from ausam.lab.problems.sources.stick_figures import stick_figures
 from ausam.lab.problems.sources.tiny import tiny_imagenet
-from ausam.lab.problems.user_datasets import UserSet, user_data
+from ausam.lab.problems.user_datasets import user_data
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.user_code import is_own
 
-__all__ = [
-    "DATASETS",
-    "DataSet",
-    "DownloadError",
-    "ImageSet",
-    "PoseSet",
-    "Problem",
-    "UserSet",
-    "load",
-    "resolve",
-    "suited",
-]
-
-Problem = ImageSet | UserSet | PoseSet
-
 
 @dataclass(frozen=True)
-class DataSet:
-    """An entry of the table: how to load it, and the settings that suit it."""
+class Entry:
+    """A data set: its loader, what it is, what is known of it before it is here, and the settings that suit it."""
 
-    load: Callable[[str], ImageSet | PoseSet]
+    load: Callable[[str], Problem]
     about: str
+    image: tuple[int, int, int]  # channels, height, width
+    classes: int  # or joints
+    train: int
+    test: int
     settings: dict[str, Any]
 
 
@@ -61,8 +47,6 @@ PAPER = {
     "label_smoothing": 0.1,
     "augment": "cutout",
 }
-
-POSE_AUGMENTATIONS = ("none", "standard")
 
 # The paper's for SimCC, and what it keeps of SimCC's own.
 POSE = {
@@ -79,41 +63,68 @@ POSE = {
     "workers": 4,
 }
 
-DATASETS: dict[str, DataSet] = {
-    "digits": DataSet(
-        digits,
-        "scikit-learn's 8x8 digits, embedded: 1,000 for training, 797 for testing",
-        # One thread: these layers are so small that more only wait for each other.
-        {
+DATASETS: dict[str, Entry] = {
+    "digits": Entry(
+        load=digits,
+        about="scikit-learn's 8x8 digits, embedded: 1,000 for training, 797 for testing",
+        image=(1, 8, 8),
+        classes=10,
+        train=1_000,
+        test=797,
+        settings={
             "model": "resnet-tiny",
             "label_noise": 0.2,
             "epochs": 30,
             "batch_size": 64,
             "lr": 0.05,
             "rho": 0.2,
-            "threads": 1,
+            "threads": 1,  # these layers are so small that more threads only wait for each other
         },
     ),
-    "fashion-mnist": DataSet(
-        fashion_mnist,
-        "grey 28x28 clothing in 10 classes: 60,000 for training, 10,000 for testing; 30 MB to download",
-        {"model": "resnet-small", "epochs": 30, "batch_size": 128, "lr": 0.05, "rho": 0.1, "augment": "none"},
+    "fashion-mnist": Entry(
+        load=fashion_mnist,
+        about="grey 28x28 clothing in 10 classes: 60,000 for training, 10,000 for testing; 30 MB to download",
+        image=(1, 28, 28),
+        classes=10,
+        train=60_000,
+        test=10_000,
+        settings={"model": "resnet-small", "epochs": 30, "batch_size": 128, "lr": 0.05, "rho": 0.1, "augment": "none"},
     ),
-    "cifar10": DataSet(
-        cifar10, "colour 32x32 in 10 classes: 50,000 for training, 10,000 for testing; 170 MB to download", PAPER
+    "cifar10": Entry(
+        load=cifar10,
+        about="colour 32x32 in 10 classes: 50,000 for training, 10,000 for testing; 170 MB to download",
+        image=(3, 32, 32),
+        classes=10,
+        train=50_000,
+        test=10_000,
+        settings=PAPER,
     ),
-    "cifar100": DataSet(
-        cifar100, "colour 32x32 in 100 classes: 50,000 for training, 10,000 for testing; 169 MB to download", PAPER
+    "cifar100": Entry(
+        load=cifar100,
+        about="colour 32x32 in 100 classes: 50,000 for training, 10,000 for testing; 169 MB to download",
+        image=(3, 32, 32),
+        classes=100,
+        train=50_000,
+        test=10_000,
+        settings=PAPER,
     ),
-    "tiny-imagenet": DataSet(
-        tiny_imagenet,
-        "colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing; 248 MB to download",
-        PAPER,
+    "tiny-imagenet": Entry(
+        load=tiny_imagenet,
+        about="colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing; 248 MB to download",
+        image=(3, 64, 64),
+        classes=200,
+        train=100_000,
+        test=10_000,
+        settings=PAPER,
     ),
-    "stick-figures": DataSet(
-        stick_figures,
-        "poses: drawn figures of 64x64 with 16 joints, embedded: 1,000 for training, 250 for testing",
-        POSE
+    "stick-figures": Entry(
+        load=stick_figures,
+        about="poses: drawn figures of 64x64 with 16 joints, embedded: 1,000 for training, 250 for testing",
+        image=(3, 64, 64),
+        classes=16,
+        train=1_000,
+        test=250,
+        settings=POSE
         | {
             "model": "hrnet-w16-small",
             "epochs": 20,
@@ -125,13 +136,28 @@ DATASETS: dict[str, DataSet] = {
             "threads": 1,
         },
     ),
-    "mpii": DataSet(mpii, "poses: people with 16 joints, shown at 256x256; its files must be fetched by hand", POSE),
+    "mpii": Entry(
+        load=mpii,
+        about="poses: people with 16 joints, shown at 256x256; its files must be fetched by hand",
+        image=(3, 256, 256),
+        classes=16,
+        train=22_246,
+        test=2_958,
+        settings=POSE,
+    ),
 }
+
+
+def entry(name: str) -> Entry:
+    """The data set of this name; a ValueError that lists the known ones otherwise."""
+    return find("data set", name, DATASETS, ", or your own as module:function")
 
 
 def resolve(**given: Any) -> Config:
     """The settings given, the data set's own for the rest, and Config's defaults for what remains."""
-    config = Config(**{**suited(given.get("data", "digits")), **given})
+    name = given.get("data", Config.data)
+    suited = {} if is_own(name) else entry(name).settings
+    config = Config(**{**suited, **given})
     if config.device == "auto":
         config = replace(config, device="cuda" if torch.cuda.is_available() else "cpu")
     if config.device.startswith("cuda") and not torch.cuda.is_available():
@@ -139,65 +165,30 @@ def resolve(**given: Any) -> Config:
     return config
 
 
-def suited(name: str) -> dict[str, Any]:
-    """The settings that suit a data set; of the user's own none are known."""
-    return {} if is_own(name) else _entry(name).settings
+def problem(config: Config) -> Problem:
+    """The data of a run."""
+    return load(
+        config.data,
+        config.data_dir,
+        config.label_noise,
+        train_size=config.train_size,
+        test_size=config.test_size,
+        augment=config.augment,
+        workers=config.workers,
+        device=config.device,
+    )
 
 
-def load(
-    name: str,
-    data_dir: str = "data",
-    label_noise: float = 0.0,
-    *,
-    train_size: int = 0,
-    test_size: int = 0,
-    augment: str = "none",
-    workers: int = 0,
-    device: str = "cpu",
-) -> Problem:
-    """The data set of this name, or of the user's ``module:function``, with this part of its training labels wrong.
+def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **wanted: Any) -> Problem:
+    """The data set of this name, or of the user's ``module:function``, as the fields of ``Wanted`` ask for it.
 
     Loaded once: the runs of a comparison share it, so it must not be changed in place.
     """
     place = os.getcwd() if is_own(name) else os.path.abspath(data_dir)
-    return _load(name, data_dir, place, label_noise, train_size, test_size, augment, workers, device)
+    return _load(name, data_dir, place, Wanted(label_noise, **wanted))
 
 
 @lru_cache(maxsize=1)
-def _load(
-    name: str,
-    data_dir: str,
-    place: str,  # noqa: ARG001  (the same name elsewhere is another data set)
-    label_noise: float,
-    train_size: int,
-    test_size: int,
-    augment: str,
-    workers: int,
-    device: str,
-) -> Problem:
-    found = user_data(name, workers) if is_own(name) else _entry(name).load(data_dir)
-    if isinstance(found, UserSet):
-        if augment != "none":
-            raise ValueError(
-                f'augment is "{augment}", but {name} returns datasets, which augment by themselves. Use --augment none.'
-            )
-        return with_label_noise(with_sizes(found, train_size, test_size), label_noise).to(device)
-    if isinstance(found, PoseSet):
-        return _poses(with_sizes(found, train_size, test_size), label_noise, augment, workers).to(device)
-    found = with_label_noise(with_sizes(found, train_size, test_size), label_noise)
-    return replace(found, augment=augment).to(device)
-
-
-def _poses(found: PoseSet, label_noise: float, augment: str, workers: int) -> PoseSet:
-    if label_noise:
-        raise ValueError(
-            f"label_noise is {label_noise}, but {found.name} has joints, not labels that could be wrong. "
-            "Use --label-noise 0."
-        )
-    if augment not in POSE_AUGMENTATIONS:
-        raise ValueError(f'augment is "{augment}", but poses know {" and ".join(POSE_AUGMENTATIONS)} only.')
-    return replace(found, augment=augment, workers=workers)
-
-
-def _entry(name: str) -> DataSet:
-    return find("data set", name, DATASETS, ", or your own as module:function")
+def _load(name: str, data_dir: str, place: str, wanted: Wanted) -> Problem:  # noqa: ARG001  (elsewhere it is another)
+    found: Problem = user_data(name) if is_own(name) else entry(name).load(data_dir)
+    return found.prepared(wanted)

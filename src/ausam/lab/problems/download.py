@@ -21,8 +21,11 @@ from typing import BinaryIO
 from rich import progress as rich
 from rich.console import Console
 
+from ausam.lab.io.locks import held
+
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
+GROWTH, PLENTY = 50, 100_000_000  # an archive that unpacks to more times its size, and to more bytes, is a trap
 
 
 class DownloadError(RuntimeError):
@@ -52,12 +55,17 @@ def fetch(remote: Remote, folder: Path) -> Path:
                 f"Delete it, or replace it by {remote.url}."
             )
         return target
-    folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{remote.name}.part"
-    with part.open("a+b") as file, _alone(file):
-        if target.exists():  # another process was faster while this one waited
-            part.unlink(missing_ok=True)
-            return target
+    with held(folder / f".{remote.name}.lock", wait=True):  # runs that are started together download once
+        if not target.exists():  # else another process was faster while this one waited
+            _complete(remote, part, target)
+            part.replace(target)
+    return target
+
+
+def _complete(remote: Remote, part: Path, target: Path) -> None:
+    """Download what is missing of the part; a DownloadError if that fails or is not what was published."""
+    with part.open("a+b") as file:
         try:
             resumed = _download(remote, file)
             if (found := _md5(file)) != remote.md5 and resumed:
@@ -77,8 +85,6 @@ def fetch(remote: Remote, folder: Path) -> Path:
                 f"{remote.url} is not the published file: its md5 is {found}, not {remote.md5}. It was thrown away. "
                 f"If you have the right one, put it at {target}."
             )
-        part.replace(target)
-    return target
 
 
 def unpack(archive: Path, folder: Path, inside: str) -> Path:
@@ -199,21 +205,6 @@ def _shown(remote: Remote) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-@contextlib.contextmanager
-def _alone(file: BinaryIO) -> Iterator[None]:
-    """Wait until no other process writes this file; runs that are started together download once."""
-    try:
-        import fcntl
-    except ImportError:  # Windows refuses a second writer by itself
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
 # -- unpacking -------------------------------------------------------------------------------------------------------
 
 
@@ -222,14 +213,17 @@ def _untar(archive: Path, folder: Path) -> None:
         members = tar.getmembers()
         for member in members:
             _check(archive, member.name, ordinary=member.isreg() or member.isdir())
+        _check_size(archive, sum(member.size for member in members))
         tar.extractall(folder, members, filter="data")
 
 
 def _unzip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as content:
-        for member in content.infolist():
+        members = content.infolist()
+        for member in members:
             kind = stat.S_IFMT(member.external_attr >> 16)
             _check(archive, member.filename, ordinary=kind in (0, stat.S_IFREG, stat.S_IFDIR))
+        _check_size(archive, sum(member.file_size for member in members))
         content.extractall(folder)  # noqa: S202  (every name was checked)
 
 
@@ -239,3 +233,12 @@ def _check(archive: Path, name: str, ordinary: bool) -> None:
     if outside or not ordinary:
         why = "leaves the folder" if outside else "is a link or a device"
         raise DownloadError(f'{archive} was not unpacked: its member "{name}" {why}. Do not use this file.')
+
+
+def _check_size(archive: Path, size: int) -> None:
+    packed = archive.stat().st_size
+    if size > max(PLENTY, GROWTH * packed):
+        raise DownloadError(
+            f"{archive} was not unpacked: its {packed:,} bytes would become {size:,}, which no data set does. "
+            "Do not use this file."
+        )

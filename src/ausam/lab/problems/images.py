@@ -11,6 +11,8 @@ from torch import Tensor
 from ausam import SelectiveBatchSampler
 from ausam.lab.problems.augment import augmented, normalised
 from ausam.lab.problems.classification import Labelled
+from ausam.lab.problems.labels import with_label_noise, with_sizes
+from ausam.lab.problems.problem import Wanted
 from ausam.random import generator
 
 
@@ -40,6 +42,11 @@ class ImageSet(Labelled):
     def normalised(self, x: Tensor) -> Tensor:
         """The images with each channel centred and scaled."""
         return normalised(x, self.mean, self.std)
+
+    def prepared(self, wanted: Wanted) -> ImageSet:
+        """As a run asks for it."""
+        part = with_sizes(self, wanted.train_size, wanted.test_size)
+        return replace(with_label_noise(part, wanted.label_noise), augment=wanted.augment).to(wanted.device)
 
     def to(self, device: str) -> ImageSet:
         """The same on another device."""

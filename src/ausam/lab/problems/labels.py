@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ausam.lab.problems.images import ImageSet
-from ausam.lab.problems.pose.problem import PoseSet
-from ausam.lab.problems.user_datasets import UserSet
+from ausam.lab.problems.problem import Problem
 from ausam.random import generator
 
-T = TypeVar("T", ImageSet, UserSet, PoseSet)
-Labelled = TypeVar("Labelled", ImageSet, UserSet)
+P = TypeVar("P", bound=Problem)
 
 
-def with_sizes(data: T, train: int, test: int) -> T:
+def with_sizes(data: P, train: int, test: int) -> P:
     """A part of the data of these sizes, 0 for all of it."""
     for which, size, y in (("train", train, data.train_y), ("test", test, data.test_y)):
         if not 0 <= size <= len(y):
@@ -46,7 +43,7 @@ def balanced(y: Tensor, size: int) -> Tensor:
     return order[torch.argsort(rank[order], stable=True)][:size].sort().values
 
 
-def with_label_noise(data: Labelled, part: float) -> Labelled:
+def with_label_noise(data: P, part: float) -> P:
     """Give ``round(part * n)`` training samples, always the same ones, a wrong label drawn evenly from the others."""
     if not 0 <= part < 1:
         raise ValueError(f"label noise is {part}, but it is the part of the labels that is made wrong: 0 <= part < 1.")
@@ -60,4 +57,6 @@ def with_label_noise(data: Labelled, part: float) -> Labelled:
     y[chosen] = (y[chosen] + shift) % data.classes
     wrong = torch.zeros(n, dtype=torch.bool)
     wrong[chosen] = True
-    return replace(data, train_y=y, wrong=wrong)
+    noisy: Any = data  # a dataclass: mypy cannot say so of a protocol
+    changed: P = replace(noisy, train_y=y, wrong=wrong)
+    return changed

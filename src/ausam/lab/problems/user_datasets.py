@@ -15,7 +15,9 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 from ausam import Indexed, SelectiveBatchSampler
 from ausam.lab.problems.classification import Labelled
 from ausam.lab.problems.images import ImageSet
+from ausam.lab.problems.labels import with_label_noise, with_sizes
 from ausam.lab.problems.loading import loaded, sample
+from ausam.lab.problems.problem import Wanted
 from ausam.lab.registry.user_code import imported
 from ausam.random import generator
 
@@ -39,9 +41,15 @@ class UserSet(Labelled):
         """The first dimension of a sample: the planes of an image, the length of a vector."""
         return self.example().shape[1]
 
-    def to(self, device: str) -> UserSet:
-        """The same, delivered to another device."""
-        return replace(self, device=device)
+    def prepared(self, wanted: Wanted) -> UserSet:
+        """As a run asks for it; a ValueError for an augmentation, which is the datasets' own affair."""
+        if wanted.augment != "none":
+            raise ValueError(
+                f'augment is "{wanted.augment}", but {self.name} returns datasets, which augment by themselves. '
+                "Use --augment none."
+            )
+        part = with_sizes(self, wanted.train_size, wanted.test_size)
+        return replace(with_label_noise(part, wanted.label_noise), workers=wanted.workers, device=wanted.device)
 
     def part(self, train: Tensor, test: Tensor) -> UserSet:
         """Only these samples."""
@@ -86,7 +94,7 @@ class UserSet(Labelled):
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
 
 
-def user_data(name: str, workers: int) -> ImageSet | UserSet:
+def user_data(name: str) -> ImageSet | UserSet:
     """What the function ``module:function`` returns: an ImageSet, or (train_dataset, test_dataset)."""
     function = imported("data set", name)
     try:
@@ -103,7 +111,7 @@ def user_data(name: str, workers: int) -> ImageSet | UserSet:
     train, test = found
     train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
     classes = 1 + int(max(train_y.max(), test_y.max()))
-    return UserSet(name, train, test, train_y, test_y, classes, workers)
+    return UserSet(name, train, test, train_y, test_y, classes)
 
 
 def _labels(dataset: Any, what: str) -> Tensor:

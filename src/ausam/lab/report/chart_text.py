@@ -7,14 +7,11 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from ausam.lab.report.text import clean
+
 FONT = 12.5  # in viewBox units; the report draws each chart for a wide and a narrow screen so that this stays legible
 LINE = 16.0  # height of one line of text
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-
-
-def clean(value: object) -> str:
-    """Text without control characters: they are illegal in XML, and a terminal would obey them."""
-    return "".join(c if c.isprintable() else " " for c in str(value))
 
 
 def esc(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Results as CSV: one line a run, for spreadsheets and data frames."""
+"""Runs as CSV, one line each, for spreadsheets and data frames."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
+from ausam.lab.report.records import NamedRun
+
 SETTINGS = ("data", "label_noise", "train_size", "model", "quantize", "batch_size", "lr", "weight_decay", "rho")
-FIGURES = (
-    "method",
-    "policy",
-    "epochs",
-    "test_accuracy",
-    "train_accuracy",
-    "train_seconds",
-    "samples_forward",
-    "samples_backward",
-    "skipped_steps",
-    "parameters",
-    "weights_sha256",
-    "init_sha256",
-    "commit",
+FIGURES = ("train_seconds", "samples_forward", "samples_backward", "skipped_steps", "parameters", "weights_sha256")
+COLUMNS = (
+    *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "test_score", "train_score"),
+    *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "torch"),
 )
-COLUMNS = ("block", "name", "seed", *FIGURES, *SETTINGS, "device", "cpu", "gpu", "torch")
 
 
-def csv_text(runs: Iterable[dict[str, Any]]) -> str:
-    """The runs as CSV with a heading; a value that is not known is empty."""
+def csv_text(runs: Iterable[tuple[str, NamedRun]]) -> str:
+    """Runs with the block each belongs to, as CSV with a heading; a value that is not known is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(map(_line, runs))
+    writer.writerows(_line(block, named) for block, named in runs)
     return text.getvalue()
 
 
-def _line(run: dict[str, Any]) -> dict[str, Any]:
-    hardware = {k: run["hardware"].get(k) for k in ("device", "cpu", "gpu")}
-    settings = {k: run["config"].get(k) for k in SETTINGS}
-    figures = {k: run.get(k) for k in ("block", "name", "seed", *FIGURES)}
-    return figures | settings | hardware | {"torch": run["versions"].get("torch")}
+def _line(block: str, named: NamedRun) -> dict[str, Any]:
+    run, hardware = named.run, named.run.environment.hardware
+    return {
+        "block": block,
+        "name": named.name,
+        "metric": run.test.name,
+        "unit": run.test.unit,
+        "test_score": run.test.value,
+        "train_score": run.train.value,
+        "commit": run.environment.commit,
+        "torch": run.environment.versions.get("torch"),
+        **{k: getattr(run, k) for k in ("seed", "method", "policy", "epochs", "init_sha256", *FIGURES)},
+        **{k: getattr(run.config, k) for k in SETTINGS},
+        **{k: getattr(hardware, k) for k in ("device", "cpu", "gpu")},
+    }

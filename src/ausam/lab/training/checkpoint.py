@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import logging
@@ -17,14 +16,14 @@ import torch
 from torch import Tensor
 
 from ausam.lab.config import HERE, Config, differences
-from ausam.lab.io import files
+from ausam.lab.io import digests, files
 
 log = logging.getLogger("ausam")
 
 # The digest is part of the name, so one rename publishes both, and the file stays an ordinary torch file.
 NAME = re.compile(r"checkpoint-(\d{5})-([0-9a-f]{16})\.pt")
 KEEP = 2
-KEYS = {"config", "model", "optimizer", "sampler", "random", "rows", "seconds"}
+KEYS = {"config", "model", "optimizer", "sampler", "random", "epochs", "seconds"}
 
 
 def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
@@ -116,4 +115,4 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+    return digests.of_bytes(data)[:16]

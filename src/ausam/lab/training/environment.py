@@ -1,4 +1,4 @@
-"""The conditions of a result: without them a figure says nothing."""
+"""What a run runs on: hardware, versions and commit."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 import ausam
+from ausam.lab.report.records import Environment, Hardware
 
 
-def hardware(device: str) -> dict[str, Any]:
-    """The machine: processor, cores, threads in use, memory, and the device trained on."""
-    found: dict[str, Any] = {
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "memory_gib": _memory(),
-        "device": device,
-    }
-    if device.startswith("cuda"):
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
+def environment(device: str) -> Environment:
+    """The machine, the versions and the commit of this process."""
+    gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
+    hardware = Hardware(_cpu(), os.cpu_count(), torch.get_num_threads(), _memory(), device, gpu)
+    return Environment(hardware, versions(), commit())
 
 
 def versions() -> dict[str, str]:

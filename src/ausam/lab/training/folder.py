@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 from ausam.lab.config import HERE, Config, differences
 from ausam.lab.io import files
+from ausam.lab.report import records
+from ausam.lab.report.records import Epoch, Run
 from ausam.lab.training import checkpoint
 
 log = logging.getLogger("ausam")
@@ -18,7 +19,7 @@ log = logging.getLogger("ausam")
 def is_done(out: Path, config: Config, resume: bool) -> bool:
     """Whether the run in this folder is done; a ValueError if it is another."""
     refuse_foreign(out, config, resume)
-    return files.read_json(out / "result.json") is not None
+    return records.read(out / "result.json", Run) is not None
 
 
 def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
@@ -47,6 +48,11 @@ def saved_settings(out: Path) -> dict[str, Any] | None:
     return None if theirs is None else asdict(Config()) | theirs
 
 
-def write_rows(out: Path, rows: list[dict[str, Any]]) -> None:
-    """metrics.jsonl, a line an epoch, always as far as the checkpoint."""
-    files.write(out / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+def write_epochs(out: Path, epochs: list[Epoch]) -> None:
+    """metrics.jsonl, a line per epoch, always as far as the checkpoint."""
+    files.write(out / "metrics.jsonl", records.epochs_text(epochs))
+
+
+def epochs(out: Path) -> list[Epoch]:
+    """The epochs of the run in a folder, as far as they are written."""
+    return records.read_epochs(out / "metrics.jsonl")

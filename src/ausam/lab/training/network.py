@@ -7,7 +7,7 @@ from torch import nn
 from ausam.lab.config import Config
 from ausam.lab.networks.build import build, check_fit
 from ausam.lab.networks.quantisation import quantize
-from ausam.lab.problems.catalogue import Problem
+from ausam.lab.problems.problem import Problem
 
 
 def network(config: Config, data: Problem) -> nn.Module:

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ausam import Policy, Scores
+from ausam.lab.report.records import Group, Selection
 
 
-def selection_summary(policy: Policy, scores: Scores, wrong: Tensor | None, bins: int = 20) -> dict[str, Any] | None:
+def selection_summary(policy: Policy, scores: Scores, wrong: Tensor | None, bins: int = 20) -> Selection | None:
     """How often samples were chosen against their score, in bins of equal size; and the mislabelled ones apart."""
     if policy.kept >= 1:
         return None
     score, chosen = scores.mean, scores.count.double()
     seen = score.isfinite()
     order = torch.argsort(torch.where(seen, score, torch.inf))[: int(seen.sum())]
-    groups = [g for g in torch.tensor_split(order, bins) if len(g)]
-
-    def group(index: Tensor) -> dict[str, Any]:
-        known = score[index][seen[index]]
-        mean = float(known.mean()) if len(known) else None
-        return {"n": len(index), "score": mean, "chosen": float(chosen[index].mean())}
-
     noisy = wrong is not None and bool(wrong.any())
-    return {
-        "signal": policy.signal,
-        "bins": [
-            {**group(g), "wrong": float(wrong[g].double().mean()) if noisy and wrong is not None else None}
-            for g in groups
-        ],
-        "right": group((~wrong).nonzero().flatten()) if noisy and wrong is not None else None,
-        "wrong": group(wrong.nonzero().flatten()) if noisy and wrong is not None else None,
-    }
+
+    def group(index: Tensor, part: float | None = None) -> Group:
+        known = score[index][seen[index]]
+        return Group(len(index), float(known.mean()) if len(known) else None, float(chosen[index].mean()), part)
+
+    found = tuple(
+        group(index, float(wrong[index].double().mean()) if noisy and wrong is not None else None)
+        for index in torch.tensor_split(order, bins)
+        if len(index)
+    )
+    if not noisy or wrong is None:
+        return Selection(policy.signal, found)
+    return Selection(policy.signal, found, *(group(which.nonzero().flatten()) for which in (~wrong, wrong)))

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard: what a run's metrics say, an epoch a step."""
+"""Curves for TensorBoard: what a run's epochs say, one step each."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ausam.lab.io import files
-
-Row = dict[str, Any]
-SHOWN = ("test_accuracy", "train_loss", "lr", "images_per_second")
+from ausam.lab.report.records import Epoch
+from ausam.lab.training import folder
 
 
 def require() -> None:
@@ -22,29 +20,29 @@ def require() -> None:
         )
 
 
-def logged(rows: Iterator[Row], run: Path, out: Path) -> Iterator[Row]:
-    """The same rows, each also written to ``out``.
+def logged(epochs: Iterator[Epoch], run: Path, out: Path) -> Iterator[Epoch]:
+    """The same epochs, each also written to ``out``.
 
     What ``out`` held is replaced by all epochs of the run's metrics.jsonl, so that a resumed run shows each epoch once.
     """
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    def write(row: Row) -> None:
-        for name in SHOWN:
-            if row.get(name) is not None:
-                writer.add_scalar(name, row[name], row["epoch"])
+    def write(epoch: Epoch) -> None:
+        writer.add_scalar(f"test_{epoch.test.name}", epoch.test.value, epoch.epoch)
+        for name in ("train_loss", "lr", "images_per_second"):
+            writer.add_scalar(name, getattr(epoch, name), epoch.epoch)
         writer.flush()
 
-    first = next(rows, None)
+    first = next(epochs, None)
     shutil.rmtree(out, ignore_errors=True)
     writer: Any = SummaryWriter(out)
     try:
-        for row in files.read_rows(run / "metrics.jsonl"):
-            write(row)
+        for epoch in folder.epochs(run):
+            write(epoch)
         if first is not None:
             yield first
-        for row in rows:
-            write(row)
-            yield row
+        for epoch in epochs:
+            write(epoch)
+            yield epoch
     finally:
         writer.close()

@@ -23,8 +23,8 @@ def counts(found: Tensor, y: Tensor) -> Tensor:
     return torch.stack([right.sum(0), judged.sum(0)])
 
 
-def pckh(count: Tensor) -> dict[str, float]:
-    """Percent by group of joints from summed `counts`, and "accuracy", the mean over joints weighted by their number.
+def pckh(count: Tensor) -> tuple[float, dict[str, float]]:
+    """From summed `counts`: the mean over joints in percent, weighted by their number, and that of each group.
 
     A group is the mean of its two joints' figures, and pelvis and thorax are not in the mean, as in HRNet's tables. A
     group of which no joint was judged is left out.
@@ -34,4 +34,4 @@ def pckh(count: Tensor) -> dict[str, float]:
     groups = {name: float(share[list(joints)].mean()) for name, joints in GROUPS.items() if judged[list(joints)].all()}
     rest = [j for j in range(len(judged)) if j not in NOT_JUDGED]
     total = float(judged[rest].sum())
-    return {"accuracy": 100 * float(right[rest].sum()) / total if total else 0.0, **groups}
+    return 100 * float(right[rest].sum()) / total if total else 0.0, groups

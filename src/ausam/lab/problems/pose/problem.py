@@ -12,13 +12,16 @@ from torch import Tensor
 
 from ausam import SelectiveBatchSampler
 from ausam.lab.problems.augment import normalised
-from ausam.lab.problems.classification import Task
+from ausam.lab.problems.labels import with_sizes
 from ausam.lab.problems.loading import loaded
 from ausam.lab.problems.pose.crop import MEAN, PLAIN, STD
 from ausam.lab.problems.pose.people import People, Shown
 from ausam.lab.problems.pose.simcc import SIMCC, SPLIT
 from ausam.lab.problems.pose.skeleton import JOINTS
+from ausam.lab.problems.problem import Task, Wanted
 from ausam.random import generator
+
+AUGMENTATIONS = ("none", "standard")
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -55,9 +58,17 @@ class PoseSet:
         """The targets of the test people."""
         return self._targets(self.test)
 
-    def to(self, device: str) -> PoseSet:
-        """The same, delivered to another device."""
-        return replace(self, device=device)
+    def prepared(self, wanted: Wanted) -> PoseSet:
+        """As a run asks for it; a ValueError for wrong labels and for a hole, which poses do not know."""
+        if wanted.label_noise:
+            raise ValueError(
+                f"label_noise is {wanted.label_noise}, but {self.name} has joints, not labels that could be wrong. "
+                "Use --label-noise 0."
+            )
+        if wanted.augment not in AUGMENTATIONS:
+            raise ValueError(f'augment is "{wanted.augment}", but poses know {" and ".join(AUGMENTATIONS)} only.')
+        part = with_sizes(self, wanted.train_size, wanted.test_size)
+        return replace(part, augment=wanted.augment, workers=wanted.workers, device=wanted.device)
 
     def part(self, train: Tensor, test: Tensor) -> PoseSet:
         """Only these people."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ausam.lab.problems.pose.pckh import counts, pckh
 from ausam.lab.problems.pose.skeleton import MIRRORED
+from ausam.lab.problems.problem import Score
 
 SPLIT = 2  # bins a pixel
 
@@ -39,15 +40,16 @@ class SimCC:
             entropy = -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(each)
         return (visible * (cross - entropy).sum(-1)).mean(-1)
 
-    def scores(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-        """PCKh@0.5: the mean under "accuracy", and each group of joints."""
+    def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
+        """PCKh@0.5: the mean over joints, and each group of joints."""
         total: Tensor | None = None
         for x, y in batches:
             count = counts(located(model, x), y)
             total = count if total is None else total + count
         if total is None:
             raise ValueError("There are no people to judge by.")
-        return pckh(total)
+        mean, groups = pckh(total)
+        return Score(mean, self.metric, parts=groups)
 
 
 SIMCC = SimCC()

@@ -103,7 +103,7 @@ class Pictures:
 
 def head_sizes(path: Path, test: People) -> Array:
     """0.6 times the diagonal of each person's head box, from MPII's ground truth in the order of valid.json."""
-    from scipy.io import loadmat  # type: ignore[import-untyped]  # comes with scikit-learn
+    from scipy.io import loadmat
 
     found = loadmat(path)
     boxes, joints = found["headboxes_src"], np.transpose(found["pos_gt_src"], (2, 0, 1))

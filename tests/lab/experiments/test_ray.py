@@ -13,6 +13,10 @@ import pytest
 from ausam.lab.cli.main import main
 from ausam.lab.experiments import ray as launch
 from ausam.lab.experiments import recipe, reproduce
+from ausam.lab.io.files import WriteError
+from ausam.lab.problems.problem import Score
+from ausam.lab.report import records
+from ausam.lab.report.records import Epoch
 
 ray = pytest.importorskip("ray")
 
@@ -94,8 +98,8 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
     (cell,) = (c for c in cells if c.name == "sam@2")
     epochs = []
 
-    def on_epoch(_, row):
-        epochs.append(row["epoch"])
+    def on_epoch(_, epoch):
+        epochs.append(epoch.epoch)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -107,10 +111,10 @@ class Task:
     """Ray's remote function, done at once; a cell called "lost" is lost with its process."""
 
     def remote(self, cell, out, tensorboard, folder):
-        rows = [{"epoch": e + 1, "test_accuracy": 0.0} for e in range(2)]
+        text = records.epochs_text(Epoch(e, 0.1, 1.0, Score(0.0), 1.0, 1, 2, 2, 1.0, 0, 1) for e in (1, 2))
         path = cell.folder(out) / "metrics.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Ray.later.append(lambda: path.write_text("".join(json.dumps(row) + "\n" for row in rows)))
+        Ray.later.append(lambda: path.write_text(text))
         return cell.id
 
 
@@ -132,7 +136,7 @@ class Ray:
         if "lost" in reference:
             raise ray.exceptions.WorkerCrashedError
         if "full" in reference:
-            cause = launch.files.WriteError("disk")
+            cause = WriteError("disk")
             raise ray.exceptions.RayTaskError("cell", "...", cause).as_instanceof_cause()
         return f"{reference} done"
 
@@ -146,13 +150,13 @@ def test_epochs_are_told_from_the_files_and_what_is_left_is_cancelled(tmp_path):
     cells = [recipe.Cell("one", name, config) for name in ("a", "full", "lost", "b")]
     told = []
     outcomes = launch._launched(
-        Ray, Task(), cells, tmp_path, lambda cell, row: told.append((cell, row["epoch"])), False
+        Ray, Task(), cells, tmp_path, lambda cell, epoch: told.append((cell, epoch.epoch)), False
     )
     assert next(outcomes) == (cells[3], "one/b/seed-0 done")
     assert told == [(cell.id, epoch) for cell in cells for epoch in (1, 2)]
     cell, failed = next(outcomes)
     assert (cell, failed.text.startswith("its process was lost: "), failed.no_data) == (cells[2], True, False)
-    with pytest.raises(launch.files.WriteError, match="disk"):  # it concerns all cells
+    with pytest.raises(WriteError, match="disk"):  # it concerns all cells
         next(outcomes)
     assert Ray.cancelled == [("one/a/seed-0", True)]
     assert len(told) == 8  # each once

@@ -1,21 +1,12 @@
-"""Comparisons: names, tables, interruption, the page."""
-
-import json
+"""Comparisons: tables, interruption, the page."""
 
 import pytest
 
-from ausam import METHODS, POLICIES
-from ausam.lab.cli import listing
 from ausam.lab.cli.main import main
-from ausam.lab.experiments import bench, compare
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.pairs import PAIRS, brief, configured, method_and_policy, pair
+from ausam.lab.experiments import compare
+from lab.helpers import read
 
 SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +23,9 @@ def test_results_agree_with_the_single_runs(compared):
     assert len(found["runs"]) == 8
     for row in found["rows"]:
         single = [read(compared / "runs" / row["name"] / f"seed-{s}" / "result.json") for s in (0, 1)]
-        assert row["accuracy_mean"] == pytest.approx(sum(r["test_accuracy"] for r in single) / 2)
-        assert row["n"] == 2
+        assert row["scores"] == [r["test"]["value"] for r in single]
+        assert (row["metric"], row["unit"]) == ("accuracy", "%")
+        assert row["seeds"] == [0, 1]
     rows = {r["name"]: r for r in found["rows"]}
     assert rows["sam@0.5"]["epochs"] == 1
     assert rows["sgd"]["samples_of_sam"] == rows["sam@0.5"]["samples_of_sam"] == pytest.approx(50.0)
@@ -41,11 +33,11 @@ def test_results_agree_with_the_single_runs(compared):
     assert rows["sam"]["speed_of_sam"] == 100.0
     curve = found["runs"][0]["curve"]
     assert [point["epoch"] for point in curve] == [1, 2]
-    chosen = next(r for r in found["runs"] if r["name"] == "ausam-0.5")["selection"]
+    chosen = next(r for r in found["runs"] if r["name"] == "ausam-0.5")["run"]["selection"]
     assert sum(b["n"] for b in chosen["bins"]) == 1000
     assert chosen["wrong"]["n"] == 200
-    assert found["conditions"]["seeds"] == [0, 1]
-    assert found["conditions"]["config"]["label_noise"] == 0.2
+    assert found["seeds"] == [0, 1]
+    assert found["config"]["label_noise"] == 0.2
 
 
 def test_the_page_stands_beside_the_results(compared):
@@ -81,7 +73,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(compared, tmp_path, 
     monkeypatch.setattr(compare, "train", original)
     assert main(args) == 0
     mine, theirs = (
-        {(r["name"], r["seed"]): r["weights_sha256"] for r in read(out / "results.json")["runs"]}
+        {(r["name"], r["run"]["seed"]): r["run"]["weights_sha256"] for r in read(out / "results.json")["runs"]}
         for out in (tmp_path, compared)
     )
     assert len(mine) == 6
@@ -106,52 +98,3 @@ def test_bad_names_are_refused_before_anything_runs(tmp_path, capsys, name, mess
     assert main(["compare", "sam", name, *SMALL, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_names_are_pairs():
-    config = resolve(epochs=30)
-    for name in PAIRS:
-        method_and_policy(configured(name, config), steps=480)
-    for name in METHODS:
-        found, part = pair(f"{name.lower()}-0.3")
-        assert (found.method, found.policy, part) == (name, "AUSampling(alpha=0.3)", 1.0)
-    found, part = pair("ausam-0.35@0.5")
-    assert (found.label, found.method, found.policy, part) == ("AUSAM-0.35@0.5", "SAM", "AUSampling(alpha=0.35)", 0.5)
-    method, policy = method_and_policy(configured("ausam-0.4@0.5", config), steps=240)
-    assert (method, policy) == (METHODS["SAM"](rho=0.2), POLICIES["AUSampling"](alpha=0.4))
-    assert configured("sam@0.5", config).epochs == 15
-    assert configured("asam", config).rho == pytest.approx(2.0)
-
-
-def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
-    config = resolve(epochs=30)
-    shown = {name: " × ".join(map(brief, method_and_policy(configured(name, config), 480))) for name in PAIRS}
-    assert shown["sgd"] == "Plain() × Full()"
-    assert shown["ausam-0.4"] == "SAM(rho=0.2) × AUSampling(alpha=0.4)"
-    assert shown["ausam-0.5"] == "SAM(rho=0.2) × AUSampling(alpha=0.5)"
-    assert shown["ae-looksam"] == "AESAM(inner=LookSAM(rho=0.2), total_steps=480) × Full()"
-    assert shown["sam+info"] == "SAM(rho=0.2) × InfoBatch(prune=0.5, epochs=30, on='second')"
-
-
-def test_list_shows_everything_with_its_cost(capsys):
-    assert main(["list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {m["name"] for m in found["methods"]} == set(METHODS)
-    assert {p["name"] for p in found["policies"]} == set(POLICIES)
-    assert {p["name"] for p in found["pairs"]} == set(PAIRS)
-    sam = next(m for m in found["methods"] if m["name"] == "SAM")
-    assert (sam["forward"], sam["backward"]) == (2.0, 2.0)
-    assert next(m for m in found["models"] if m["name"] == "resnet18")["parameters"] == 11_173_962
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert all(name in text for table in listing.everything().values() for name in [row["name"] for row in table])
-
-
-def test_bench_parts_run_and_unknown_ones_are_named(capsys):
-    assert main(["bench", "step", "--only", "overhead", "--repeats", "1"]) == 0
-    assert "SAM's step against two forward-backwards" in capsys.readouterr().out
-    seconds, peak = bench._plan(200_000)
-    assert seconds > 1e-4  # a plan was drawn, not only asked for
-    assert peak >= 0
-    assert main(["bench", "step", "--only", "nothing"]) == 2
-    assert "Known: memory, loading, overhead, planning" in capsys.readouterr().err

@@ -8,31 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from ausam import AUSampling, Full, Scores, SelectiveBatchSampler
-from ausam.lab.cli.main import main
-from ausam.lab.experiments.side_by_side import interleaved, median_ratio
 from ausam.lab.networks.build import build
 from ausam.lab.problems.catalogue import load, resolve
-from ausam.lab.report import results
 from ausam.lab.training import checkpoint
-from ausam.lab.training.loop import learning_rate, random_numbers, train, weights_sha256
+from ausam.lab.training.loop import learning_rate, random_numbers, train
 from ausam.lab.training.selection import selection_summary
+from ausam.lab.training.weights import sha256
+from lab.helpers import read, run
 
 ONE = ["--threads", "1"]
-
-
-def run(*args: object) -> int:
-    return main([str(a) for a in args])
-
-
-def read(path: Path):
-    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +38,7 @@ def test_a_run_leaves_everything_in_its_folder(undisturbed, capsys):
     rows = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
     assert read(undisturbed / "config.json") == result["config"]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5]
-    assert result["test_accuracy"] == rows[-1]["test_accuracy"]
+    assert result["test"] == rows[-1]["test"]
     assert result["train_seconds"] == rows[-1]["seconds"] == pytest.approx(sum_of_spent(rows))
     # The first epoch uses all 1,000; then 32 of 64 in each of 15 mini-batches and 20 of the last 40.
     assert [row["samples"] for row in rows] == [1000, 500, 500, 500, 500]
@@ -56,8 +46,8 @@ def test_a_run_leaves_everything_in_its_folder(undisturbed, capsys):
     assert result["method"] == "SAM(rho=0.2)"
     assert result["policy"].startswith("AUSampling(alpha=0.5, s_min=0.1, s_max=1.0, ramp=2")
     assert (result["seed"], result["epochs"], len(result["weights_sha256"])) == (0, 5, 64)
-    assert result["versions"]["torch"] == torch.__version__
-    assert result["hardware"]["threads"] == 1
+    assert result["environment"]["versions"]["torch"] == torch.__version__
+    assert result["environment"]["hardware"]["threads"] == 1
     assert len(list(undisturbed.glob("checkpoint-*.pt"))) == 2
     assert not list(undisturbed.glob("*.tmp"))
 
@@ -89,7 +79,7 @@ def test_plain_and_full_is_ordinary_training(tmp_path):
     with torch.no_grad():
         right = model((data.test_x - data.mean[0]) / data.std[0]).argmax(1) == data.test_y
     result = read(out / "result.json")
-    assert result["test_accuracy"] == pytest.approx(100 * right.double().mean().item())
+    assert result["test"]["value"] == pytest.approx(100 * right.double().mean().item())
     saved = checkpoint.load(out)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(saved["model"][name], value, rtol=1e-5, atol=1e-6)
@@ -115,7 +105,7 @@ def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
         assert not (out / "result.json").exists()
     assert run(*flags, "--resume") == 0
     mine, theirs = read(out / "result.json"), read(undisturbed / "result.json")
-    for key in ("weights_sha256", "test_accuracy", "samples_forward", "selection"):
+    for key in ("weights_sha256", "test", "samples_forward", "selection"):
         assert mine[key] == theirs[key]
     assert without_times(out) == without_times(undisturbed)
 
@@ -272,51 +262,18 @@ def test_selection_summary_against_a_slow_twin():
     found = selection_summary(AUSampling(0.5), scores, wrong, bins=7)
     mean = [float(s) / int(c) if c else None for s, c in zip(scores.sum, scores.count, strict=True)]
     seen = sorted((i for i in range(n) if mean[i] is not None), key=lambda i: mean[i])
-    assert sum(b["n"] for b in found["bins"]) == len(seen)
+    assert sum(b.n for b in found.bins) == len(seen)
     at = 0
-    for b in found["bins"]:
-        group = seen[at : at + b["n"]]
-        at += b["n"]
-        assert b["score"] == pytest.approx(sum(mean[i] for i in group) / len(group), rel=1e-5)
-        assert b["chosen"] == pytest.approx(sum(int(scores.count[i]) for i in group) / len(group))
-        assert b["wrong"] == pytest.approx(sum(bool(wrong[i]) for i in group) / len(group))
+    for b in found.bins:
+        group = seen[at : at + b.n]
+        at += b.n
+        assert b.score == pytest.approx(sum(mean[i] for i in group) / len(group), rel=1e-5)
+        assert b.chosen == pytest.approx(sum(int(scores.count[i]) for i in group) / len(group))
+        assert b.wrong == pytest.approx(sum(bool(wrong[i]) for i in group) / len(group))
     ones = [i for i in range(n) if wrong[i]]
-    assert found["wrong"]["n"] == len(ones)
-    assert found["wrong"]["chosen"] == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
-    assert selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool))["right"] is None
-
-
-def test_table_against_hand_computation():
-    def result(name, seed, accuracy, seconds, samples):
-        return {
-            "name": name,
-            "seed": seed,
-            "test_accuracy": accuracy,
-            "train_seconds": seconds,
-            "samples_forward": samples,
-            "samples_backward": samples,
-            "method": "m",
-            "policy": "p",
-            "epochs": 3,
-        }
-
-    runs = [
-        result("sam", 0, 90.0, 10.0, 200),
-        result("sam", 1, 92.0, 12.0, 200),
-        result("ausam-0.5", 1, 91.0, 6.0, 110),
-        result("sgd", 0, 80.0, 5.0, 100),
-        result("sgd", 1, 84.0, 6.0, 100),
-    ]
-    sgd, sam, ausam = results.table([("sgd", "SGD"), ("sam", "SAM"), ("ausam-0.5", "A"), ("gsam", "G")], runs)
-    assert sgd["accuracy_mean"] == 82.0
-    assert sgd["accuracy_std"] == pytest.approx(math.sqrt(8.0))
-    assert sgd["speed_of_sam"] == pytest.approx(200.0)
-    assert sgd["samples_of_sam"] == pytest.approx(50.0)
-    assert (sam["speed_of_sam"], sam["n"]) == (100.0, 2)
-    assert ausam["accuracy_std"] is None
-    assert ausam["speed_of_sam"] == pytest.approx(200.0)  # seed 1 of both
-    assert ausam["samples_of_sam"] == pytest.approx(55.0)
-    assert results.table([("sgd", "SGD")], runs)[0]["speed_of_sam"] is None
+    assert found.wrong.n == len(ones)
+    assert found.wrong.chosen == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
+    assert selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool)).right is None
 
 
 def test_random_numbers_of_a_run_are_its_own():
@@ -334,20 +291,12 @@ def test_random_numbers_of_a_run_are_its_own():
 
 def test_weights_digest_sees_one_bit():
     model = build("resnet-tiny", 10, 1, seed=0)
-    before = weights_sha256(model)
-    assert before == weights_sha256(build("resnet-tiny", 10, 1, seed=0))
+    before = sha256(model.state_dict())
+    assert before == sha256(build("resnet-tiny", 10, 1, seed=0).state_dict())
     with torch.no_grad():
         buffer = next(model.buffers())
         buffer.view(torch.int32)[0] ^= 1
-    assert weights_sha256(model) != before
-
-
-def test_interleaved_takes_turns():
-    told = []
-    times = interleaved({"a": lambda: told.append("a"), "b": lambda: told.append("b")}, repeats=3, warmup=1)
-    assert "".join(told) == "ba" + "ab" + "ba" + "ab"
-    assert {k: len(v) for k, v in times.items()} == {"a": 3, "b": 3}
-    assert median_ratio([4.0, 6.0, 100.0], [2.0, 3.0, 1.0]) == 3.0
+    assert sha256(model.state_dict()) != before
 
 
 def test_learning_rate_is_a_cosine_or_falls_in_steps():
@@ -372,4 +321,4 @@ def test_a_run_of_before_a_setting_existed_goes_on(tmp_path):
     old = json.loads((tmp_path / "config.json").read_text())
     del old["lr_steps"]
     (tmp_path / "config.json").write_text(json.dumps(old))
-    assert [row["epoch"] for row in train(config, tmp_path, resume=True)] == [2]
+    assert [epoch.epoch for epoch in train(config, tmp_path, resume=True)] == [2]

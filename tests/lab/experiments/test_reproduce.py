@@ -18,11 +18,13 @@ from ausam.lab.config import Config
 from ausam.lab.experiments import estimate, rebuild, recipe, reproduce
 from ausam.lab.io.locks import held
 from ausam.lab.networks.build import MODELS
-from ausam.lab.problems.catalogue import DATASETS, DownloadError
+from ausam.lab.problems.catalogue import DATASETS
+from ausam.lab.problems.download import DownloadError
 from ausam.lab.registry.pairs import method_and_policy
-from ausam.lab.report import tables
-from ausam.lab.report.results import table
+from ausam.lab.report import records, tables
+from ausam.lab.report.records import PaperTable
 from ausam.lab.training import tensorboard as events
+from lab.helpers import read
 
 TABLES = ["table1", "table2", "table3", "table5"]
 
@@ -48,9 +50,9 @@ settings = { lr = 0.1 }
 small = { label_noise = 0.0 }
 extra = ["sam@0.5"]
 rows = [
-  { name = "sgd", accuracy = 90.0, std = 0.5, speed = 180 },
-  { name = "sam", accuracy = 91.0, std = 0.25, speed = 100 },
-  { name = "sam", accuracy = 92.0, note = 1 },
+  { name = "sgd", score = 90.0, std = 0.5, speed = 180 },
+  { name = "sam", score = 91.0, std = 0.25, speed = 100 },
+  { name = "sam", score = 92.0, note = 1 },
 ]
 [[block]]
 name = "two"
@@ -59,8 +61,8 @@ column = "B"
 settings = {}
 small = { label_noise = 0.1 }
 rows = [
-  { name = "sam", accuracy = 81.0, std = 0.25, speed = 100 },
-  { name = "sam+info*", accuracy = 80.0, settings = { rho = 0.1 } },
+  { name = "sam", score = 81.0, std = 0.25, speed = 100 },
+  { name = "sam+info*", score = 80.0, settings = { rho = 0.1 } },
 ]
 """
 CELLS = [
@@ -69,10 +71,6 @@ CELLS = [
     for cell in ("one/sgd", "one/sam", "one/sam@0.5", "two/sam", "two/sam+info*")
 ]
 RUN = ["reproduce", "micro", "--scale", "small", "--threads", "1"]
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +91,7 @@ def whole(tmp_path_factory):
     (base / "recipes" / "micro.toml").write_text(MICRO)
     code = (
         "import sys; from pathlib import Path; from ausam.lab.experiments import recipe; "
-    "from ausam.lab.cli.main import main; "
+        "from ausam.lab.cli.main import main; "
         "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
     )
     command = [sys.executable, "-c", code, str(base / "recipes"), *RUN, "--out", str(base / "out")]
@@ -208,7 +206,7 @@ def test_rows_become_the_methods_of_the_paper():
 def test_figures_are_the_papers(name, block, row, note, figures):
     (b,) = (b for b in recipe.read(name).blocks if b.name == block)
     (r,) = (r for r in b.rows if (r.name, r.note) == (row, note))
-    assert (r.accuracy, r.std, r.speed) == figures
+    assert (r.score, r.std, r.speed) == figures
 
 
 def test_only_takes_blocks_rows_and_both():
@@ -393,7 +391,7 @@ def test_the_table_agrees_with_the_runs(whole):
     def cell(block, name):
         runs = [read(whole[0] / block / "runs" / name / f"seed-{s}" / "result.json") for s in (0, 1)]
         sam = [read(whole[0] / block / "runs" / "sam" / f"seed-{s}" / "result.json") for s in (0, 1)]
-        a, b = (r["test_accuracy"] for r in runs)
+        a, b = (r["test"]["value"] for r in runs)
         speed = 100 * sum(r["train_seconds"] for r in sam) / sum(r["train_seconds"] for r in runs)
         return [f"{(a + b) / 2:.2f} ± {statistics.stdev([a, b]):.2f} (2)", f"{speed:.0f}"]
 
@@ -405,12 +403,12 @@ def test_the_table_agrees_with_the_runs(whole):
         ["SAM+Info*", *blank, "80.00", "–", *cell("two", "sam+infostar")],
         ["SAM@0.5†", "–", "–", *cell("one", "sam@0.5"), *blank],
     ]
-    summary = read(whole[0] / "results.json")
+    summary = records.read(whole[0] / "results.json", PaperTable)
     assert tables.groups(summary) == {"Net_1": expected}
     lines = tables.text(summary).splitlines()
     for row in expected:
         assert [re.sub(" +", " ", line).strip() for line in lines].count(" ".join(c for c in row if c)) == 1
-    assert len({len(line) for line in lines if line.startswith(("SAM ", "----"))}) == 1
+    assert len({len(line) for line in lines if line.startswith(("SAM ", "────"))}) == 1
     notes = tables.footnotes(summary)
     assert notes[0] == "¹ In the paper reported by A & B, 100 % so."
     assert "Net_1 on B is here resnet-tiny on digits, 128 images, 10 % wrong labels, 2 epochs." in notes
@@ -463,22 +461,12 @@ def test_csv_has_a_line_a_run(whole):
     for line in lines:
         folder = whole[0] / line["block"] / "runs" / line["name"].replace("*", "star") / f"seed-{line['seed']}"
         result = read(folder / "result.json")
-        for key in ("method", "policy", "test_accuracy", "train_seconds", "samples_forward", "weights_sha256"):
+        for key in ("method", "policy", "train_seconds", "samples_forward", "weights_sha256"):
             assert line[key] == str(result[key])
+        score = (line["metric"], line["unit"], line["test_score"])
+        assert score == ("accuracy", "%", str(result["test"]["value"]))
         for key in ("data", "lr", "rho", "train_size", "label_noise"):
             assert line[key] == str(result["config"][key])
-
-
-def test_speed_is_compared_on_one_machine_only():
-    def run(name, seed, seconds, cpu):
-        counts = {"samples_forward": 10, "samples_backward": 10}
-        result = {"test_accuracy": 50.0, "method": "", "policy": "", "epochs": 1, "train_seconds": seconds, **counts}
-        return {"name": name, "seed": seed, "hardware": {"cpu": cpu}, **result}
-
-    runs = [run("sam", 0, 8.0, "a"), run("sam", 1, 6.0, "b"), run("sgd", 0, 4.0, "a"), run("sgd", 1, 1.0, "a")]
-    rows = {r["name"]: r for r in table([("sam", "SAM"), ("sgd", "SGD")], runs)}
-    assert rows["sgd"]["speed_of_sam"] == pytest.approx(200.0)
-    assert rows["sgd"]["samples_of_sam"] == pytest.approx(100.0)
 
 
 # report, without training
@@ -505,7 +493,7 @@ def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
     (block / "results.json").unlink()
     assert main(["report", str(block)]) == 0
     found = read(block / "results.json")
-    assert [(r["name"], r["n"]) for r in found["rows"]] == [("sam", 2), ("sam+info*", 2)]
+    assert [(r["name"], r["seeds"]) for r in found["rows"]] == [("sam", [0, 1]), ("sam+info*", [0, 1])]
     assert found["complete"]
     assert len((block / "results.csv").read_text().splitlines()) == 5
     (block / "runs" / "sam" / "seed-1" / "result.json").unlink()
@@ -551,7 +539,8 @@ def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkey
         found = curves(out)
         assert set(found) >= {"test_accuracy", "train_loss", "images_per_second"}
         for tag, points in found.items():
-            assert points == [(row["epoch"], pytest.approx(row[tag])) for row in rows]
+            values = [row["test"]["value"] if tag == "test_accuracy" else row[tag] for row in rows]
+            assert points == [(row["epoch"], pytest.approx(v)) for row, v in zip(rows, values, strict=True)]
 
 
 def test_tensorboard_for_train_and_compare(tmp_path):

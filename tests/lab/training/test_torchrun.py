@@ -27,10 +27,11 @@ from ausam import METHODS, Full, SelectiveBatchSampler
 from ausam.lab.cli.main import main
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.training import checkpoint, ranks
-from test_methods import EXAMPLES
-from test_methods import make as method
+from lab.helpers import EXAMPLES, TESTS, read
+from lab.helpers import make as method
 
 HERE = Path(__file__).parent
+PATH = {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -261,10 +262,6 @@ def all_three(folder, both):
     return results(3, three, folder)
 
 
-def read(path):
-    return json.loads(path.read_text())
-
-
 def rows(out):
     return [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
 
@@ -300,7 +297,7 @@ def test_the_ranks_end_with_equal_weights_and_scores(both, folder, name):
 def test_two_ranks_go_on_bit_for_bit(both, folder, name):
     whole, again = (folder / name / run for run in ("whole", "2"))
     mine, theirs = read(again / "result.json"), read(whole / "result.json")
-    for key in ("weights_sha256", "test_accuracy", "train_accuracy", "samples_forward", "selection"):
+    for key in ("weights_sha256", "test", "train", "samples_forward", "selection"):
         assert mine[key] == theirs[key], key
     times = ("seconds", "images_per_second")
     a, b = ([{k: v for k, v in row.items() if k not in times} for row in rows(out)] for out in (whole, again))
@@ -343,7 +340,7 @@ def test_with_one_perturbation_and_equal_shares_two_ranks_do_what_one_does(both,
         torch.testing.assert_close(also[key], weights[key], rtol=1e-3, atol=1e-4)
     assert torch.equal(likewise["count"], scores["count"])
     a, b = read(tmp_path / "one" / "result.json"), read(folder / "common" / name / "result.json")
-    for key in ("test_accuracy", "train_accuracy", "samples_forward", "samples_backward"):
+    for key in ("test", "train", "samples_forward", "samples_backward"):
         assert a[key] == b[key], key
 
 
@@ -387,7 +384,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
 def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
     run = ["-m", "ausam", *flags(folder / "restarted"), "--resume"]
     command = [sys.executable, *TORCHRUN, "--max-restarts", "1", *run]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARKER": str(folder / "restart")}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARKER": str(folder / "restart"), **PATH}
     done = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert (folder / "restart").exists()

@@ -22,6 +22,7 @@ from ausam.lab.io import files
 from ausam.lab.problems.loading import DataError, loaded
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
+from lab.helpers import TESTS, rewrite, run
 
 MICRO = """
 title = "Micro"
@@ -36,11 +37,7 @@ small = {}
 rows = [{ name = "sgd" }, { name = "ausam-0.5" }]
 """
 SMALL = ["--epochs", "3", "--train-size", "128", "--test-size", "50", "--threads", "1"]
-TIMES = ("seconds", "images_per_second", "train_seconds")
-
-
-def run(*args):
-    return main([str(a) for a in args])
+TIMES = ("seconds", "digest", "images_per_second", "train_seconds")
 
 
 def said(capsys):
@@ -66,7 +63,7 @@ def nursery(tmp_path_factory):
     """The report of tests/nursery.py, and the folder with its runs."""
     base = tmp_path_factory.mktemp("nursery")
     (base / "micro.toml").write_text(MICRO)
-    command = [sys.executable, str(Path(__file__).with_name("nursery.py")), str(base)]
+    command = [sys.executable, str(TESTS / "nursery.py"), str(base)]
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | one, timeout=500)
     assert done.returncode == 0, done.stderr
@@ -272,12 +269,11 @@ def test_results_with_a_truncated_curve_or_result_can_be_shown(calm, tmp_path, c
         (tmp_path / path.name).write_bytes(path.read_bytes())
     rows = (calm / "metrics.jsonl").read_text()
     (tmp_path / "metrics.jsonl").write_text(rows[:-20])
-    assert [row["epoch"] for row in compare.curve(tmp_path)] == [1, 2]
+    assert [point.epoch for point in compare.curve(tmp_path)] == [1, 2]
     assert run("report", tmp_path) == 0
     (tmp_path / "result.json").write_text("{")
     assert run("report", tmp_path) == 2
-    again = "Remove it; the command that made the run writes it anew."
-    assert said(capsys) == f"ausam: {tmp_path}/result.json is damaged. {again}"
+    assert said(capsys).startswith(f"ausam: {tmp_path}/result.json is damaged. Remove it;")
 
 
 # data of the user's own
@@ -457,8 +453,8 @@ def test_a_checkpoint_of_another_run_is_refused(calm, tmp_path, capsys):
         ({"sampler": {}}, ""),
         ({"random": torch.zeros(3)}, ""),
         ({"random": None}, "'NoneType' object has no attribute 'cpu'"),
-        ({"rows": "[[[["}, "Expecting value"),
-        ({"rows": 3}, "the JSON object must be str, bytes or bytearray, not int"),
+        ({"epochs": "[[[["}, "Expecting value"),
+        ({"epochs": 3}, "'int' object has no attribute 'splitlines'"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(calm, tmp_path, capsys, changes, message):
@@ -561,14 +557,13 @@ def test_a_path_is_no_table(tmp_path, capsys, name):
 @pytest.mark.parametrize(
     "old",
     [
-        {"table": "../../etc/passwd", "scale": "small", "seeds": [0], "command": ""},
-        {"table": ["x"], "scale": "small"},
-        {"table": "table1", "scale": 7},
-        {"table": "table1", "scale": "small", "seeds": "all", "command": ""},
-        {"rows": 3},
-        {"rows": [[]]},
-        {"conditions": {"seeds": 4}},
-        {"conditions": {"config": {"__class__": "x"}}},
+        {},
+        {"format": "table", "version": 2, "table": "../../etc/passwd", "scale": "small", "seeds": [0], "command": ""},
+        {"format": "table", "version": 2, "table": ["x"], "scale": "small"},
+        {"format": "comparison", "version": 2, "rows": 3},
+        {"format": "comparison", "version": 2, "rows": [[]]},
+        {"format": "comparison", "version": 2, "config": {"__class__": "x"}},
+        {"format": ["comparison"], "version": {}},
     ],
     ids=json.dumps,
 )
@@ -579,34 +574,38 @@ def test_hostile_results_are_refused(calm, tmp_path, capsys, old):
         (out / "runs" / "sam" / "seed-0" / name).write_bytes((calm / name).read_bytes())
     (out / "results.json").write_text(json.dumps(old))
     assert run("report", out) == 2
-    assert said(capsys).startswith(("ausam: The results in ", 'ausam: There is no table "../../etc/passwd".'))
+    assert said(capsys).startswith(f"ausam: {out}/results.json ")
     assert not (out / "report.html").exists()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_accuracy": "99"}, "test_accuracy is '99'"),
-        ({"test_accuracy": float("inf")}, "test_accuracy is inf"),
+        ({"test": {"value": "99"}}, "test.value is '99'"),
+        ({"test": {"value": float("inf")}}, "value is inf"),
         ({"train_seconds": 1e300}, "train_seconds is 1e+300"),
-        ({"hardware": []}, "hardware is []"),
+        ({"environment": []}, "environment is []"),
         ({"seed": None}, "seed is None"),
     ],
 )
 def test_a_hostile_result_is_refused(calm, tmp_path, capsys, changes, message):
-    result = json.loads((calm / "result.json").read_text())
-    (tmp_path / "result.json").write_text(json.dumps(result | changes))
+    (tmp_path / "result.json").write_bytes((calm / "result.json").read_bytes())
+    rewrite(tmp_path / "result.json", **changes)
     assert run("report", tmp_path) == 2
-    again = "Remove it; the command that made the run writes it anew."
-    assert said(capsys) == f"ausam: {tmp_path}/result.json is not as a run writes it: {message}. {again}"
+    line = said(capsys)
+    assert line.startswith(f"ausam: {tmp_path}/result.json is not as ausam writes it: ")
+    assert message in line
+    assert "Remove it; the command that made it writes it again." in line
 
 
 def test_markup_in_a_result_is_shown_as_text(calm, tmp_path, capsys):
     evil = "<script>alert(1)</script>"
     result = json.loads((calm / "result.json").read_text())
-    result |= {"method": evil, "policy": evil, "hardware": {"cpu": evil, "device": evil}, "commit": evil}
+    result["environment"]["hardware"] |= {"cpu": evil, "device": evil}
+    result["environment"]["commit"] = evil
     result["config"] |= {"data": evil, "model": evil}
     (tmp_path / "result.json").write_text(json.dumps(result))
+    rewrite(tmp_path / "result.json", method=evil, policy=evil, pair=evil)
     (tmp_path / "metrics.jsonl").write_bytes((calm / "metrics.jsonl").read_bytes())
     assert run("report", tmp_path) == 0
     page = (tmp_path / "report.html").read_text()

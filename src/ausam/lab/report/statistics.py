@@ -1,0 +1,125 @@
+"""What seeds can tell: rows of a table from runs, and whether two rows differ by more than chance.
+
+Runs of one seed share their data order, initial weights and noise, so differences are taken per seed ("paired"):
+
+    d_i = score of A with seed i - score of B with seed i
+
+Up to 9 seeds the 95 % interval of the mean of d is Student's t and p is that of the paired t test; from 10 on the
+interval is a BCa bootstrap and p a sign-flip permutation test. Several comparisons read together share one error rate
+by Holm's correction (1979).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ausam.lab.report.records import Difference, NamedRun, Row, Run
+
+LEVEL = 0.95
+MANY = 10  # seeds from which nothing is assumed about the shape of the differences
+RESAMPLES = 9_999
+
+
+def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Row, ...]:
+    """One row per (name, label) that has runs, in the order given; Holm's correction is over the rows beside SAM."""
+    by_name = {name: [r.run for r in runs if r.name == name] for name, _ in names}
+    sam = {r.seed: r for r in by_name.get("sam", [])}
+    found = [_row(name, label, by_name[name], sam) for name, label in names if by_name[name]]
+    beside = [r for r in found if r.name != "sam"]
+    one = next((r for r in found if r.name == "sam"), None)
+    if one is None:
+        return tuple(found)
+    corrected = dict(zip((r.name for r in beside), against(beside, one), strict=True))
+    return tuple(replace(r, against_sam=corrected.get(r.name)) for r in found)
+
+
+def against(rows: Sequence[Row], other: Row) -> list[Difference | None]:
+    """The difference of each row from another, Holm's correction over all of them; None without a common seed."""
+    return holm([paired(row, other) for row in rows])
+
+
+def paired(a: Row, b: Row) -> Difference | None:
+    """The difference of two rows over the seeds that both have, p not yet corrected; None without such a seed.
+
+    A single seed has no interval and no p; neither have differences without any spread.
+    """
+    theirs = dict(zip(b.seeds, b.scores, strict=True))
+    d = [score - theirs[seed] for seed, score in zip(a.seeds, a.scores, strict=True) if seed in theirs]
+    if not d:
+        return None
+    n, mean = len(d), statistics.fmean(d)
+    if n == 1 or max(d) - min(d) <= 1e-9 * max(map(abs, d)):
+        return Difference(n, mean)
+    low, high, p = _by_t(d) if n < MANY else _by_resampling(d)
+    return Difference(n, mean, low, high, p)
+
+
+def holm(found: Sequence[Difference | None]) -> list[Difference | None]:
+    """The same with p corrected: the k-th smallest of m times m + 1 - k, and never below one that is smaller."""
+    known = sorted((d.p, i) for i, d in enumerate(found) if d is not None and d.p is not None)
+    out, largest = list(found), 0.0
+    for k, (p, i) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - k)))
+        one = found[i]
+        if one is not None:
+            out[i] = replace(one, p=largest)
+    return out
+
+
+def _by_t(d: Sequence[float]) -> tuple[float, float, float]:
+    from scipy import stats  # here, because the import takes a second
+
+    test = stats.ttest_1samp(d, 0.0)
+    interval = test.confidence_interval(LEVEL)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def _by_resampling(d: Sequence[float]) -> tuple[float, float, float]:
+    import numpy as np
+    from scipy import stats
+
+    values = np.asarray(d)
+    how = {"n_resamples": RESAMPLES, "rng": np.random.default_rng(0)}
+    interval = stats.bootstrap((values,), np.mean, confidence_level=LEVEL, method="BCa", **how).confidence_interval
+    # flipping the sign of a difference is swapping its two rows
+    test = stats.permutation_test((values,), np.mean, permutation_type="samples", vectorized=True, **how)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> Row:
+    first = runs[0]
+    # the same seeds on either side of a ratio, and either side quantised or none
+    both = [(r, sam[r.seed]) for r in runs if r.seed in sam and r.config.quantize == sam[r.seed].config.quantize]
+    # seconds of another machine say nothing about speed
+    alike = [(r, s) for r, s in both if r.environment.hardware == s.environment.hardware]
+    speed = _percent(alike, lambda r: r.train_seconds)
+    samples = _percent(both, lambda r: r.samples_forward + r.samples_backward)
+    shared = [k for k in first.test.parts if all(k in r.test.parts for r in runs)]
+    return Row(
+        name=name,
+        label=label,
+        method=first.method,
+        policy=first.policy,
+        pair=first.pair,
+        epochs=first.epochs,
+        metric=first.test.name,
+        unit=first.test.unit,
+        seeds=tuple(r.seed for r in runs),
+        scores=tuple(r.test.value for r in runs),
+        parts={k: statistics.fmean(r.test.parts[k] for r in runs) for k in shared},
+        seconds=tuple(r.train_seconds for r in runs),
+        samples_forward=first.samples_forward,
+        samples_backward=first.samples_backward,
+        speed_of_sam=speed,
+        samples_of_sam=None if samples is None else 1e4 / samples,
+    )
+
+
+def _percent(pairs: Sequence[tuple[Run, Run]], figure: Callable[[Run], float]) -> float | None:
+    """How much larger SAM's figure is, SAM = 100, over all pairs of (run, SAM's)."""
+    if not pairs:
+        return None
+    return 100.0 * math.fsum(figure(s) for _, s in pairs) / math.fsum(figure(r) for r, _ in pairs)

@@ -1,0 +1,98 @@
+"""What several tests of the lab use: running a command, reading its files, and records made by hand."""
+
+import json
+from pathlib import Path
+
+from ausam import METHODS
+from ausam.lab.cli.main import main
+from ausam.lab.config import Config
+from ausam.lab.io import digests
+from ausam.lab.problems.problem import Score
+from ausam.lab.report import statistics
+from ausam.lab.report.records import Comparison, CurvePoint, Environment, Hardware, NamedRun, Run, Samples
+
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+
+# Arguments with which a method does in a few steps all that it ever does.
+EXAMPLES = {
+    "AESAM": {"total_steps": 60},
+    "ESAM": {"gamma": 0.5},
+    "LookSAM": {"k": 4},
+    "MESA": {"start": 0, "decay": 0.9},
+    "MomentumSAM": {"rho": 0.3},
+    "SAF": {"start": 0, "gap": 1},
+    "VSAM": {"window": 6, "blocks": 2, "warmup": 4},
+}
+
+
+def make(name):
+    """A method by name."""
+    return METHODS[name](**EXAMPLES.get(name, {}))
+
+
+def run(*args: object) -> int:
+    """The exit code of a command."""
+    return main([str(a) for a in args])
+
+
+def read(path: Path):
+    """The content of a JSON file."""
+    return json.loads(Path(path).read_text())
+
+
+def rewrite(path: Path, **changes) -> None:
+    """Change a record's file as somebody would who also mends its digest."""
+    content = {k: v for k, v in (read(path) | changes).items() if k != "digest"}
+    path.write_text(json.dumps({**content, "digest": digests.of_json(content)}))
+
+
+HARDWARE = Hardware("a cpu", 2, 1, 8.0, "cpu")
+ENVIRONMENT = Environment(HARDWARE, {"torch": "2"}, "abc")
+
+
+def a_run(score=90.0, seed=0, seconds=10.0, hardware=HARDWARE, metric="accuracy", parts=None, **changes):
+    """The record of a run."""
+    fields = {
+        "method": "SAM(rho=0.1)",
+        "policy": "Full()",
+        "pair": "SAM(rho=0.1) × Full()",
+        "epochs": 3,
+        "train": Score(99.0, metric),
+        "samples_forward": 2000,
+        "samples_backward": 2000,
+        "skipped_steps": 0,
+        "weights_sha256": "0" * 64,
+        "init_sha256": None,
+        "parameters": 5,
+        "ranks": 1,
+        "data": Samples(1000, 500, 10),
+        "selection": None,
+        "environment": Environment(hardware, ENVIRONMENT.versions, ENVIRONMENT.commit),
+        "config": Config(),
+    }
+    return Run(test=Score(score, metric, parts=parts or {}), seed=seed, train_seconds=seconds, **fields | changes)
+
+
+def a_comparison(runs, labels=None, **changes):
+    """The record of a comparison of these named runs, rows computed."""
+    names = list(dict.fromkeys(r.name for r in runs))
+    fields = {
+        "title": "digits",
+        "command": "ausam compare",
+        "created": "2025-01-01T00:00:00+00:00",
+        "complete": True,
+        "data": Samples(1000, 500, 10),
+        "seeds": tuple(sorted({r.run.seed for r in runs})),
+        "environment": ENVIRONMENT,
+        "config": Config(),
+        "rows": statistics.rows([(n, (labels or {}).get(n, n)) for n in names], runs),
+        "runs": tuple(runs),
+    }
+    return Comparison(**fields | changes)
+
+
+def named(name, *scores, curve=(), **changes):
+    """Named runs with these scores, seeds from 0."""
+    points = tuple(CurvePoint(i + 1, 1.0, float(s), float(i)) for i, s in enumerate(curve))
+    return [NamedRun(name, a_run(score, seed, **changes), points) for seed, score in enumerate(scores)]

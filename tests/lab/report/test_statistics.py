@@ -1,0 +1,122 @@
+"""Rows and differences against literal transcriptions of their formulas."""
+
+import math
+import statistics as plain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ausam.lab.config import Config
+from ausam.lab.report.records import Difference
+from ausam.lab.report.statistics import against, holm, paired, rows
+from lab.helpers import HARDWARE, a_comparison, named
+
+T_975 = {2: 12.7062, 3: 4.30265, 5: 2.77645, 9: 2.30600}  # Student's t by the number of seeds, from a printed table
+
+
+def row(*scores):
+    return a_comparison(named("x", *scores)).rows[0]
+
+
+@pytest.mark.parametrize("n", T_975)
+def test_few_seeds_have_the_interval_of_a_paired_t_test(n):
+    a, b = [90.0 + 0.37 * i**1.3 for i in range(n)], [89.5 + 0.21 * i for i in range(n)]
+    found = paired(row(*a), row(*b))
+    d = [x - y for x, y in zip(a, b, strict=True)]
+    half = T_975[n] * plain.stdev(d) / math.sqrt(n)
+    assert (found.n, found.mean) == (n, pytest.approx(plain.fmean(d)))
+    assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half), rel=1e-4)
+    assert (found.p <= 0.05) == (found.low > 0 or found.high < 0)
+
+
+def test_p_of_three_seeds_by_hand():
+    # t = mean / (s / sqrt 3); with two degrees of freedom the tail is 1/2 - t / (2 sqrt(t^2 + 2))
+    found = paired(row(91.0, 91.1, 91.2), row(90.6, 90.5, 90.4))
+    t = 0.6 / (0.2 / math.sqrt(3))
+    assert found.p == pytest.approx(2 * (0.5 - t / (2 * math.sqrt(t * t + 2))))
+
+
+def test_many_seeds_are_resampled():
+    d = [0.3, 0.1, 0.5, -0.2, 0.4, 0.2, 0.6, 0.1, 0.3, 0.2, -0.1, 0.4]
+    found = paired(row(*(90 + x for x in d)), row(*[90.0] * 12))
+    # every one of the 2^12 choices of signs, exactly
+    every = [sum(x if k >> i & 1 else -x for i, x in enumerate(d)) for k in range(2**12)]
+    extreme = sum(abs(s) >= abs(sum(d)) - 1e-9 for s in every) / 2**12
+    assert found.p == pytest.approx(extreme, abs=2 / 2**12)
+    assert found.low < plain.fmean(d) < found.high
+    half = 2.201 * plain.stdev(d) / math.sqrt(12)  # a t interval is near
+    assert (found.low, found.high) == pytest.approx((plain.fmean(d) - half, plain.fmean(d) + half), abs=0.5 * half)
+    assert found == paired(row(*(90 + x for x in d)), row(*[90.0] * 12))  # resampling is repeatable
+
+
+def test_seeds_are_paired_by_their_number_not_by_their_place():
+    a, b = row(10.0, 20.0, 30.0), row(9.0, 19.5, 28.0)
+    shuffled = type(b)(**{**vars(b), "seeds": (2, 0, 1), "scores": (28.0, 9.0, 19.5)})
+    assert paired(a, shuffled) == paired(a, b)
+    other = type(b)(**{**vars(b), "seeds": (2, 7, 8)})
+    assert paired(a, other) == Difference(1, 30.0 - 9.0)
+    assert paired(a, type(b)(**{**vars(b), "seeds": (7, 8, 9)})) is None
+
+
+def test_a_single_seed_and_differences_without_spread_decide_nothing():
+    for found in (paired(row(91.0), row(90.0)), paired(row(91.0, 92.0), row(90.0, 91.0))):
+        assert (found.mean, found.low, found.high, found.p, found.clear) == (1.0, None, None, None, None)
+
+
+def test_holm_by_hand():
+    found = holm([Difference(3, 1.0, p=p) for p in (0.04, 0.01, 0.03)] + [None, Difference(1, 1.0)])
+    # 0.01 * 3; then 0.03 * 2; then 0.04, which may not be below the 0.06 of a smaller one
+    assert [d and d.p for d in found] == [pytest.approx(0.06), pytest.approx(0.03), pytest.approx(0.06), None, None]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_never_lowers_p_and_keeps_its_order(values):
+    found = [d.p for d in holm([Difference(3, 1.0, p=p) for p in values])]
+    assert all(p <= q <= 1 for p, q in zip(values, found, strict=True))
+    order = sorted(range(len(values)), key=values.__getitem__)
+    assert [found[i] for i in order] == sorted(found)
+    assert min(found) == min(1.0, min(values) * len(values))
+
+
+def test_rows_against_hand_computation():
+    runs = [
+        *named("sgd", 80.0, 84.0, seconds=5.0, samples_forward=1000, samples_backward=1000),
+        *named("sam", 90.0, 91.0, seconds=10.0),
+        *named("ausam-0.5", 90.0, 90.4, 93.0, seconds=6.0, samples_forward=1000, samples_backward=1200),
+    ]
+    labels = [("sgd", "SGD"), ("sam", "SAM"), ("ausam-0.5", "A"), ("gsam", "G")]
+    sgd, sam, ausam = rows(labels, runs)
+    assert (sgd.name, sgd.label, sgd.n) == ("sgd", "SGD", 2)
+    assert (sgd.mean, sgd.std) == (82.0, pytest.approx(math.sqrt(8)))
+    assert (sgd.speed_of_sam, sgd.samples_of_sam) == (200.0, 50.0)
+    assert (sam.speed_of_sam, sam.samples_of_sam, sam.against_sam) == (100.0, 100.0, None)
+    assert ausam.n == 3  # three seeds in its mean, but the two that SAM has in its ratios and differences
+    assert ausam.speed_of_sam == pytest.approx(100 * 20 / 12)
+    assert ausam.samples_of_sam == pytest.approx(100 * 2200 / 4000)
+    assert (ausam.against_sam.n, ausam.against_sam.mean) == (2, pytest.approx(-0.3))
+    # Holm over the two rows beside SAM
+    alone = [paired(sgd, sam), paired(ausam, sam)]
+    assert [sgd.against_sam, ausam.against_sam] == against([sgd, ausam], sam)
+    assert sgd.against_sam.p == min(1.0, 2 * alone[0].p)
+    assert rows([("sgd", "SGD")], runs)[0].speed_of_sam is None
+    assert rows([("sgd", "SGD")], runs)[0].against_sam is None
+
+
+def test_speed_is_of_one_machine_and_one_precision():
+    slow = type(HARDWARE)(**{**vars(HARDWARE), "cpu": "another"})
+    sam = named("sam", 90.0, 91.0, seconds=10.0)
+    elsewhere = named("sgd", 80.0, 81.0, seconds=5.0, hardware=slow)
+    quantised = named("sgd", 80.0, 81.0, seconds=5.0, config=Config(quantize=4))
+    labels = [("sgd", "SGD"), ("sam", "SAM")]
+    assert (rows(labels, sam + elsewhere)[0].speed_of_sam, rows(labels, sam + elsewhere)[0].samples_of_sam) == (
+        None,
+        100,
+    )
+    found = rows(labels, sam + quantised)[0]
+    assert (found.speed_of_sam, found.samples_of_sam) == (None, None)
+
+
+def test_parts_are_means_of_what_every_run_has():
+    runs = named("sam", 70.0, parts={"head": 70.0, "knee": 1.0}) + named("sam", 72.0, parts={"head": 72.0})
+    assert rows([("sam", "SAM")], runs)[0].parts == {"head": 71.0}
