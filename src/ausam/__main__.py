@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 def main() -> int:
     """Run the command line, or say which extra it needs."""
-    missing = [name for name in ("rich", "sklearn") if find_spec(name) is None]
+    missing = [name for name in ("filelock", "rich", "scipy", "sklearn") if find_spec(name) is None]
     if missing:
-        sys.stderr.write(f'The command line needs {" and ".join(missing)}: pip install "ausam[lab]"\n')
+        sys.stderr.write(f'The command line needs {", ".join(missing)}: pip install "ausam[lab]"\n')
         return 1
     from ausam.lab.cli.main import main as run
 

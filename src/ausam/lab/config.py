@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 from ausam.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Range, check
 
 Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]
 Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
+MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 
 # Where a run is computed, not what it is: it may be begun on one machine and continued on another.
 HERE = ("data_dir", "init", "workers", "threads", "device")
+
+# What a comparison sets for each of its pairs.
+OF_ONE_PAIR = ("method", "policy", "alpha", "seed")
+
+# What a setting was before it could be chosen, where that is not its default today.
+BEFORE = {"memory_format": "contiguous"}
 
 
 def setting(default: Any, about: str) -> Any:
@@ -51,6 +58,7 @@ class Config:
     base: Base = setting("sgd", "base optimizer")
     seed: Count = setting(0, "seed of weights, order and draws")
     sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one each")
+    memory_format: MemoryFormat = setting("channels_last", "how images and convolutions lie in memory")
     threads: Count = setting(0, "CPU threads; 0: torch's choice")
     device: str = setting("auto", "cpu, cuda, cuda:0, mps; auto: cuda if there is one")
 
@@ -58,10 +66,10 @@ class Config:
         check(self)
         if self.quantize == 1 or self.quantize > 8:
             raise ValueError(f"Config: quantize is {self.quantize}. It must be 0, or the bits of a grid, 2 to 8.")
-        parts(self.lr_steps)
+        lr_parts(self.lr_steps)
 
 
-def parts(text: str) -> list[float]:
+def lr_parts(text: str) -> list[float]:
     """``"0.8,0.95"`` as numbers; a ValueError for what are no parts of a training."""
     try:
         found = [float(part) for part in text.split(",")] if text else []
@@ -70,6 +78,11 @@ def parts(text: str) -> list[float]:
     if not all(0 < part <= 1 for part in found):
         raise ValueError(f'lr_steps is "{text}"; give parts of the epochs, above 0 and at most 1: 0.8,0.95.')
     return found
+
+
+def completed(saved: dict[str, Any]) -> dict[str, Any]:
+    """Saved settings with those that did not exist then."""
+    return asdict(Config()) | BEFORE | saved
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

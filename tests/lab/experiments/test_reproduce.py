@@ -105,7 +105,7 @@ def whole(tmp_path_factory):
 
 
 def test_every_table_has_its_recipe():
-    assert list(recipe.tables()) == sorted(["micro", *TABLES, "table4", "table6"])  # these two have tests of their own
+    assert list(recipe.files()) == sorted(["micro", *TABLES, "table4", "table6"])  # these two have tests of their own
 
 
 @pytest.mark.parametrize("scale", recipe.SCALES)

@@ -78,6 +78,14 @@ def tar_gz(files, folder):
     return buffer.getvalue()
 
 
+def zipped(files, folder):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(f"{folder}/{name}", content)
+    return buffer.getvalue()
+
+
 def put(files, folder):
     for name, content in files.items():
         path = folder / name
@@ -912,3 +920,19 @@ def test_own_networks_are_seeded_and_keep_their_weights(here):
     assert not torch.equal(first.weight, other.weight)
     assert (first.bias == 4).all()
     assert first.weight.abs().max() <= (1 / 18) ** 0.5  # torch's own, not this package's, initialisation
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "PLENTY", 100_000)
+    for name, make in (("trap.tar.gz", tar_gz), ("trap.zip", zipped)):
+        path = tmp_path / name
+        for size, fine in ((90_000, True), (10_000_000, False)):  # zeros: both pack to a hundredth and less
+            path.write_bytes(make({"zeros": bytes(size)}, "inside"))
+            out = tmp_path / f"{name}-{size}"
+            out.mkdir()
+            if fine:
+                assert (unpack(path, out, "inside") / "zeros").stat().st_size == size
+                continue
+            with pytest.raises(DownloadError, match=r"was not unpacked: its .* bytes would become 10,000,0"):
+                unpack(path, out, "inside")
+            assert not list(out.iterdir())

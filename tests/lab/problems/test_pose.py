@@ -23,7 +23,7 @@ from ausam.lab.problems.pose.crop import PLAIN, Change, cut, inverse, mapped, ra
 from ausam.lab.problems.pose.overlay import RIGHT, overlay, sheet
 from ausam.lab.problems.pose.pckh import counts, pckh
 from ausam.lab.problems.pose.people import People
-from ausam.lab.problems.pose.problem import PoseSet
+from ausam.lab.problems.pose.pose_set import PoseSet
 from ausam.lab.problems.pose.simcc import SIMCC, located, unmirrored
 from ausam.lab.problems.pose.skeleton import GROUPS, HEAD, JOINTS, LANK, LIMBS, LKNE, MIRRORED, NECK, RANK, RWRI
 from ausam.lab.problems.pose.stick_figure import SIDE

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 def _kept(args: argparse.Namespace) -> str:
     """What is on disk when a command ends early, and how to go on."""
     if args.run is commands.train_command:
-        epochs = checkpoint.epochs(Path(args.out))
+        epochs = checkpoint.saved_epochs(Path(args.out))
         kept = f"{args.out} holds the run up to epoch {epochs}" if epochs else "No epoch was finished"
         return f"{kept}; the same command with --resume goes on."
     return "What was done is kept; the same command goes on."

@@ -9,13 +9,11 @@ from dataclasses import fields
 
 from ausam import __version__
 from ausam.lab.cli import commands
-from ausam.lab.config import Config
+from ausam.lab.config import OF_ONE_PAIR, Config
 from ausam.lab.experiments import bench, recipe
 from ausam.settings import OneOf, rules
 
 CHOICES = {name: list(rule.names) for name, (rule, _) in rules(Config).items() if isinstance(rule, OneOf)}
-# What a comparison sets for each of its pairs.
-NOT_SHARED = {"method", "policy", "alpha", "seed"}
 
 
 def _add_settings(parser: argparse.ArgumentParser, skip: set[str]) -> None:
@@ -66,11 +64,11 @@ def parser() -> argparse.ArgumentParser:
     many.add_argument("--seeds", type=int, default=3, help="runs of each pair (default: 3)")
     many.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     many.add_argument("--out", default="runs/compare", help="folder of the comparison (default: runs/compare)")
-    _add_settings(many, NOT_SHARED | {"sync_perturbation"})
+    _add_settings(many, {*OF_ONE_PAIR, "sync_perturbation"})
     many.set_defaults(run=commands.compare_command)
 
     again = subcommands.add_parser("reproduce", help="a table of the paper", description=_reproduce_help())
-    again.add_argument("table", help=", ".join(recipe.tables()))
+    again.add_argument("table", help=", ".join(recipe.files()))
     again.add_argument(
         "--scale", choices=recipe.SCALES, default="paper", help="the paper's networks, or small siblings"
     )

@@ -6,13 +6,14 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ausam.lab.config import Config
 from ausam.lab.experiments.recipe import Cell
 from ausam.lab.networks.build import build
+from ausam.lab.networks.memory_format import laid_out, with_format
 from ausam.lab.networks.quantisation import quantize
-from ausam.lab.problems.catalogue import Entry, entry
+from ausam.lab.problems.catalogue import entry
 from ausam.lab.registry.pairs import method_and_policy
 from ausam.lab.report.text import text_table
 from ausam.lab.training import folder
@@ -26,20 +27,21 @@ def sample_seconds(config: Config) -> float:
     model = build(config.model, shape.classes, shape.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
+    model = with_format(model, config.memory_format)
     size = config.batch_size if config.device.startswith("cuda") else min(4, config.batch_size)
     while True:
-        spent = min(_step_seconds(model, size, shape, config.device) for _ in range(2))
+        x = laid_out(torch.randn(size, *shape.image, device=config.device), config.memory_format)
+        spent = min(_step_seconds(model, x) for _ in range(2))
         if spent > ENOUGH or size >= config.batch_size:
             return spent / size
         size = min(4 * size, config.batch_size)
 
 
-def _step_seconds(model: nn.Module, size: int, shape: Entry, device: str) -> float:
-    x = torch.randn(size, *shape.image, device=device)
+def _step_seconds(model: nn.Module, x: Tensor) -> float:
     start = time.perf_counter()
     torch.autograd.backward(model(x).square().mean())  # any loss costs next to nothing
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
     return time.perf_counter() - start
 
 

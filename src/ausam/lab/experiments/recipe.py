@@ -98,14 +98,14 @@ class Cell:
         return any(pattern == name or fnmatchcase(name, pattern) for name in names)
 
 
-def tables() -> dict[str, Path]:
+def files() -> dict[str, Path]:
     """The tables that have a recipe."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
 
 
 def read(table: str, scale: str = "paper") -> Recipe:
     """The recipe of a table at a scale."""
-    path = find("table", table, tables())
+    path = find("table", table, files())
     find("scale", scale, dict.fromkeys(SCALES))
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     blocks = tuple(_block(block, content, scale) for block in content["block"])

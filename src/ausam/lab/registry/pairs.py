@@ -120,7 +120,7 @@ def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
         if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
             raise ValueError("every argument needs its name")
         values = {str(k.arg): k.value for k in call.keywords}
-        nested = {k: build("method", ast.unparse(v), **settings) for k, v in values.items() if k == "inner"}
+        nested = {k: construct("method", ast.unparse(v), **settings) for k, v in values.items() if k == "inner"}
         arguments = {k: nested[k] if k in nested else ast.literal_eval(v) for k, v in values.items()}
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f'The arguments of "{text}" cannot be read ({error}). Write e.g. SAM(rho=0.1).') from None
@@ -141,14 +141,14 @@ def _default(f: Field[Any]) -> str:
     return "" if f.default is MISSING else f"={f.default!r}"
 
 
-def build(kind: str, text: str, **settings: Any) -> Any:
+def construct(kind: str, text: str, **settings: Any) -> Any:
     """The object that the text names; ``settings`` fill the arguments it has and the text leaves open."""
     settings = {k: v for k, v in settings.items() if v is not None}
     name, arguments = parse(kind, text, **settings)
     cls: Any = (METHODS if kind == "method" else POLICIES)[name]
     takes = {f.name for f in fields(cls)}
     if "inner" in takes and "inner" not in arguments:
-        arguments["inner"] = build("method", "SAM", **settings)
+        arguments["inner"] = construct("method", "SAM", **settings)
     try:
         return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
     except TypeError as error:
@@ -169,8 +169,8 @@ def method_and_policy(config: Config, steps: int) -> tuple[Method, Policy]:
     """The two objects of a run, checked against each other; ``steps`` for methods that plan over all of them."""
     name, _ = parse("method", config.method)
     counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(name, {}).items()}
-    method: Method = build("method", config.method, rho=config.rho, total_steps=steps, **counted)
-    policy: Policy = build(
+    method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)
+    policy: Policy = construct(
         "policy",
         config.policy,
         alpha=config.alpha,

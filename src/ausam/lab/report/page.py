@@ -9,16 +9,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ausam.lab.config import OF_ONE_PAIR
 from ausam.lab.io import files
 from ausam.lab.report.chart_text import esc
 from ausam.lab.report.charts import Line, Point, lines, pairs, scatter
 from ausam.lab.report.records import Comparison, NamedRun, Row, Selection
-from ausam.lab.report.shell import page
-from ausam.lab.report.summary import RULE, cells, headline, metric, ours
+from ausam.lab.report.shell import document
+from ausam.lab.report.summary import RULE, headline, metric, ours, row_texts
 from ausam.lab.report.text import NONE, capital, clean, show
 
 Looks = Mapping[str, tuple[str, int, bool]]  # of each name: its label, its colour slot, whether it stands out
-NOT_SHARED = ("method", "policy", "alpha", "seed")  # settings that each pair has for itself
 
 
 def _table(rows: Sequence[Row], score: str, unit: str) -> str:
@@ -34,7 +34,7 @@ def _table(rows: Sequence[Row], score: str, unit: str) -> str:
     )
     best, mine = max(r.mean for r in rows), ours(rows)
     out = ["<tr>" + "".join(f'<th scope="col">{h}</th>' for h in head) + "</tr></thead><tbody>"]
-    for r, (label, score_text, *rest) in zip(rows, cells(rows), strict=True):
+    for r, (label, score_text, *rest) in zip(rows, row_texts(rows), strict=True):
         first = f"<b>{score_text}</b>" if r.mean == best else score_text
         data = "".join(f"<td>{c}</td>" for c in (first, *rest, r.epochs, r.n))
         name = f'<th scope="row">{esc(label)}<small>{esc(r.pair)}</small></th>'
@@ -162,7 +162,7 @@ def _conditions(found: Comparison) -> str:
         | ({} if found.data is None else asdict(found.data)),
         "Hardware": asdict(found.environment.hardware),
         "Versions": found.environment.versions,
-        "Config": {k: v for k, v in asdict(found.config).items() if k not in NOT_SHARED},
+        "Config": {k: v for k, v in asdict(found.config).items() if k not in OF_ONE_PAIR},
     }
     return "".join([*parts, *(f"<h3>{name}</h3>{_facts(values)}" for name, values in groups.items())])
 
@@ -186,7 +186,7 @@ def render(found: Comparison) -> str:
     if rows:
         body += [f'{_table(rows, score, unit)}<p class="note">{RULE}</p>', _time_chart(rows, looks, score, unit)]
         body += [_curves(found.runs, looks, score, unit), _selection(found, looks)]
-    return page(found.title, [*body, _conditions(found)])
+    return document(found.title, [*body, _conditions(found)])
 
 
 def write_report(found: Comparison, path: Path) -> None:

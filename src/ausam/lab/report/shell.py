@@ -40,7 +40,7 @@ body{padding-top:1rem}h1{font-size:1.4rem}.lead{font-size:1rem}th,td{padding:.4r
 """
 
 
-def page(title: str, body: Sequence[str], width: int = 54) -> str:
+def document(title: str, body: Sequence[str], width: int = 54) -> str:
     """A page that stands alone, at most ``width`` rem wide."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (

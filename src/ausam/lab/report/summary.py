@@ -128,7 +128,7 @@ RULE = (
 )
 
 
-def cells(rows: Sequence[Row]) -> list[list[str]]:
+def row_texts(rows: Sequence[Row]) -> list[list[str]]:
     """The table as text: label, score, difference from SAM, speed, samples, seconds."""
     d = seconds_digits(rows)
     return [
@@ -148,4 +148,4 @@ def comparison_text(found: Comparison) -> str:
     """The paper's kind of table for a terminal; SAM% is speed and Samples% is work, with SAM = 100."""
     name, unit = metric(found)
     heading = ["Method", f"{capital(name)} {unit}", "from SAM [95 %]", "SAM%", "Samples%", "Train s"]
-    return f"{text_table(heading, cells(found.rows))}\n\n{RULE}"
+    return f"{text_table(heading, row_texts(found.rows))}\n\n{RULE}"

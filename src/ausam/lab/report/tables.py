@@ -7,10 +7,10 @@ from functools import partial
 
 from ausam.lab.report.chart_text import esc
 from ausam.lab.report.records import PaperTable, Row, TableCell
-from ausam.lab.report.shell import page
+from ausam.lab.report.shell import document
 from ausam.lab.report.text import NONE, capital, show, text_table
 
-Line = list[str]
+TextLine = list[str]
 
 MISSING = "missing"
 STAR = "‡"
@@ -47,7 +47,7 @@ def head(found: PaperTable) -> tuple[str, ...]:
     return ("Whose (runs)", *(part[:3].capitalize() for part in named), "Mean", "SAM%") if named else HEAD
 
 
-def groups(found: PaperTable) -> dict[str, list[Line]]:
+def groups(found: PaperTable) -> dict[str, list[TextLine]]:
     """The lines of each part of the table: a label, then the figures of each column.
 
     The paper's and ours stand beside each other; where a figure has parts, ours in a line of their own.
@@ -70,7 +70,7 @@ def groups(found: PaperTable) -> dict[str, list[Line]]:
     return out
 
 
-def _both(cell: TableCell) -> Line:
+def _both(cell: TableCell) -> TextLine:
     figures = [show(cell.paper.score, 2, cell.paper.std), show(cell.paper.speed, 0)]
     if cell.ours is None:
         return [*figures, MISSING, NONE]
@@ -78,13 +78,13 @@ def _both(cell: TableCell) -> Line:
     return [*figures, f"{show(ours.mean, 2, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
 
 
-def _paper(parts: list[str], cell: TableCell) -> Line:
+def _paper(parts: list[str], cell: TableCell) -> TextLine:
     paper = cell.paper
     figures = [show(paper.parts.get(part), 1) for part in parts]
     return ["paper", *figures, show(paper.score, 1, paper.std), show(paper.speed, 0)]
 
 
-def _ours(parts: list[str], cell: TableCell) -> Line:
+def _ours(parts: list[str], cell: TableCell) -> TextLine:
     if (ours := cell.ours) is None:
         return ["ours", *[MISSING] * (len(parts) + 1), NONE]
     figures = [show(ours.parts.get(part), 1) for part in parts]
@@ -137,7 +137,7 @@ def text(found: PaperTable) -> str:
 def markdown(found: PaperTable) -> str:
     """For a README."""
 
-    def form(line: Line) -> str:
+    def form(line: TextLine) -> str:
         return "| " + " | ".join(cell.replace("*", "\\*").replace("|", "\\|") for cell in line) + " |"
 
     first = ["Method"]
@@ -180,7 +180,7 @@ def latex(found: PaperTable) -> str:
 def html(found: PaperTable) -> str:
     """The page over the pages of the blocks."""
 
-    def body(line: Line) -> str:
+    def body(line: TextLine) -> str:
         return f'<tr><th scope="row">{esc(line[0])}</th>' + "".join(f"<td>{esc(c)}</td>" for c in line[1:]) + "</tr>"
 
     names, n = headings(found), len(head(found))
@@ -196,7 +196,7 @@ def html(found: PaperTable) -> str:
         link = f'<a href="{esc(column.name)}/report.html">{esc(column.title)}</a>'
         parts.append(f'<h2>{link}</h2><p class="soft">{esc(column.about)}</p><p>{esc(column.headline)}</p>')
     parts.append(f"<h2>Command</h2><code>{esc(found.command)}</code>")
-    return page(found.title, parts, width=66)
+    return document(found.title, parts, width=66)
 
 
 FORMS: dict[str, Callable[[PaperTable], str]] = {"table.md": markdown, "table.tex": latex, "report.html": html}

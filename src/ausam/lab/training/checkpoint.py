@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ausam.lab.config import HERE, Config, differences
+from ausam.lab.config import HERE, Config, completed, differences
 from ausam.lab.io import digests, files
 
 log = logging.getLogger("ausam")
@@ -71,7 +71,7 @@ def part(saved: dict[str, Any], rank: int) -> tuple[dict[str, Any], Tensor | Non
     return {**saved["optimizer"], "ausam": ours}, mine["random"]
 
 
-def epochs(folder: Path) -> int:
+def saved_epochs(folder: Path) -> int:
     """How many epochs the newest checkpoint holds; 0 without one."""
     return max((int(m[1]) for p in _newest_first(folder) if (m := NAME.fullmatch(p.name))), default=0)
 
@@ -86,7 +86,7 @@ def settings(folder: Path) -> dict[str, Any] | None:
 def fitting(saved: dict[str, Any], config: Config) -> Iterator[None]:
     """Refuse a checkpoint of another run; and inside, explain the error of a content that does not fit this one."""
     remedy = "Remove that file; --resume then takes the one before."
-    theirs, mine = asdict(Config()) | _settings(saved), asdict(config)
+    theirs, mine = completed(_settings(saved)), asdict(config)
     if other := differences({**theirs, **{k: mine[k] for k in HERE}}, mine):
         raise ValueError(f"{saved['path']} is of another run: {'; '.join(other)}. {remedy}")
     try:

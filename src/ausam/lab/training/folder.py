@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ausam.lab.config import HERE, Config, differences
+from ausam.lab.config import HERE, Config, completed, differences
 from ausam.lab.io import files
 from ausam.lab.report import records
 from ausam.lab.report.records import Epoch, Run
@@ -45,7 +45,7 @@ def saved_settings(out: Path) -> dict[str, Any] | None:
     theirs = files.read_json(out / "config.json")
     if theirs is None and (out / "config.json").exists() and (theirs := checkpoint.settings(out)) is not None:
         log.warning("%s is damaged; the settings are taken from the last checkpoint.", out / "config.json")
-    return None if theirs is None else asdict(Config()) | theirs
+    return None if theirs is None else completed(theirs)
 
 
 def write_epochs(out: Path, epochs: list[Epoch]) -> None:

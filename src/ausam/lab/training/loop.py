@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ausam import Method, Policy, SelectiveBatchSampler, SharpnessAware
-from ausam.lab.config import Config, parts
+from ausam.lab.config import Config, lr_parts
 from ausam.lab.io import files
+from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.problem import Problem, Score
 from ausam.lab.registry.pairs import brief, method_and_policy
@@ -85,7 +86,7 @@ class State:
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of every sample, and what the network answers."""
-        z = self.wrapped(x)
+        z = self.wrapped(laid_out(x, self.config.memory_format))
         return self.data.task.losses(z, y, self.config.label_smoothing), z
 
 
@@ -152,7 +153,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
         epoch=epoch + 1,
         lr=lr,
         train_loss=loss / count,
-        test=evaluate(here.shared(state.model), state.data, "test"),
+        test=evaluate(here.shared(state.model), state.data, "test", config.memory_format),
         seconds=state.seconds,
         samples=count,
         samples_forward=forward,
@@ -164,10 +165,11 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Problem, which: str) -> Score:
+def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = Config.memory_format) -> Score:
     """The task's score on the "test" or the "train" samples."""
     model.eval()
-    batches = data.test_batches() if which == "test" else data.plain_batches()
+    found = data.test_batches() if which == "test" else data.plain_batches()
+    batches = ((laid_out(x, memory_format), y) for x, y in found)
     with random_numbers(generator(0).get_state()):  # a dataset of the user's may draw
         return data.task.score(model, batches)
 
@@ -204,7 +206,7 @@ def result(state: State, out: Path) -> None:
         seed=state.config.seed,
         epochs=state.config.epochs,
         test=last.test,
-        train=evaluate(state.here.shared(state.model), data, "train"),
+        train=evaluate(state.here.shared(state.model), data, "train", state.config.memory_format),
         train_seconds=state.seconds,
         samples_forward=last.samples_forward,
         samples_backward=last.samples_backward,
@@ -236,7 +238,7 @@ def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 def learning_rate(config: Config, epoch: float) -> float:
     """The rate after so many epochs: a cosine from lr to 0, or tenfold falls after the parts in ``lr_steps``."""
     if config.lr_steps:
-        return config.lr * 0.1 ** sum(epoch >= round(part * config.epochs) for part in parts(config.lr_steps))
+        return config.lr * 0.1 ** sum(epoch >= round(part * config.epochs) for part in lr_parts(config.lr_steps))
     return config.lr * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs))
 
 

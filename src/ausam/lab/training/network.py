@@ -6,12 +6,14 @@ from torch import nn
 
 from ausam.lab.config import Config
 from ausam.lab.networks.build import build, check_fit
+from ausam.lab.networks.memory_format import with_format
 from ausam.lab.networks.quantisation import quantize
 from ausam.lab.problems.problem import Problem
 
 
 def network(config: Config, data: Problem) -> nn.Module:
-    """The network that the settings name, made for this data, quantised if they say so, and on its device."""
+    """The network that the settings name, for this data: quantised if they say so, on its device, in its format."""
     model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
     check_fit(config.model, model, data.example(), data.answer)
-    return quantize(model, config.quantize) if config.quantize else model
+    model = quantize(model, config.quantize) if config.quantize else model
+    return with_format(model, config.memory_format)

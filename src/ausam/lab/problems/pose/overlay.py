@@ -14,7 +14,7 @@ from ausam.lab.problems.pose.skeleton import JOINTS, LIMBS, PELVIS
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ausam.lab.problems.pose.problem import PoseSet
+    from ausam.lab.problems.pose.pose_set import PoseSet
 
 RIGHT, LEFT, MIDDLE = (255, 140, 0), (0, 160, 255), (60, 220, 90)  # the person's own right and left
 FOUND = (255, 0, 200)

@@ -14,7 +14,7 @@ from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.loading import DataError
 from ausam.lab.problems.pose.crop import Array
 from ausam.lab.problems.pose.people import SC_BIAS, People, estimated_head
-from ausam.lab.problems.pose.problem import PoseSet
+from ausam.lab.problems.pose.pose_set import PoseSet
 from ausam.lab.problems.pose.skeleton import JOINTS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ausam.lab.problems.pose.crop import UNIT
 from ausam.lab.problems.pose.people import People
-from ausam.lab.problems.pose.problem import PoseSet
+from ausam.lab.problems.pose.pose_set import PoseSet
 from ausam.lab.problems.pose.stick_figure import SIDE, head_size, painted, posed
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ausam.lab.problems.images import ImageSet
 TINY = Remote("https://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
 SIDE = 64
 
-Labelled = list[tuple[Path, int]]
+LabelledFiles = list[tuple[Path, int]]
 
 
 def tiny_imagenet(data_dir: str) -> ImageSet:
@@ -43,7 +43,7 @@ def tiny_imagenet(data_dir: str) -> ImageSet:
     return ImageSet("tiny-imagenet", x, y, test_x, test_y, classes, mean, std)
 
 
-def labelled(folder: Path) -> tuple[Labelled, Labelled]:
+def labelled(folder: Path) -> tuple[LabelledFiles, LabelledFiles]:
     """Every image of the official layout with its class, which is the place of its word-net id among those sorted."""
     number = {wnid: i for i, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))}
     train = [
@@ -57,7 +57,7 @@ def labelled(folder: Path) -> tuple[Labelled, Labelled]:
     return train, [(folder / "val" / "images" / line[0], number[line[1]]) for line in lines]
 
 
-def _decode_once(cache: Path, train: Labelled, test: Labelled) -> None:
+def _decode_once(cache: Path, train: LabelledFiles, test: LabelledFiles) -> None:
     """Write the cache, at once, unless it was made of these very files."""
     content = "\n".join(f"{path.parent.parent.name}/{path.name} {y}" for path, y in [*train, *test])
     source = {"sha256": hashlib.sha256(content.encode()).hexdigest()}

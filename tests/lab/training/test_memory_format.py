@@ -1,0 +1,75 @@
+"""Channels last: the default for images, the same training, and resumed bit for bit."""
+
+import json
+
+import pytest
+import torch
+
+from ausam.lab.networks.memory_format import laid_out, with_format
+from ausam.lab.problems.catalogue import problem, resolve
+from ausam.lab.training import checkpoint, folder
+from ausam.lab.training.loop import train
+from ausam.lab.training.network import network
+from lab.helpers import read
+
+FEW = {"train_size": 96, "test_size": 40, "epochs": 3, "batch_size": 32, "threads": 1, "model": "resnet-small-w8"}
+METHODS = ["sam", "esam", "friendlysam", "mesa(start=0)"]
+
+
+def last_is_last(weight):
+    return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+
+
+def test_it_is_the_default_for_what_has_images_and_convolutions():
+    config = resolve(**FEW)
+    assert config.memory_format == "channels_last"
+    kernels = [p for p in network(config, problem(config)).parameters() if p.dim() == 4 and min(p.shape[1:]) > 1]
+    assert kernels
+    assert all(map(last_is_last, kernels))
+    plain = network(resolve(**FEW, memory_format="contiguous"), problem(config))
+    assert all(p.is_contiguous() for p in plain.parameters())
+    assert last_is_last(laid_out(torch.zeros(2, 3, 4, 4), "channels_last"))
+    assert laid_out(torch.zeros(2, 3, 4, 4), "contiguous").is_contiguous()
+    vectors = torch.zeros(2, 3)
+    assert laid_out(vectors, "channels_last") is vectors
+    linear = torch.nn.Linear(2, 2)
+    assert with_format(linear, "channels_last") is linear
+
+
+@pytest.mark.parametrize("memory_format", ["channels_last", "contiguous"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_resumes_bit_for_bit_in_either(tmp_path, method, memory_format):
+    config = resolve(**FEW, method=method, memory_format=memory_format, policy="full")
+    list(train(config, tmp_path / "whole"))
+    for _ in range(2):
+        epochs = train(config, tmp_path / "parts", resume=True)
+        next(epochs)
+        epochs.close()
+    list(train(config, tmp_path / "parts", resume=True))
+    whole, parts = (read(tmp_path / k / "result.json") for k in ("whole", "parts"))
+    assert whole["weights_sha256"] == parts["weights_sha256"]
+    saved = checkpoint.load(tmp_path / "parts")["model"]
+    kernels = [v for v in saved.values() if v.dim() == 4 and min(v.shape[1:]) > 1]
+    assert all(map(last_is_last, kernels)) == (memory_format == "channels_last")
+
+
+def test_both_train_alike(tmp_path):
+    losses = {}
+    for memory_format in ("channels_last", "contiguous"):
+        config = resolve(**FEW, method="sam", memory_format=memory_format)
+        losses[memory_format] = [epoch.train_loss for epoch in train(config, tmp_path / memory_format)]
+    assert losses["channels_last"] == pytest.approx(losses["contiguous"], rel=1e-3)
+
+
+def test_a_run_of_before_it_could_be_chosen_was_contiguous(tmp_path):
+    config = resolve(**FEW, memory_format="contiguous")
+    epochs = train(config, tmp_path)
+    next(epochs)
+    epochs.close()
+    old = read(tmp_path / "config.json")
+    del old["memory_format"]
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert folder.saved_settings(tmp_path)["memory_format"] == "contiguous"
+    with pytest.raises(ValueError, match="memory_format 'contiguous' there, 'channels_last' here"):
+        next(train(resolve(**FEW), tmp_path, resume=True))
+    assert [epoch.epoch for epoch in train(config, tmp_path, resume=True)] == [2, 3]
