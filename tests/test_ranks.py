@@ -11,6 +11,7 @@ from ausam import METHODS, SharpnessAware
 from tests.helpers import make
 
 STEPS = 6
+HOW = ALONE, VIEW, SYNC = (False, False), (True, False), (False, True)  # gradient_as_bucket_view, sync_perturbation
 
 
 def trained(method, rank, bucket_view, sync_perturbation):
@@ -40,13 +41,13 @@ def process(rank, folder, queue):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     found = {}
     for name in METHODS:
-        for bucket_view in (False, True):
-            weights, forward = trained(name, rank, bucket_view, sync_perturbation=False)
+        for how in HOW:
+            weights, forward = trained(name, rank, *how)
             other = [torch.empty_like(weights) for _ in range(2)]
             dist.all_gather(other, weights)
             counts = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
             dist.all_gather(counts, torch.tensor([forward]))
-            found[name, bucket_view] = (torch.equal(*other), torch.equal(*counts), weights.tolist())
+            found[name, how] = (torch.equal(*other), torch.equal(*counts), weights.tolist())
     if rank == 0:
         queue.put(found)
     dist.destroy_process_group()
@@ -67,14 +68,23 @@ def found(tmp_path_factory):
     return result
 
 
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", METHODS)
-def test_two_processes_stay_equal(found, name):
-    for bucket_view in (False, True):
-        weights_equal, passes_equal, _ = found[name, bucket_view]
-        assert weights_equal
-        assert passes_equal
+def test_two_processes_stay_equal(found, name, how):
+    weights_equal, passes_equal, _ = found[name, how]
+    assert weights_equal
+    assert passes_equal
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_ddp_buckets_change_nothing(found, name):
-    assert found[name, True][2] == pytest.approx(found[name, False][2], rel=1e-5, abs=1e-6)
+    assert found[name, VIEW][2] == pytest.approx(found[name, ALONE][2], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["SAM", "ASAM", "FriendlySAM"])
+def test_one_perturbation_for_all_is_another_training(found, name):
+    assert found[name, SYNC][2] != pytest.approx(found[name, ALONE][2], rel=1e-5, abs=1e-6)
+
+
+def test_without_a_perturbation_there_is_nothing_to_share(found):
+    assert found["Plain", SYNC][2] == found["Plain", ALONE][2]
