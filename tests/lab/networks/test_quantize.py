@@ -151,7 +151,7 @@ def test_layers_of_another_class_are_left_and_told(caplog):
 
     model = quantize(nn.Sequential(nn.Linear(3, 3), Own(3, 3)))
     assert list(layers(model)) == ["0"]
-    assert "Not quantised, for they are of a class of their own: 1." in caplog.text
+    assert "Not quantised because they are of a class of their own: 1." in caplog.text
     with pytest.raises(ValueError, match="ReLU has no Conv2d and no Linear layer in full precision to quantise"):
         quantize(nn.ReLU())
     with pytest.raises(ValueError, match="bits is 1; use 2 <= bits <= 8"):

@@ -131,7 +131,7 @@ def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
         raise ValueError(f"{type(model).__name__} has no Conv2d and no Linear layer in full precision to quantise.")
     others = [name for name, m in model.named_modules() if isinstance(m, tuple(KINDS)) and type(m) not in KINDS]
     if others:
-        log.warning("Not quantised, for they are of a class of their own: %s.", ", ".join(others))
+        log.warning("Not quantised because they are of a class of their own: %s.", ", ".join(others))
     for name, layer in layers:
         its_bits = first_last if name in (layers[0][0], layers[-1][0]) else bits
         device = next(layer.parameters()).device

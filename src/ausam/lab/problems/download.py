@@ -101,11 +101,11 @@ def unpack(archive: Path, folder: Path, inside: str) -> Path:
                 _untar(archive, Path(temporary))
         except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise DownloadError(
-                f"{archive} cannot be unpacked ({error}). Delete it to have it downloaded anew."
+                f"{archive} cannot be unpacked ({error}). Delete it to have it downloaded again."
             ) from None
         made = Path(temporary) / inside
         if not made.is_dir():
-            raise DownloadError(f"{archive} holds no folder {inside}. Delete it to have it downloaded anew.")
+            raise DownloadError(f"{archive} holds no folder {inside}. Delete it to have it downloaded again.")
         try:
             made.replace(target)
         except OSError:

@@ -78,7 +78,7 @@ class Ranks:
         return [] if every is None else every[1:]
 
     def level(self, model: nn.Module) -> None:
-        """Give all ranks rank 0's buffers, for each has moved its own since DDP last did."""
+        """Give all ranks rank 0's buffers, because each has moved its own since DDP last did."""
         if self.world > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)

@@ -50,5 +50,5 @@ def _idx(path: Path) -> Tensor:
         if not dimensions or len(raw) != 4 + 4 * dimensions + int(np.prod(shape)):
             raise ValueError("its size is not what its head says")
     except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}). Delete it to have it downloaded anew.") from None
+        raise ValueError(f"{path} is damaged ({error}). Delete it to have it downloaded again.") from None
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape).copy())

@@ -53,7 +53,7 @@ def labelled(folder: Path) -> tuple[LabelledFiles, LabelledFiles]:
     absent = set(number) - {path.parent.parent.name for path, _ in train}
     if absent or not lines or any(len(line) < 2 or line[1] not in number for line in lines):
         what = f"train/{min(absent)}/images is empty" if absent else "val/val_annotations.txt names no or other classes"
-        raise ValueError(f"{folder} is not the official Tiny-ImageNet: {what}. Delete it to have it downloaded anew.")
+        raise ValueError(f"{folder} is not the official Tiny-ImageNet: {what}. Delete it to have it downloaded again.")
     return train, [(folder / "val" / "images" / line[0], number[line[1]]) for line in lines]
 
 
