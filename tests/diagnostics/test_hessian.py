@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from closed_forms import full_hessian
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from ausam.diagnostics import hessian_eigenvalues, hessian_product, hessian_trace
 from ausam.diagnostics.hessian import largest
+from tests.diagnostics.closed_forms import full_hessian
 
 
 def test_products_against_the_exact_hessian(net):

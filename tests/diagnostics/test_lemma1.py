@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from closed_forms import loop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam import SAM, SharpnessAware
 from ausam.diagnostics import agreement, average_dlp, lemma1, pearson, spearman
+from tests.diagnostics.closed_forms import loop
 
 values = st.lists(st.integers(-5, 5), min_size=3, max_size=30)  # few values: many ties
 

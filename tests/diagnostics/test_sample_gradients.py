@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from closed_forms import loop
 from torch import nn
 
 from ausam.diagnostics import sample_gradient_norms, sample_gradients
+from tests.diagnostics.closed_forms import loop
 
 
 def test_linear_regression_by_hand(linear):

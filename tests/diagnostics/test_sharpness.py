@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from closed_forms import flat
 from torch import nn
 
 from ausam.diagnostics import sharpness
+from tests.diagnostics.closed_forms import flat
 
 
 def bowl(curvature, weights):

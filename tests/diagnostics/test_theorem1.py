@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from closed_forms import loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ausam.diagnostics import theorem1, theorem1_bounds, theorem1_summary
+from tests.diagnostics.closed_forms import loop
 
 entry = st.floats(-1e3, 1e3, allow_subnormal=False)
 

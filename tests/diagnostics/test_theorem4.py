@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from closed_forms import loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ausam import AUSampling, EpsilonGreedy, Full, InfoBatch, Random, Scores, TopLoss
 from ausam.diagnostics import expected_selection, inclusion_probabilities, theorem4
+from tests.diagnostics.closed_forms import loop
 
 
 def enumerated(odds, k):

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from ausam import METHODS
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
 from ausam.lab.io import digests
@@ -13,22 +12,6 @@ from ausam.lab.report.records import Comparison, CurvePoint, Environment, Hardwa
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
-
-# Arguments with which a method does in a few steps all that it ever does.
-EXAMPLES = {
-    "AESAM": {"total_steps": 60},
-    "ESAM": {"gamma": 0.5},
-    "LookSAM": {"k": 4},
-    "MESA": {"start": 0, "decay": 0.9},
-    "MomentumSAM": {"rho": 0.3},
-    "SAF": {"start": 0, "gap": 1},
-    "VSAM": {"window": 6, "blocks": 2, "warmup": 4},
-}
-
-
-def make(name):
-    """A method by name."""
-    return METHODS[name](**EXAMPLES.get(name, {}))
 
 
 def run(*args: object) -> int:

@@ -22,7 +22,7 @@ from ausam.lab.io import files
 from ausam.lab.problems.loading import DataError, loaded
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
-from lab.helpers import TESTS, rewrite, run
+from tests.lab.helpers import TESTS, rewrite, run
 
 MICRO = """
 title = "Micro"

@@ -9,7 +9,7 @@ import pytest
 from ausam.lab.cli.main import main
 from ausam.lab.experiments import bench
 from ausam.lab.experiments.side_by_side import interleaved, median_ratio
-from lab.helpers import ROOT
+from tests.lab.helpers import ROOT
 
 
 def test_interleaved_takes_turns():

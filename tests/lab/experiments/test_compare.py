@@ -4,7 +4,7 @@ import pytest
 
 from ausam.lab.cli.main import main
 from ausam.lab.experiments import compare
-from lab.helpers import read
+from tests.lab.helpers import read
 
 SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
 

@@ -24,7 +24,7 @@ from ausam.lab.registry.pairs import method_and_policy
 from ausam.lab.report import records, tables
 from ausam.lab.report.records import PaperTable
 from ausam.lab.training import tensorboard as events
-from lab.helpers import read
+from tests.lab.helpers import read
 
 TABLES = ["table1", "table2", "table3", "table5"]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from test_methods import make
 from torch import nn
 
 from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware
@@ -39,7 +38,8 @@ from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.training import weights
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
-from lab.helpers import make, read
+from tests.helpers import make
+from tests.lab.helpers import read
 
 TINY = ["--train-size", "256", "--test-size", "200", "--batch-size", "32", "--label-noise", "0", "--threads", "1"]
 

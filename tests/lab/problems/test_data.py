@@ -35,7 +35,7 @@ from ausam.lab.problems.labels import balanced
 from ausam.lab.problems.sources import cifar, fashion, tiny
 from ausam.lab.training.loop import evaluate, train
 from ausam.random import generator
-from lab.helpers import ROOT
+from tests.lab.helpers import ROOT
 
 DOCS = ROOT / "docs"
 

@@ -16,7 +16,7 @@ from ausam.lab.report.charts import Line, Point, domain, frontier, lines, pairs,
 from ausam.lab.report.page import answer, render, write_report
 from ausam.lab.report.records import CurvePoint, Environment, Group, NamedRun, Selection
 from ausam.lab.report.summary import comparison_text, headline
-from lab.helpers import HARDWARE, a_comparison, a_run
+from tests.lab.helpers import HARDWARE, a_comparison, a_run
 
 VOID = {"meta", "link", "br", "hr", "img"}
 

@@ -23,7 +23,7 @@ from ausam.lab.report.records import (
     TableCell,
     TableColumn,
 )
-from lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
+from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
 SELECTION = Selection("loss", (Group(3, 0.5, 1.5, 0.25), Group(1, None, 2.0)), Group(3, 0.1, 1.0), Group(1, 0.2, 2.0))
 

@@ -20,7 +20,7 @@ from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import learning_rate, random_numbers, train
 from ausam.lab.training.selection import selection_summary
 from ausam.lab.training.weights import sha256
-from lab.helpers import read, run
+from tests.lab.helpers import read, run
 
 ONE = ["--threads", "1"]
 

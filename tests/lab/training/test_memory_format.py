@@ -10,7 +10,7 @@ from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.training import checkpoint, folder
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
-from lab.helpers import read
+from tests.lab.helpers import read
 
 FEW = {"train_size": 96, "test_size": 40, "epochs": 3, "batch_size": 32, "threads": 1, "model": "resnet-small-w8"}
 METHODS = ["sam", "esam", "friendlysam", "mesa(start=0)"]

@@ -97,12 +97,24 @@ def begin(config: Config, here: Ranks) -> State:
     n, size = len(data.train_y), config.batch_size
     method, policy = method_and_policy(config, steps=config.epochs * -(-n // size))
     sampler = SelectiveBatchSampler(
-        n, size, policy, seed=config.seed, rank=here.rank, world_size=here.world, split=True
+        n,
+        size,
+        policy,
+        seed=config.seed,
+        rank=here.rank,
+        world_size=here.world,
+        split=True,
+        min_batch=smallest_batch(model),
     )
     wrapped, base = here.wrapped(model), base_optimizer(config, model)
     opt = SharpnessAware(base, method, wrapped, sync_perturbation=config.sync_perturbation, seed=config.seed)
     random = generator(here.own(config.seed), 0xD509).get_state()
     return State(config, here, data, model, wrapped, method, policy, sampler, opt, random)
+
+
+def smallest_batch(model: nn.Module) -> int:
+    """How many samples a batch needs: BatchNorm cannot train on one."""
+    return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()) else 1
 
 
 def restore(state: State, out: Path) -> None:
