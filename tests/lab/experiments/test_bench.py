@@ -1,15 +1,16 @@
-"""``ausam bench``: measuring side by side."""
+"""``ausam bench``: measuring side by side. What is measured is not tested; that it is measured, and of what, is."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from ausam.lab.cli.main import main
-from ausam.lab.experiments import bench
+from ausam.lab.experiments.bench import overhead, peak, planning
 from ausam.lab.experiments.side_by_side import interleaved, median_ratio
-from tests.lab.helpers import ROOT
 
 
 def test_interleaved_takes_turns():
@@ -21,23 +22,42 @@ def test_interleaved_takes_turns():
 
 
 def test_bench_parts_run_and_unknown_ones_are_named(capsys):
-    assert main(["bench", "step", "--only", "overhead", "--repeats", "1"]) == 0
-    assert "SAM's step against two forward-backwards" in capsys.readouterr().out
-    seconds, peak = bench._plan(200_000)
-    assert seconds > 1e-4  # a plan was drawn, not only asked for
-    assert peak >= 0
+    assert main(["bench", "step", "--only", "python", "--repeats", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("against by hand" in line for line in lines) == 2  # two sizes
     assert main(["bench", "step", "--only", "nothing"]) == 2
-    assert "Known: memory, loading, overhead, planning" in capsys.readouterr().err
+    assert "Known: memory, loading, overhead, python, peak, planning" in capsys.readouterr().err
 
 
-def test_a_peer_is_compared_outside_the_package():
-    pytest.importorskip("pytorch_optimizer")
-    script = ROOT / "benchmarks" / "sam_overhead.py"
-    done = subprocess.run(
-        [sys.executable, script, "1"], env=dict(os.environ), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert "SAM's own cost against pytorch_optimizer.SAM's" in done.stdout
+def test_all_ways_to_write_sam_take_the_same_step():
+    """Else their costs could not be compared."""
+    ways = [overhead.ours, overhead.by_hand]
+    if pytest.importorskip("pytorch_optimizer"):
+        ways.append(overhead.peer)
+    found = []
+    for way in ways:
+        torch.manual_seed(0)
+        model, x, y = overhead._tiny(8)
+        step = way(model, x, y)
+        step()
+        step()
+        found.append([p.detach().clone() for p in model.parameters()])
+    for other in found[1:]:
+        torch.testing.assert_close(found[0], other, rtol=1e-5, atol=1e-6)
+
+
+def test_planning_is_measured_over_a_whole_epoch():
+    found = planning.measure(100_000)
+    assert found.first_batch_seconds < found.nanoseconds_per_sample * 1e-9 * found.samples
+    assert 0 < found.state_bytes < 12 * 100_000  # less than the plan of the epoch
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="peaks are reset through /proc")
+def test_sam_holds_one_copy_of_the_parameters_more_than_sgd():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        copies, params = pool.apply(peak.beyond_sgd, (800,))
+    assert params == 4 * 800 * 800
+    assert 0.9 < copies < 1.1
 
 
 def test_what_only_unix_has_is_imported_where_it_is_used():

@@ -169,7 +169,9 @@ def test_a_row_has_as_many_scores_as_seeds():
         replace(row, scores=(90.0,))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "results").glob("*.json")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted(p for p in (ROOT / "docs" / "results").glob("*.json") if p.stem != "theory"), ids=lambda p: p.stem
+)
 def test_published_results_are_records(path):
     found = records.read_finished(path, Comparison)
     assert found.complete

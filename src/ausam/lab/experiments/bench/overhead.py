@@ -1,0 +1,136 @@
+"""What SAM costs beyond its two forward-backwards and the base optimizer's step, on one CPU thread."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from ausam import SAM, SharpnessAware
+from ausam.lab.experiments.side_by_side import interleaved
+from ausam.lab.networks.build import build
+from ausam.random import generator
+
+RHO, LR, MOMENTUM = 0.05, 1e-3, 0.9
+Make = Callable[[], tuple[nn.Module, Tensor, Tensor]]
+Task = Callable[[], object]
+
+
+def large(repeats: int) -> Iterator[str]:
+    """Large networks: what the method does to the weights is what counts. Against a peer, if it is installed."""
+    for name in ("resnet-small", "resnet18"):
+        yield from _compare(lambda name=name: _images(name), repeats)
+
+
+def small(repeats: int) -> Iterator[str]:
+    """Small networks: Python is what counts. Against SAM written out by hand."""
+    for width in (64, 256):
+        yield from _compare(lambda width=width: _tiny(width), max(repeats, 10 * repeats))
+
+
+def _compare(make: Make, repeats: int) -> Iterator[str]:
+    tasks = {"bare": bare(*make()), "ours": ours(*make()), "by hand": by_hand(*make())}
+    if importlib.util.find_spec("pytorch_optimizer"):
+        tasks["pytorch_optimizer"] = peer(*make())
+    seconds = _one_thread(tasks, repeats)
+    own = {k: statistics.median(a - b for a, b in zip(t, seconds["bare"], strict=True)) for k, t in seconds.items()}
+    n = sum(p.numel() for p in make()[0].parameters())
+    for other in [k for k in tasks if k not in ("bare", "ours")]:
+        times = f"{1e3 * own['ours']:.2f} ms against {1e3 * own[other]:.2f} ms"
+        what = f"SAM's own cost against {other}'s, {n:,} parameters ({times})"
+        yield f"{what:<96} {own['ours'] / own[other]:6.2f}x  (medians of {repeats})"
+
+
+def _images(name: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A batch so small that what the method itself does is seen beside the passes."""
+    return build(name, 10, 3, seed=0), torch.randn(2, 3, 16, 16, generator=generator(1)), torch.tensor([0, 1])
+
+
+def _tiny(width: int) -> tuple[nn.Module, Tensor, Tensor]:
+    model = nn.Sequential(nn.Linear(32, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width // 2))
+    model.extend([nn.ReLU(), nn.Linear(width // 2, 10)])
+    return model, torch.randn(32, 32, generator=generator(1)), torch.arange(32) % 10
+
+
+def bare(model: nn.Module, x: Tensor, y: Tensor) -> Task:
+    """Two forward-backwards and one step of SGD."""
+    base = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+
+    def step() -> None:
+        for _ in range(2):
+            base.zero_grad()
+            torch.autograd.backward(F.cross_entropy(model(x), y))
+        base.step()
+
+    return step
+
+
+def ours(model: nn.Module, x: Tensor, y: Tensor) -> Task:
+    """One step of our SAM."""
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM), SAM(RHO), model)
+
+    def losses(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    def step() -> None:
+        opt.zero_grad()
+        opt.backward(losses, x, y)
+        opt.step()
+
+    return step
+
+
+def by_hand(model: nn.Module, x: Tensor, y: Tensor) -> Task:
+    """SAM with fused operations for this model alone: no check of the numbers, no per-sample losses, no undoing."""
+    params: list[Tensor] = list(model.parameters())
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    base = torch.optim.SGD(params, lr=LR, momentum=MOMENTUM)
+
+    def step() -> None:
+        base.zero_grad()
+        torch.autograd.backward(F.cross_entropy(model(x), y))
+        with torch.no_grad():
+            g: list[Tensor] = [p.grad for p in params if p.grad is not None]
+            size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(g)))
+            saved = [p.detach().clone() for p in params]
+            torch._foreach_add_(params, list(torch._foreach_mul(g, RHO / (size + 1e-12))))
+        for m in norms:
+            m.momentum = 0.0
+        base.zero_grad()
+        torch.autograd.backward(F.cross_entropy(model(x), y))
+        for m in norms:
+            m.momentum = 0.1
+        with torch.no_grad():
+            torch._foreach_copy_(params, saved)
+        base.step()
+
+    return step
+
+
+def peer(model: nn.Module, x: Tensor, y: Tensor) -> Task:
+    """One step of pytorch_optimizer's SAM."""
+    from pytorch_optimizer import SAM as Peer  # noqa: N811
+
+    opt = Peer(model.parameters(), base_optimizer=torch.optim.SGD, rho=RHO, lr=LR, momentum=MOMENTUM)
+
+    def step() -> None:
+        opt.zero_grad()
+        torch.autograd.backward(F.cross_entropy(model(x), y))
+        opt.first_step(zero_grad=True)
+        torch.autograd.backward(F.cross_entropy(model(x), y))
+        opt.second_step(zero_grad=True)
+
+    return step
+
+
+def _one_thread(tasks: dict[str, Task], repeats: int) -> dict[str, list[float]]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return interleaved(tasks, repeats, warmup=5)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,59 @@
+"""Peak memory: of a step of SAM beyond one of SGD, and of this process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ausam import SAM, Plain, SharpnessAware
+
+STEPS = 3
+
+
+def peak(repeats: int) -> Iterator[str]:  # noqa: ARG001  (once: it is a size, not a speed)
+    """Peak memory of SAM beyond plain SGD's, in copies of the parameters, at two sizes."""
+    for width in (1500, 3000):
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+            copies, params = pool.apply(beyond_sgd, (width,))
+        what = f"SAM's peak memory beyond SGD's, {params:,} parameters"
+        yield f"{what:<96} {copies:6.2f} copies of the parameters"
+
+
+def beyond_sgd(width: int) -> tuple[float, int]:
+    """How much more memory a step of SAM holds at its peak than one of SGD, in copies of the parameters; how many."""
+    torch.set_num_threads(1)
+    model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(4)])
+    x = torch.randn(2, width)
+    base = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
+    params = sum(p.numel() for p in model.parameters())
+    found = []
+    for method in (Plain(), SAM(0.05)):
+        opt = SharpnessAware(base, method, model)
+        for _ in range(STEPS):
+            start = resident(forget=True)
+            opt.backward(lambda x: model(x).square().mean(1), x)
+            opt.step()
+            opt.zero_grad()
+        found.append(resident() - start)
+    return (found[1] - found[0]) / (4 * params), params
+
+
+def resident(forget: bool = False) -> int:
+    """The most memory this process has held, in bytes; with ``forget`` counted from now on."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        if sys.platform == "win32":
+            raise ValueError("Peak memory is not measured on Windows. Choose another part with --only.")
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    if forget:
+        # A child begins with its parent's peak, which may lie above anything it will ever need.
+        Path("/proc/self/clear_refs").write_text("5")
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024

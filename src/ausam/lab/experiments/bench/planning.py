@@ -1,0 +1,82 @@
+"""What planning an epoch costs: each size in a process of its own."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ausam import AUSampling, SelectiveBatchSampler
+from ausam.lab.experiments.bench.peak import resident
+from ausam.random import generator
+
+BATCH = 128
+TABLE = 12  # bytes per sample of the scores
+SIZES = (10_000_000, 100_000_000)
+
+
+@dataclass(frozen=True)
+class Planning:
+    """The cost of planning one epoch."""
+
+    samples: int
+    build_seconds: float
+    first_batch_seconds: float
+    nanoseconds_per_sample: float
+    bytes_per_sample: float
+    state_bytes: int
+
+
+def planning(repeats: int, sizes: tuple[int, ...] = SIZES) -> Iterator[str]:  # noqa: ARG001  (once: it takes long)
+    """Time and memory of planning an epoch of ten million samples, and of a hundred million."""
+    for samples in sizes:
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+            p = pool.apply(measure, (samples,))
+        yield (
+            f"planning an epoch of {p.samples:,} samples: built in {p.build_seconds:.2f} s, first batch after "
+            f"{p.first_batch_seconds:.2f} s, {p.nanoseconds_per_sample:.0f} ns per sample, "
+            f"{p.bytes_per_sample:.1f} bytes per sample beyond the scores, {p.state_bytes:,} bytes to resume"
+        )
+
+
+def measure(samples: int) -> Planning:
+    """Plan the second epoch of AUSampling batch by batch, with scores filled in."""
+    torch.set_num_threads(1)
+    _epoch(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5)))  # what is allocated once
+    before = resident(forget=True)
+    start = time.perf_counter()
+    sampler = SelectiveBatchSampler(samples, BATCH, AUSampling(0.5))
+    build = time.perf_counter() - start
+    first, seconds, state = _epoch(sampler)
+    held = (resident() - before) / samples - TABLE
+    return Planning(samples, build, first, 1e9 * seconds / samples, held, state)
+
+
+def _epoch(sampler: SelectiveBatchSampler) -> tuple[float, float, int]:
+    """Seconds until the first batch, and for all of them; bytes that a state in the middle holds beside the scores."""
+    scores = sampler.scores
+    scores.sum.uniform_(generator=generator(1))
+    scores.count.fill_(1)
+    sampler.set_epoch(1)
+    half, state, saving, first = len(sampler) // 2, 0, 0.0, 0.0
+    start = time.perf_counter()
+    for number, _ in enumerate(sampler):
+        if number == 0:
+            first = time.perf_counter() - start
+        if number == half:
+            before = time.perf_counter()
+            state = _saved(sampler)
+            saving = time.perf_counter() - before
+    return first, time.perf_counter() - start - saving, state
+
+
+def _saved(sampler: SelectiveBatchSampler) -> int:
+    state = sampler.state_dict()
+    del state["scores"]
+    file = io.BytesIO()
+    torch.save(state, file)
+    return len(file.getvalue())
