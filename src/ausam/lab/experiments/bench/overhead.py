@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import statistics
 from collections.abc import Callable, Iterator
@@ -23,13 +24,13 @@ Task = Callable[[], object]
 def large(repeats: int) -> Iterator[str]:
     """Large networks: what the method does to the weights is what counts. Against a peer, if it is installed."""
     for name in ("resnet-small", "resnet18"):
-        yield from _compare(lambda name=name: _images(name), repeats)
+        yield from _compare(functools.partial(_images, name), repeats)
 
 
 def small(repeats: int) -> Iterator[str]:
     """Small networks: Python is what counts. Against SAM written out by hand."""
     for width in (64, 256):
-        yield from _compare(lambda width=width: _tiny(width), max(repeats, 10 * repeats))
+        yield from _compare(functools.partial(_tiny, width), 10 * repeats)
 
 
 def _compare(make: Make, repeats: int) -> Iterator[str]:
