@@ -44,7 +44,6 @@ class Snapshot:
         self._modules: Sequence[nn.Module] = ()
         self._ids: list[int] = []
 
-    @torch.no_grad()
     def take(self, modules: Sequence[nn.Module]) -> None:
         """Copy every buffer of the modules."""
         now = [b for m in modules if m._buffers for b in m._buffers.values()]

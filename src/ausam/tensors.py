@@ -64,25 +64,20 @@ def norm(x: Vector) -> Tensor:
 def _norms(tensors: list[Tensor]) -> list[Tensor]:
     """The norm of each, as scalars of one precision on one device."""
     first = tensors[0]
-    kinds = {(t.dtype, t.device) for t in tensors}
-    if len(kinds) == 1:
-        return list(torch._foreach_norm(dense(tensors), 2, dtype=_wide_norm(first.dtype)))
-    norms: list[Tensor] = []  # a model over several devices or precisions: one fused call for each
-    for kind in dict.fromkeys((t.dtype, t.device) for t in tensors):
-        alike = [t for t in tensors if (t.dtype, t.device) == kind]
-        norms += torch._foreach_norm(dense(alike), 2, dtype=_wide_norm(kind[0]))
-    widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
-    return [n.to(first.device, widest) for n in norms]
-
-
-def dense(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors, or an error if one is sparse."""
-    if {t.layout for t in tensors} != {torch.strided}:
+    kinds = dict.fromkeys([(t.dtype, t.device, t.layout) for t in tensors])
+    if any(layout is not torch.strided for _, _, layout in kinds):
         raise RuntimeError(
             "A gradient is sparse, and a norm over all parameters needs dense ones. "
             "Build the embedding with sparse=False."
         )
-    return tensors
+    if len(kinds) == 1:
+        return list(torch._foreach_norm(tensors, 2, dtype=_wide_norm(first.dtype)))
+    norms: list[Tensor] = []  # a model over several devices or precisions: one fused call for each
+    for dtype, device, _ in kinds:
+        alike = [t for t in tensors if t.dtype == dtype and t.device == device]
+        norms += torch._foreach_norm(alike, 2, dtype=_wide_norm(dtype))
+    widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
+    return [n.to(first.device, widest) for n in norms]
 
 
 def size(x: Vector, *scalars: Tensor) -> Tensor:
