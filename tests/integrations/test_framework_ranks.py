@@ -29,7 +29,7 @@ def with_lightning():
     from lightning.pytorch import Trainer
 
     from ausam.integrations.lightning import SelectiveLoader
-    from tests.test_lightning import REFUSED, Hooked, Net, Points, sampler
+    from tests.integrations.test_lightning import REFUSED, Hooked, Net, Points, sampler
 
     with pytest.raises(TypeError) as told:
         Trainer(**LIGHTNING, **QUIET).fit(Hooked())
@@ -44,7 +44,7 @@ def with_a_lightning_module_of_ones_own():
     """An ordinary DataLoader: Lightning is told to leave its sampler alone."""
     from lightning.pytorch import LightningModule, Trainer
 
-    from tests.test_lightning import Net, Points, sampler
+    from tests.integrations.test_lightning import Net, Points, sampler
 
     data, chosen = Points(), sampler()
     theirs = Net(SAM(rho=0.1))
@@ -92,7 +92,7 @@ class Losses(nn.Module):
 
 def as_lightning():
     """The same training by a plain loop with DDP."""
-    from tests.test_lightning import Net, Points, sampler
+    from tests.integrations.test_lightning import Net, Points, sampler
 
     dist.init_process_group("gloo")
     module, data, chosen = Net(SAM(rho=0.1)), Points(), sampler()
@@ -110,7 +110,7 @@ def as_lightning():
 
 
 def with_accelerate():
-    from tests.test_accelerate import Training
+    from tests.integrations.test_accelerate import Training
 
     t = Training()
     for _ in range(3):
@@ -120,7 +120,7 @@ def with_accelerate():
 
 
 def as_accelerate():
-    from tests.test_accelerate import Training
+    from tests.integrations.test_accelerate import Training
 
     dist.init_process_group("gloo")
     t = Training(prepared=False)
@@ -135,7 +135,7 @@ def with_transformers(batch=8):
     import transformers
 
     from ausam.integrations.transformers import SharpnessAwareTrainer
-    from tests.test_transformers import Sentences, arguments, classifier
+    from tests.integrations.test_transformers import Sentences, arguments, classifier
 
     model = classifier(transformers.BertForSequenceClassification)
     args = arguments(tempfile.gettempdir(), per_device_train_batch_size=batch, ddp_find_unused_parameters=False)
