@@ -20,8 +20,9 @@ class ClosureStep(Step):
     torch. To tell the two apart, one slot holds a tensor of zeros while the closure runs for the first time.
     """
 
-    def __init__(self, closure: Callable[[], Any], **surroundings: Any) -> None:
+    def __init__(self, closure: Callable[[], Any], scale: float = 1.0, **surroundings: Any) -> None:
         super().__init__(closure, **surroundings)
+        self.scale = scale
         self._values: list[Any] = []
         self._cleared = False
 

@@ -19,6 +19,7 @@ from ausam.closure import ClosureStep
 from ausam.displacement import Swappable
 from ausam.distributed import GradientSync, any_of
 from ausam.feedback import Feedback
+from ausam.frameworks import meet, refuse_stranger
 from ausam.inventory import Inventory
 from ausam.memory import Memory
 from ausam.methods import Plain
@@ -128,6 +129,7 @@ class SharpnessAware(Optimizer):
         self._memory = Memory()
         self._grad = Grad.NOTHING
         self._set_up(model)
+        meet(self, model)
 
     def _set_up(self, model: nn.Module) -> None:
         """What is neither saved nor copied."""
@@ -197,6 +199,7 @@ class SharpnessAware(Optimizer):
                 (closure, *_), _ = changed
         loss = None
         if closure is not None:
+            refuse_stranger(closure)
             loss = self._estimate(ClosureStep(closure, **self._surroundings()))
         elif self._grad is Grad.NOTHING:
             self._warn_if_passed_by()
@@ -207,6 +210,15 @@ class SharpnessAware(Optimizer):
         for hook in self._hooks("_optimizer_step_post_hooks"):
             hook(self, (closure,), {})
         return loss
+
+    def accumulate(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:
+        """What ``step(closure)`` does before the step: leave the gradient in ``.grad``, for more to be added to it.
+
+        Arguments:
+            closure: as for :meth:`step`; its first value is returned.
+            scale: what the closure multiplies the loss with before ``backward``: that of a GradScaler, a part of 1.
+        """
+        return self._estimate(ClosureStep(closure, scale, **self._surroundings()))
 
     def _surroundings(self) -> dict[str, Any]:
         return {
