@@ -1,5 +1,7 @@
 """Lightning, Accelerate and the Trainer in two processes: equal weights and scores, and those that they should be."""
 
+import contextlib
+import importlib
 import os
 import tempfile
 
@@ -7,8 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from ausam import SAM, AUSampling, Indexed, SharpnessAware
 from tests.lab.training.test_torchrun import group
@@ -25,6 +28,49 @@ def state(model, sampler):
 # -- what each process does --------------------------------------------------------------------------------------------
 
 
+def an_ordinary_lightning_module(package="lightning.pytorch"):
+    """One line is new; clipping, accumulation and the sampler of each process are Lightning's."""
+    pl = importlib.import_module(package)
+
+    from tests.integrations.test_lightning import Points, ordinary
+
+    module = ordinary(pl.LightningModule)()
+    trainer = pl.Trainer(accumulate_grad_batches=2, gradient_clip_val=0.1, **LIGHTNING, **QUIET)
+    trainer.fit(module, DataLoader(Points(), batch_size=5))
+    assert trainer.global_step == 3 * 3
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def an_ordinary_module_of_the_other_package():
+    return an_ordinary_lightning_module("pytorch_lightning")
+
+
+def as_an_ordinary_module():
+    """The same by hand: each process perturbs by its own micro-batch, and averages its gradients once per step."""
+    from tests.integrations.test_lightning import Everyday, Points
+
+    dist.init_process_group("gloo")
+    plain = Everyday()
+    model = DistributedDataParallel(plain.net)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), SAM(rho=0.1), model)
+    losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")  # noqa: E731
+    data = Points()
+    theirs = DistributedSampler(data, shuffle=True)  # as Lightning makes it, whatever the loader says
+    loader = DataLoader(data, batch_size=5, sampler=theirs)
+    for epoch in range(3):
+        theirs.set_epoch(epoch)
+        opt.param_groups[0]["lr"] = 0.1 * 0.7**epoch
+        for b, batch in enumerate(loader):
+            last = b % 2 == 1 or b == 4
+            with contextlib.nullcontext() if last else model.no_sync():
+                opt.backward(losses, *batch.values(), backward=lambda loss: (loss / 2).backward())
+            if last:
+                nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+                opt.step()
+                opt.zero_grad()
+    return [p.detach().clone() for p in plain.parameters()]
+
+
 def with_lightning():
     from lightning.pytorch import Trainer
 
@@ -35,13 +81,13 @@ def with_lightning():
         Trainer(**LIGHTNING, **QUIET).fit(Hooked())
     assert str(told.value) == REFUSED
     module, chosen = Net(SAM(rho=0.1)), sampler()
-    trainer = Trainer(**LIGHTNING, **QUIET)
+    trainer = Trainer(gradient_clip_val=0.1, **LIGHTNING, **QUIET)
     trainer.fit(module, SelectiveLoader(Points(), chosen))
     return state(module, chosen)
 
 
-def with_a_lightning_module_of_ones_own():
-    """An ordinary DataLoader: Lightning is told to leave its sampler alone."""
+def with_manual_optimisation():
+    """An ordinary DataLoader: Lightning is asked to leave its sampler alone."""
     from lightning.pytorch import LightningModule, Trainer
 
     from tests.integrations.test_lightning import Net, Points, sampler
@@ -57,27 +103,21 @@ def with_a_lightning_module_of_ones_own():
             self.net = theirs.net
 
         def configure_optimizers(self):
-            # Lightning steps it with a closure of its own, so it holds the plain optimizer.
-            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
-
-        def on_train_start(self):
-            base = self.optimizers().optimizer
-            self.opt = SharpnessAware(base, SAM(rho=0.1), self.trainer.strategy.model)
+            return SharpnessAware(torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9), SAM(rho=0.1), self)
 
         def training_step(self, batch, batch_idx):
-            i = batch[-1]
+            opt, i = self.optimizers(), batch[-1]
             losses = lambda b: theirs.losses(b)[0]  # noqa: E731
             inputs = {"x": data.x[i], "y": data.y[i]}
-            chosen.update(self.opt.backward(losses, inputs, index=i, backward=self.manual_backward))
-            nn.utils.clip_grad_norm_(self.parameters(), 0.5)
-            self.opt.param_groups[0]["lr"] = 0.1 * 0.7**self.current_epoch
-            self.opt.step()
-            self.opt.zero_grad()
+            chosen.update(opt.backward(losses, inputs, index=i, backward=self.manual_backward))
+            nn.utils.clip_grad_norm_(self.parameters(), 0.1)
+            opt.param_groups[0]["lr"] = 0.1 * 0.7**self.current_epoch
+            opt.step()
+            opt.zero_grad()
 
-    module = Own()
     loader = DataLoader(Indexed(list(data.x)), batch_sampler=chosen)
     trainer = Trainer(use_distributed_sampler=False, **LIGHTNING, **QUIET)
-    trainer.fit(module, loader)
+    trainer.fit(Own(), loader)
     return state(theirs, chosen)
 
 
@@ -103,7 +143,7 @@ def as_lightning():
         for rows in chosen:
             i = torch.tensor(rows)
             chosen.update(opt.backward(model, {"x": data.x[i], "y": data.y[i]}, index=i))
-            nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+            nn.utils.clip_grad_norm_(module.parameters(), 0.1)
             opt.step()
             opt.zero_grad()
     return state(module, chosen)
@@ -170,13 +210,20 @@ def both(work, folder):
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("work", [an_ordinary_lightning_module, an_ordinary_module_of_the_other_package])
+def test_an_ordinary_lightning_module(work, tmp_path):
+    pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
+    pytest.importorskip("pytorch_lightning")
+    torch.testing.assert_close(both(work, tmp_path), both(as_an_ordinary_module, tmp_path), rtol=0, atol=0)
+
+
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory):
     pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
     return both(as_lightning, tmp_path_factory.mktemp("by_hand"))
 
 
-@pytest.mark.parametrize("work", [with_lightning, with_a_lightning_module_of_ones_own], ids=lambda w: w.__name__)
+@pytest.mark.parametrize("work", [with_lightning, with_manual_optimisation], ids=lambda w: w.__name__)
 def test_lightning(work, by_hand, tmp_path):
     found, expected = both(work, tmp_path), by_hand
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)

@@ -1,4 +1,6 @@
-"""The Lightning adapter: ``Trainer.fit`` does what a plain loop with SharpnessAware does."""
+"""The Lightning adapter: ``Trainer.fit`` does what a plain loop with SharpnessAware does, in both packages."""
+
+import importlib
 
 import pytest
 import torch
@@ -6,27 +8,29 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ausam import SAM, AUSampling, InfoBatch, LookSAM, Plain, SelectiveBatchSampler, SharpnessAware
+from ausam import SAM, AUSampling, FriendlySAM, InfoBatch, LookSAM, Plain, SelectiveBatchSampler, SharpnessAware
 
 lightning = pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
 
-from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint  # noqa: E402
+from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: E402
 from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
 from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule  # noqa: E402
 
-# Lightning's own: of torch's pytree, of workers that a loader of so few samples does not need, of checkpoints that hold
-# the weights after the step, which is what they should hold, and of resuming without the callback that saved.
+# Lightning's own: of torch's pytree, of workers that a loader of so few samples does not need, of schedulers that it
+# steps before the first step if that one is skipped, and of resuming without the callback that saved.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization and every_n_train_steps"),
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used to create"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),
 ]
 
 N = 50
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 
 
 class Points(Dataset):
@@ -45,12 +49,283 @@ class Points(Dataset):
         return {"x": self.x[i], "y": self.y[i]}
 
 
-class Net(SharpnessAwareModule):
-    def __init__(self, method=None, accumulate=1):
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def sgd(module):
+    return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+
+def trainer(folder, epochs=3, kind=Trainer, **changes):
+    checkpoints = {"enable_checkpointing": False} if "callbacks" not in changes else {}
+    return kind(max_epochs=epochs, default_root_dir=folder, **{"devices": 1, **QUIET, **checkpoints, **changes})
+
+
+def same(a, b):
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        assert torch.equal(x, y), name
+
+
+# -- an ordinary module: one line is new -------------------------------------------------------------------------------
+
+
+def ordinary(base):
+    """An everyday LightningModule of one of the packages; the line that is new is marked."""
+
+    class Everyday(base):
+        def __init__(self, method=None, make=SharpnessAware):
+            super().__init__()
+            self.net = network()
+            self.method, self.make = method or SAM(rho=0.1), make
+            self.seen, self.passes = [], 0
+
+        def training_step(self, batch, batch_idx):
+            self.passes += 1
+            loss = F.cross_entropy(self.net(batch["x"]), batch["y"])
+            self.log("loss", loss, on_step=False, on_epoch=True, batch_size=1)
+            return loss
+
+        def configure_optimizers(self):
+            opt = self.make(sgd(self), self.method, self)  # new: around SGD
+            return [opt], [torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.7)]
+
+        def on_before_optimizer_step(self, optimizer):
+            self.seen.append([p.grad.clone() for p in self.parameters()])
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            self.shown = outputs.get("loss")
+
+    return Everyday
+
+
+Everyday = ordinary(LightningModule)
+
+
+def in_a_loop(method, epochs=2, parts=1, clip=None, scaler=None, cast=None):
+    """The same by hand: each micro-batch has its own perturbation, and the sum of their gradients is clipped."""
+    plain, losses, grads = Everyday(method), [], []
+    opt = SharpnessAware(sgd(plain), method, plain)
+    scheduler = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.7)
+    loader = DataLoader(Points(), batch_size=8)
+    scale = (lambda x: x) if scaler is None else scaler.scale
+    for _ in range(epochs):
+        for b, batch in enumerate(loader):
+            with torch.autocast("cpu", cast or torch.bfloat16, enabled=cast is not None, cache_enabled=False):
+                feedback = opt.backward(
+                    lambda x, y: F.cross_entropy(plain.net(x), y, reduction="none"),
+                    *batch.values(),
+                    backward=lambda loss: scale(loss / parts).backward(),
+                )
+            losses.append(feedback.loss.mean())
+            if (b + 1) % parts == 0 or b + 1 == len(loader):
+                if scaler is not None:
+                    scaler.unscale_(opt)
+                grads.append([p.grad.clone() for p in plain.parameters()])
+                if clip is not None:
+                    clip(plain.parameters())
+                if scaler is None:
+                    opt.step()
+                else:
+                    scaler.step(opt)
+                    scaler.update()
+                opt.zero_grad()
+        scheduler.step()
+    return plain, opt, losses, grads
+
+
+def by_norm(parameters):
+    nn.utils.clip_grad_norm_(parameters, 0.1)
+
+
+def by_value(parameters):
+    nn.utils.clip_grad_value_(parameters, 0.02)
+
+
+NORM, VALUE = {"gradient_clip_val": 0.1}, {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize(
+    ("parts", "settings", "clip"), [(1, {}, None), (1, NORM, by_norm), (1, VALUE, by_value), (3, VALUE, by_value)]
+)
+def test_an_ordinary_module_trains_as_a_plain_loop(package, parts, settings, clip, tmp_path):
+    pl = importlib.import_module(package)
+    module = ordinary(pl.LightningModule)()
+    t = trainer(tmp_path, 2, pl.Trainer, accumulate_grad_batches=parts, **settings)
+    t.fit(module, DataLoader(Points(), batch_size=8))
+    plain, opt, losses, grads = in_a_loop(SAM(rho=0.1), 2, parts, clip)
+    same(module, plain)
+    assert t.global_step == opt.steps == 2 * -(-7 // parts)
+    assert module.passes == 2 * 2 * 7  # two per batch, and no more
+    assert len(module.seen) == len(grads)  # the hook sees the final gradient, once per step
+    for found, expected in zip(module.seen, grads, strict=True):
+        assert all(map(torch.equal, found, expected))
+    assert torch.equal(module.shown, losses[-1] / parts)
+    torch.testing.assert_close(t.callback_metrics["loss"], torch.stack(losses[7:]).mean())  # that at w, logged once
+
+
+@pytest.mark.parametrize(
+    "method", [LookSAM(rho=0.1, k=2), FriendlySAM(rho=0.1), Plain()], ids=lambda m: type(m).__name__
+)
+def test_methods_that_remember_go_through_the_closure_too(method, tmp_path):
+    module = Everyday(method)
+    trainer(tmp_path, 2, accumulate_grad_batches=2, **NORM).fit(module, DataLoader(Points(), batch_size=8))
+    same(module, in_a_loop(method, 2, 2, by_norm)[0])
+
+
+def test_mixed_precision_is_lightnings(tmp_path):
+    """bfloat16, and float16 with a GradScaler, of which a method with a memory must know."""
+    method = FriendlySAM(rho=0.1)
+    module = Everyday(method)
+    trainer(tmp_path, 2, precision="bf16-mixed", **NORM).fit(module, DataLoader(Points(), batch_size=8))
+    same(module, in_a_loop(method, 2, clip=by_norm, cast=torch.bfloat16)[0])
+    module = Everyday(method)
+    half = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    t = trainer(tmp_path, 2, plugins=[half], accumulate_grad_batches=2, **NORM)
+    t.fit(module, DataLoader(Points(), batch_size=8))
+    scaler = torch.amp.GradScaler("cpu")
+    plain, opt, *_ = in_a_loop(method, 2, 2, by_norm, scaler, torch.float16)
+    same(module, plain)
+    assert t.optimizers[0].steps == opt.steps == 8
+
+
+def test_a_batch_without_a_loss_is_passed_over(tmp_path):
+    class Picky(Everyday):
+        def training_step(self, batch, batch_idx):
+            return None if batch_idx == 0 else super().training_step(batch, batch_idx)
+
+        def on_before_optimizer_step(self, optimizer):
+            pass
+
+    module = Picky()
+    with pytest.warns(UserWarning, match="`training_step` returned `None`"):
+        trainer(tmp_path, 1, limit_train_batches=2).fit(module, DataLoader(Points(), batch_size=8))
+    plain = Everyday()
+    opt = SharpnessAware(sgd(plain), SAM(rho=0.1), plain)
+    batch = list(DataLoader(Points(), batch_size=8))[1]
+    opt.backward(lambda x, y: F.cross_entropy(plain.net(x), y, reduction="none"), *batch.values())
+    opt.step()
+    same(module, plain)
+
+
+def test_manual_optimisation_calls_backward_and_step(tmp_path):
+    class Manual(Everyday):
+        automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            opt = self.optimizers()
+            losses = lambda x, y: F.cross_entropy(self.net(x), y, reduction="none")  # noqa: E731
+            opt.backward(losses, *batch.values(), backward=self.manual_backward)
+            opt.step()
+            opt.zero_grad()
+            if self.trainer.is_last_batch:
+                self.lr_schedulers().step()
+
+    module = Manual()
+    t = trainer(tmp_path, 2)
+    t.fit(module, DataLoader(Points(), batch_size=8))
+    same(module, in_a_loop(SAM(rho=0.1), 2)[0])
+    assert t.global_step == 14
+
+
+def test_a_trainer_fits_several_modules(tmp_path):
+    """With and without a method, one after the other, and the same one twice."""
+
+    class Bare(Everyday):
+        def configure_optimizers(self):
+            return sgd(self)
+
+    t = trainer(tmp_path, 1)
+    first, bare = Everyday(), Bare()
+    t.fit(first, DataLoader(Points(), batch_size=8))
+    t.fit_loop.max_epochs = 2
+    t.fit(first, DataLoader(Points(), batch_size=8))
+    assert first.passes == 2 * 2 * 7
+    t.fit_loop.max_epochs = 3
+    t.fit(bare, DataLoader(Points(), batch_size=8))
+    assert bare.passes == 7
+    assert [type(c).__name__ for c in t.callbacks].count("Companion") == 1
+
+
+NOT_OURS = (
+    "Lightning steps this optimizer, but it was not made for the LightningModule in configure_optimizers, so clipping, "
+    "accumulation and DDP would go wrong in silence. Return SharpnessAware(base, method, self) from "
+    "configure_optimizers."
+)
+
+
+def test_an_optimizer_that_does_not_know_the_trainer_is_refused(tmp_path):
+    class Early(Everyday):
+        """Made before there is a trainer."""
+
+        def __init__(self):
+            super().__init__()
+            self.opt = SharpnessAware(sgd(self), self.method, self)
+
+        def configure_optimizers(self):
+            return self.opt
+
+    class Part(Everyday):
+        """Made for a part of the module."""
+
+        def configure_optimizers(self):
+            return SharpnessAware(sgd(self), self.method, self.net)
+
+    for kind in (Early, Part):
+        with pytest.raises(RuntimeError) as told:
+            trainer(tmp_path).fit(kind(), DataLoader(Points(), batch_size=8))
+        assert str(told.value) == NOT_OURS
+
+
+@pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAStrategy"])
+def test_strategies_that_own_the_parameters_are_refused(name, tmp_path, monkeypatch):
+    strategies = importlib.import_module("lightning.pytorch.strategies")
+    assert hasattr(strategies, name)
+    t = trainer(tmp_path)
+    kind = type(name, (type(t.strategy),), {})
+    monkeypatch.setattr(t.strategy, "__class__", kind)
+    with pytest.raises(ValueError) as told:
+        t.fit(Everyday(), DataLoader(Points(), batch_size=8))
+    assert str(told.value) == (
+        f"Lightning runs {name}, which owns the parameters or the step, so no weights can be perturbed in between. "
+        "Use one device or strategy='ddp'."
+    )
+
+
+# -- schedulers --------------------------------------------------------------------------------------------------------
+
+
+def scheduled(base, make):
+    """A module whose scheduler, or dict of one, ``make`` makes; with all learning rates and metrics that it saw."""
+
+    class Scheduled(base):
+        def __init__(self):
+            super().__init__()
+            self.rates, self.metrics = [], []
+
+        def configure_optimizers(self):
+            opt = SharpnessAware(sgd(self), SAM(rho=0.1), self)
+            return {"optimizer": opt, "lr_scheduler": make(opt)}
+
+        def on_before_optimizer_step(self, optimizer):
+            self.rates.append(optimizer.param_groups[0]["lr"])
+
+        def lr_scheduler_step(self, scheduler, metric):
+            self.metrics.append(None if metric is None else float(metric))
+            super().lr_scheduler_step(scheduler, metric)
+
+    return Scheduled()
+
+
+class Rows:
+    """Per-sample losses and logits."""
+
+    def __init__(self, method=None):
         super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
-        self.method, self.accumulate = method or LookSAM(rho=0.1, k=2), accumulate
+        self.net = network()
+        self.method = method or LookSAM(rho=0.1, k=2)
         self.lr = []
 
     def losses(self, batch):
@@ -58,27 +333,102 @@ class Net(SharpnessAwareModule):
         return F.cross_entropy(z, batch["y"], reduction="none"), z
 
     def configure_optimizers(self):
-        opt = self.sharpness_aware(torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9), self.method)
+        opt = SharpnessAware(sgd(self), self.method, self)
         return [opt], [torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.7)]
 
     def on_before_optimizer_step(self, optimizer):
         self.lr.append(optimizer.param_groups[0]["lr"])
-        self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+
+
+class Net(Rows, SharpnessAwareModule):
+    pass
+
+
+def halving(opt):
+    return torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
+
+
+TWOS = [0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6]
+SCHEDULES = {
+    "epoch": ({}, [0.1] * 7 + [0.05] * 7),
+    "step": ({"interval": "step"}, [0.1 * 0.5**k for k in range(14)]),
+    # Lightning counts the batches of each epoch: after 2, 4 and 6 of the first, and so in the second.
+    "every other step": ({"interval": "step", "frequency": 2}, [0.1 * 0.5**k for k in TWOS]),
+    "every other epoch": ({"frequency": 2}, [0.1] * 14),
+}
+
+
+@pytest.mark.parametrize("base", [Everyday, Net])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_scheduler_dict_is_honoured(name, base, tmp_path):
+    how, expected = SCHEDULES[name]
+    module = scheduled(base, lambda opt: {"scheduler": halving(opt), **how})
+    trainer(tmp_path, 2).fit(module, DataLoader(Points(), batch_size=8))
+    assert module.rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("base", [Everyday, Net])
+def test_a_one_cycle_of_steps_ends_where_it_should(base, tmp_path):
+    cycle = lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.2, total_steps=14)  # noqa: E731
+    module = scheduled(base, lambda opt: {"scheduler": cycle(opt), "interval": "step"})
+    trainer(tmp_path, 2).fit(module, DataLoader(Points(), batch_size=8))
+    reference = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    theirs, expected = cycle(reference), []
+    for _ in range(14):
+        expected.append(reference.param_groups[0]["lr"])
+        reference.step()
+        theirs.step()
+    assert module.rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", [Everyday, Net])
+def test_a_scheduler_that_watches_a_metric_sees_the_validation_of_its_epoch(kind, tmp_path):
+    class base(kind):
+        def validation_step(self, batch, batch_idx):
+            self.log("val", float(self.current_epoch))
+
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    module = scheduled(base, lambda opt: {"scheduler": plateau(opt), "monitor": "val"})
+    loaders = DataLoader(Points(), batch_size=8), DataLoader(Points(), batch_size=25)
+    trainer(tmp_path, num_sanity_val_steps=0).fit(module, *loaders)
+    assert module.metrics == [0.0, 1.0, 2.0]
+    strict = scheduled(base, lambda opt: {"scheduler": plateau(opt), "monitor": "nothing"})
+    with pytest.raises(Exception, match="ReduceLROnPlateau conditioned on metric nothing which is not available"):
+        trainer(tmp_path, num_sanity_val_steps=0).fit(strict, *loaders)
+    lax = scheduled(base, lambda opt: {"scheduler": plateau(opt), "monitor": "nothing", "strict": False})
+    with pytest.warns(RuntimeWarning, match="not available but strict is set to `False`"):
+        trainer(tmp_path, num_sanity_val_steps=0).fit(lax, *loaders)
+    assert lax.metrics == []
+
+
+@pytest.mark.parametrize("base", [Everyday, Net])
+def test_the_learning_rate_has_its_usual_name(base, tmp_path):
+    t = trainer(tmp_path, 1, callbacks=[LearningRateMonitor("epoch")], logger=True, log_every_n_steps=1)
+    t.fit(base(), DataLoader(Points(), batch_size=8))
+    assert sorted(t.callback_metrics) == sorted(["loss" if base is Everyday else "train_loss", "lr-SGD"])
+
+
+def test_nothing_is_said_at_test_time(tmp_path, caplog):
+    class Tested(Net):
+        def test_step(self, batch, batch_idx):
+            self.log("test", 1.0)
+
+    t, module = trainer(tmp_path, 1), Tested()
+    t.fit(module, DataLoader(Points(), batch_size=8))
+    t.test(module, DataLoader(Points(), batch_size=25), verbose=False)
+    assert "override" not in caplog.text
+
+
+# -- selection ---------------------------------------------------------------------------------------------------------
 
 
 def sampler(policy=None):
     return SelectiveBatchSampler(N, 8, policy or AUSampling(0.5, ramp=1), drop_last=True)
 
 
-def trainer(folder, epochs=3, **changes):
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    checkpoints = {"enable_checkpointing": False} if "callbacks" not in changes else {}
-    return Trainer(max_epochs=epochs, default_root_dir=folder, devices=1, **{**quiet, **checkpoints, **changes})
-
-
 def by_hand(policy, epochs=3, parts=1):
     module, data, chosen = Net(), Points(), sampler(policy)
-    opt = SharpnessAware(torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), module.method, module)
+    opt = SharpnessAware(sgd(module), module.method, module)
     scheduler = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.7)
     for _ in range(epochs):
         total = len(chosen)
@@ -89,16 +439,15 @@ def by_hand(policy, epochs=3, parts=1):
             back = lambda loss: (loss / parts).backward()  # noqa: E731
             chosen.update(opt.backward(module.losses, batch, index=i, weight=weight, backward=back))
             if (b + 1) % parts == 0 or b + 1 == total:
-                nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+                nn.utils.clip_grad_norm_(module.parameters(), 0.1)
                 opt.step()
                 opt.zero_grad()
         scheduler.step()
     return module, data, chosen, opt
 
 
-def same(a, b):
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        assert torch.equal(x, y), name
+def options(policy):
+    return {"reload_dataloaders_every_n_epochs": 1} if isinstance(policy, InfoBatch) else {}
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -107,8 +456,8 @@ def same(a, b):
     "policy", [AUSampling(0.5, ramp=1), InfoBatch(prune=0.5, epochs=8)], ids=lambda p: type(p).__name__
 )
 def test_it_trains_as_a_plain_loop(policy, workers, parts, tmp_path):
-    module, data, chosen = Net(accumulate=parts), Points(), sampler(policy)
-    t = trainer(tmp_path)
+    module, data, chosen = Net(), Points(), sampler(policy)
+    t = trainer(tmp_path, accumulate_grad_batches=parts, **NORM, **options(policy))
     t.fit(module, SelectiveLoader(data, chosen, num_workers=workers))
     plain, read, expected, opt = by_hand(policy, parts=parts)
     same(module, plain)
@@ -124,13 +473,43 @@ def test_it_trains_as_a_plain_loop(policy, workers, parts, tmp_path):
 def test_without_selection_any_loader_will_do(tmp_path):
     module, data, plain = Net(), Points(), Net()
     trainer(tmp_path, 1).fit(module, DataLoader(data, batch_size=10))
-    opt = SharpnessAware(torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9), plain.method, plain)
+    opt = SharpnessAware(sgd(plain), plain.method, plain)
     for batch in DataLoader(data, batch_size=10):
         opt.backward(plain.losses, batch)
-        nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
         opt.step()
         opt.zero_grad()
     same(module, plain)
+
+
+def test_the_other_package_selects_too(tmp_path):
+    pl = pytest.importorskip("pytorch_lightning")
+    theirs = importlib.import_module("ausam.integrations.pytorch_lightning")
+    assert theirs.SelectiveLoader is SelectiveLoader
+
+    class Other(Rows, theirs.SharpnessAwareModule):
+        pass
+
+    module, chosen = Other(), sampler()
+    trainer(tmp_path, kind=pl.Trainer, **NORM).fit(module, SelectiveLoader(Points(), chosen))
+    plain, _, expected, _ = by_hand(None)
+    same(module, plain)
+    assert torch.equal(chosen.scores.sum, expected.scores.sum)
+
+
+def test_hooks_see_batches_without_an_index(tmp_path):
+    class Hooked(Net):
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            return {"x": -batch["x"], "y": batch["y"]}
+
+        def on_train_batch_start(self, batch, batch_idx):
+            assert sorted(batch) == ["x", "y"]
+
+    module, mirrored = Hooked(), Net()
+    trainer(tmp_path, 2).fit(module, SelectiveLoader(Points(), sampler()))
+    data = Points()
+    data.x = -data.x
+    trainer(tmp_path, 2).fit(mirrored, SelectiveLoader(data, sampler()))
+    same(module, mirrored)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -139,9 +518,10 @@ def test_it_goes_on_from_lightnings_checkpoint(at, workers, tmp_path):
     """In the middle and at the end of an epoch of 6 batches."""
     saver = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=3)
     whole = Net()
-    trainer(tmp_path, callbacks=[saver]).fit(whole, SelectiveLoader(Points(), sampler(), num_workers=workers))
+    t = trainer(tmp_path, callbacks=[saver], **NORM)
+    t.fit(whole, SelectiveLoader(Points(), sampler(), num_workers=workers))
     module, data, chosen = Net(), Points(), sampler()
-    t = trainer(tmp_path, callbacks=[])
+    t = trainer(tmp_path, callbacks=[], **NORM)
     t.fit(module, SelectiveLoader(data, chosen, num_workers=workers), ckpt_path=tmp_path / f"step={at}.ckpt")
     assert t.global_step == 18
     same(module, whole)
@@ -162,32 +542,7 @@ def test_it_goes_on_from_a_checkpoint_of_the_end_of_an_epoch(tmp_path):
     assert chosen.epoch == 3
 
 
-def test_a_scheduler_that_watches_a_metric_sees_the_validation_of_its_epoch(tmp_path):
-    seen = []
-
-    class Watched(Net):
-        monitor = "val"
-
-        def configure_optimizers(self):
-            opt = self.sharpness_aware(torch.optim.SGD(self.parameters(), lr=0.1), self.method)
-            return [opt], [torch.optim.lr_scheduler.ReduceLROnPlateau(opt)]
-
-        def validation_step(self, batch, batch_idx):
-            self.log("val", float(self.trainer.current_epoch))
-
-        def lr_scheduler_step(self, scheduler, metric):
-            seen.append(float(metric))
-
-    loader = SelectiveLoader(Points(), sampler())
-    trainer(tmp_path, num_sanity_val_steps=0).fit(Watched(), loader, DataLoader(Points(), batch_size=25))
-    assert seen == [0.0, 1.0, 2.0]
-
-
-def test_schedulers_step_every_step_if_told(tmp_path):
-    module = Net()
-    module.interval = "step"
-    trainer(tmp_path, 1).fit(module, SelectiveLoader(Points(), sampler()))
-    assert module.lr == pytest.approx([0.1 * 0.7**k for k in range(6)])
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 REFUSED = (
@@ -224,27 +579,102 @@ def test_a_data_loader_with_our_sampler_is_refused(where, tmp_path):
 def test_lightning_cannot_build_our_sampler_anew():
     """What it does with several devices to a loader in a module that is not ours."""
     loader = DataLoader(Points(), batch_sampler=sampler())
-    with pytest.raises(TypeError) as told:
+    with pytest.raises(TypeError, match=r"Trainer.use_distributed_sampler=False., or train on .*SelectiveLoader"):
         _update_dataloader(loader, DistributedSampler(Points(), num_replicas=2, rank=0))
-    assert str(told.value) == (
-        "A framework tried to build the SelectiveBatchSampler again, around a sampler of its own: the one that you "
-        "update would no longer be in use. It deals the batches to the processes itself, so with Lightning say "
-        "Trainer(use_distributed_sampler=False), or train on ausam.integrations.lightning.SelectiveLoader."
-    )
 
 
-def test_what_cannot_work_is_refused(tmp_path):
-    class Unwrapped(Net):
-        def configure_optimizers(self):
-            return SharpnessAware(torch.optim.SGD(self.parameters(), lr=0.1), SAM(), self)
+class KeepsItsStep(Net):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self.net(batch["x"]), batch["y"])
 
-    with pytest.raises(TypeError) as told:
-        trainer(tmp_path).fit(Unwrapped(), SelectiveLoader(Points(), sampler()))
-    assert str(told.value) == (
-        "configure_optimizers made SharpnessAware, but one optimizer from self.sharpness_aware(base, method) is needed."
-    )
+
+class Unwrapped(Net):
+    def configure_optimizers(self):
+        return sgd(self)
+
+
+class Manual(Net):
+    automatic_optimization = False
+
+
+class Forgetful(Net):
+    def train_dataloader(self):
+        return SelectiveLoader(Points(), sampler(InfoBatch(epochs=8)))
+
+
+def refusals():
+    loader = SelectiveLoader(Points(), sampler())
+    return {
+        "a training_step that would not run": (
+            KeepsItsStep(),
+            loader,
+            {},
+            "KeepsItsStep defines training_step, which a SharpnessAwareModule does not run: it trains on "
+            "losses(batch), one loss per sample. Rename it and return them unreduced, or derive from LightningModule, "
+            "where training_step works as it is.",
+        ),
+        "no method": (
+            Unwrapped(),
+            loader,
+            {},
+            "configure_optimizers made SGD, but SharpnessAware(base, method, self) is needed.",
+        ),
+        "manual optimisation": (
+            Manual(),
+            loader,
+            {},
+            "Manual sets automatic_optimization=False, but a SharpnessAwareModule leaves the step to Lightning. Remove "
+            "it, or derive from LightningModule and call opt.backward yourself.",
+        ),
+        "selection without losses": (
+            Everyday(),
+            loader,
+            {},
+            "SelectiveLoader needs the loss of each sample, which training_step of Everyday does not give. Derive it "
+            "from SharpnessAwareModule and write losses(batch) in place of training_step.",
+        ),
+        "one of several loaders": (
+            Net(),
+            [loader, DataLoader(Points())],
+            {},
+            "A SelectiveLoader is one of several training loaders, but a step has one loss per sample of one. Train on "
+            "it alone.",
+        ),
+        "batches to overfit": (
+            Net(),
+            loader,
+            {"overfit_batches": 2},
+            "Trainer(overfit_batches=...) repeats the first batches, but SelectiveLoader draws new ones each epoch. "
+            "Give the sampler a dataset of the samples to overfit: Subset(dataset, range(n)).",
+        ),
+        "epochs of several lengths": (
+            Net(),
+            SelectiveLoader(Points(), sampler(InfoBatch(epochs=8))),
+            {},
+            "InfoBatch changes the number of batches from epoch to epoch, but Lightning counts them once, and would "
+            "not validate after a shorter epoch. Say Trainer(reload_dataloaders_every_n_epochs=1).",
+        ),
+        "a sampler per epoch": (
+            Forgetful(),
+            None,
+            {"reload_dataloaders_every_n_epochs": 1},
+            "train_dataloader made another SelectiveBatchSampler, so the scores of the first are lost. Make the "
+            "sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader.",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_what_cannot_work_is_refused(name, tmp_path):
+    module, loader, settings, message = refusals()[name]
+    with pytest.raises((TypeError, ValueError, RuntimeError)) as told:
+        trainer(tmp_path, **settings).fit(module, loader)
+    assert str(told.value) == message
+
+
+def test_a_pair_that_cannot_work_is_refused(tmp_path):
     with pytest.raises(ValueError, match="AUSampling ranks samples by sharpness, but Plain never evaluates"):
         trainer(tmp_path).fit(Net(Plain()), SelectiveLoader(Points(), sampler()))
     with pytest.raises(NotImplementedError) as told:
         SharpnessAwareModule().losses(None)
-    assert str(told.value) == "Define losses(self, batch) in SharpnessAwareModule; it returns one loss a sample."
+    assert str(told.value) == "Define losses(self, batch) in SharpnessAwareModule; it returns one loss per sample."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -17,13 +18,14 @@ from ausam.selection import SelectiveBatchSampler
 class SelectiveLoader:
     """A loader of the batches that a SelectiveBatchSampler chooses, saved and restored with Lightning's checkpoints.
 
-    It is not a DataLoader itself, for Lightning would give one a sampler of its own where there are several devices,
-    and the scores would go to the other. Batches are as ``DataLoader(dataset)`` collates them, without the index.
+    It is not a DataLoader itself: with several devices Lightning would give it a sampler of its own, and the scores
+    would go to the other. Batches are as ``DataLoader(dataset)`` collates them: the index of each sample travels apart,
+    so that hooks see what they always see.
 
     Arguments:
         dataset: as it is, not ``Indexed``.
-        sampler: of this dataset. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter:
-            then say ``Trainer(reload_dataloaders_every_n_epochs=1)``, or Lightning goes on to count the first.
+        sampler: of this dataset. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter and
+            needs ``Trainer(reload_dataloaders_every_n_epochs=1)``.
         kwargs: of the DataLoader: ``num_workers``, ``collate_fn``, ...
     """
 
@@ -33,10 +35,18 @@ class SelectiveLoader:
         self.loader: DataLoader[Any] = DataLoader(
             Numbered(dataset), batch_sampler=self.batches, collate_fn=collate, **kwargs
         )
+        self._indices: deque[Tensor] = deque()
 
     def __iter__(self) -> Iterator[Any]:
         # A generator: Lightning asks for an iterator before it restores a checkpoint, and workers would begin at once.
-        yield from self.loader
+        self._indices.clear()
+        for batch, index in self.loader:
+            self._indices.append(index)
+            yield batch
+
+    def take_index(self) -> Tensor:
+        """The dataset indices of the oldest batch that was handed out and not asked about: some may be prefetched."""
+        return self._indices.popleft()
 
     def __len__(self) -> int:
         return len(self.loader)

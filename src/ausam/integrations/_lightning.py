@@ -1,0 +1,282 @@
+"""What the two packages of Lightning share: a loop whose closure finds the whole gradient of a batch.
+
+Lightning's loop calls the closure of a batch in three ways: inside ``optimizer.step``; before it, where a GradScaler
+needs that; and alone, for a batch whose gradient is only accumulated. It clips after the closure. So if one call of the
+closure runs all passes of the method, everything that follows is Lightning's own and sees the final gradient: clipping,
+hooks, scalers, schedulers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ausam.check import check
+from ausam.integrations._batches import mean_loss
+from ausam.integrations._loader import SelectiveLoader
+from ausam.optimizer import SharpnessAware
+from ausam.selection import SelectiveBatchSampler
+
+# Strategies that own the parameters, the step or both.
+REFUSED = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy", "SingleDeviceXLAStrategy", "XLAStrategy")
+
+
+class Losses:
+    """The part of a SharpnessAwareModule that knows nothing of Lightning's package."""
+
+    trainer: Any
+    automatic_optimization: bool
+
+    def losses(self, batch: Any) -> Any:
+        """Per-sample losses of a batch, not reduced; or ``(losses, outputs)``."""
+        raise NotImplementedError(
+            f"Define losses(self, batch) in {type(self).__name__}; it returns one loss per sample."
+        )
+
+    def training_step(self, batch: Any) -> dict[str, Any]:
+        """What Lightning's loop calls, in the strategy's and the precision's contexts; do not override it."""
+        made = self.trainer.optimizers
+        if not isinstance(made[0], SharpnessAware):
+            raise TypeError(
+                f"configure_optimizers made {type(made[0]).__name__}, but SharpnessAware(base, method, self) is needed."
+            )
+        return {"loss": torch.zeros(()), "losses": self.losses(batch)}  # the loop asks for a loss; nobody uses it
+
+
+class Companion:
+    """The part of our callback that knows nothing of Lightning's package; each trainer gets one."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Give each optimizer the model as the strategy wrapped it, and the learning rate its usual name."""
+        del module
+        for handle in trainer.strategy._lightning_optimizers:
+            if isinstance(handle.optimizer, SharpnessAware):
+                handle.optimizer.model = trainer.strategy.model
+                # The handle that self.optimizers() gives inherits our methods and would keep what they write to itself.
+                for name in ("backward", "accumulate", "load_state_dict"):
+                    setattr(handle, name, getattr(handle.optimizer, name))
+        for config in trainer.lr_scheduler_configs:
+            opt = config.scheduler.optimizer
+            if config.name is None and isinstance(opt, SharpnessAware):
+                config.name = f"lr-{type(opt.base).__name__}"
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Refuse what cannot be honoured with the loader, and restore its scores."""
+        loader = selective(trainer)
+        if loader is None:
+            return
+        if not isinstance(module, Losses):
+            raise TypeError(
+                f"SelectiveLoader needs the loss of each sample, which training_step of {type(module).__name__} does "
+                "not give. Derive it from SharpnessAwareModule and write losses(batch) in place of training_step."
+            )
+        policy = loader.batches.selective.policy
+        check(trainer.optimizers[0].method, policy)
+        if trainer.overfit_batches:
+            raise ValueError(
+                "Trainer(overfit_batches=...) repeats the first batches, but SelectiveLoader draws new ones each "
+                "epoch. Give the sampler a dataset of the samples to overfit: Subset(dataset, range(n))."
+            )
+        if getattr(policy, "scope", "batch") == "epoch" and trainer.reload_dataloaders_every_n_epochs != 1:
+            raise ValueError(
+                f"{type(policy).__name__} changes the number of batches from epoch to epoch, but Lightning counts them "
+                "once, and would not validate after a shorter epoch. Say Trainer(reload_dataloaders_every_n_epochs=1)."
+            )
+        # Lightning restores loaders in the middle of an epoch, but not at its end, where the scores count too.
+        for state in trainer.fit_loop._combined_loader_states_to_load:
+            loader.load_state_dict(state)
+        trainer.fit_loop._combined_loader_states_to_load = []
+        self.sampler = loader.batches.selective
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Refuse a loader that was made a second time: its sampler has no scores."""
+        del module
+        loader = selective(trainer)
+        if loader is not None and loader.batches.selective is not self.sampler:
+            raise RuntimeError(
+                "train_dataloader made another SelectiveBatchSampler, so the scores of the first are lost. "
+                "Make the sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader."
+            )
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the mean loss of the batch."""
+        del trainer, batch, batch_idx
+        if isinstance(outputs, dict) and "train_loss" in outputs:
+            shown = {"prog_bar": True, "batch_size": outputs["samples"]}
+            module.log("train_loss", outputs["train_loss"], on_step=True, on_epoch=False, **shown)
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Exchange the scores while every process is here: the length of the next epoch may depend on them."""
+        del module
+        loader = selective(trainer)
+        if loader is not None:
+            loader.batches.selective.exchange()
+
+
+def selective(trainer: Any) -> SelectiveLoader | None:
+    """The loader of the training, if it selects; a TypeError if it is one of several."""
+    found = trainer.train_dataloader
+    if isinstance(found, SelectiveLoader):
+        return found
+    if any(isinstance(loader, SelectiveLoader) for loader in trainer.fit_loop._combined_loader.flattened):
+        raise TypeError(
+            "A SelectiveLoader is one of several training loaders, but a step has one loss per sample of one. "
+            "Train on it alone."
+        )
+    return None
+
+
+def attach(opt: SharpnessAware, module: Any, companion: Callable[[], Any]) -> None:
+    """Prepare the trainer that is setting up this module; a module without one is used in a loop of the user's own."""
+    trainer = module._trainer
+    if trainer is None:
+        return
+    kinds = {cls.__name__ for cls in type(trainer.strategy).__mro__}
+    if kinds.intersection(REFUSED):
+        raise ValueError(
+            f"Lightning runs {type(trainer.strategy).__name__}, which owns the parameters or the step, so no weights "
+            "can be perturbed in between. Use one device or strategy='ddp'."
+        )
+    if isinstance(module, Losses) and type(module).training_step is not Losses.training_step:
+        raise TypeError(
+            f"{type(module).__name__} defines training_step, which a SharpnessAwareModule does not run: it trains on "
+            "losses(batch), one loss per sample. Rename it and return them unreduced, or derive from LightningModule, "
+            "where training_step works as it is."
+        )
+    if isinstance(module, Losses) and not module.automatic_optimization:
+        raise TypeError(
+            f"{type(module).__name__} sets automatic_optimization=False, but a SharpnessAwareModule leaves the step to "
+            "Lightning. Remove it, or derive from LightningModule and call opt.backward yourself."
+        )
+    opt.register_step_pre_hook(_run_closure)
+    if any(isinstance(callback, Companion) for callback in trainer.callbacks):
+        return
+    trainer.callbacks.append(companion())
+    loop, connector = trainer.fit_loop.epoch_loop.automatic_optimization, trainer._data_connector
+    loop._make_closure = partial(_make_closure, loop, loop._make_closure)
+    # Where every loader passes, also one from a hook, before Lightning builds its sampler a second time.
+    connector._prepare_dataloader = partial(_accepted, trainer, connector._prepare_dataloader)
+
+
+def _run_closure(opt: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[None], dict[str, Any]]:
+    """A hook before the step: the closure runs once, and leaves the final gradient, clipped if the user says so."""
+    del opt
+    (closure,) = arguments
+    if closure is not None:
+        closure()
+    return (None,), named
+
+
+def _accepted(trainer: Any, prepare: Callable[..., Any], loader: Any, **how: Any) -> Any:
+    """The loader as Lightning prepares it, if it is not a DataLoader with our sampler that nobody would update."""
+    ours = isinstance(getattr(loader, "batch_sampler", None), SelectiveBatchSampler)
+    if ours and trainer.lightning_module.automatic_optimization:
+        raise TypeError(
+            "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces where there are "
+            "several devices. Train on SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
+        )
+    return prepare(loader, **how)
+
+
+def _make_closure(loop: Any, theirs: Callable[..., Any], kwargs: Any, opt: Any, batch_idx: int) -> Any:
+    closure = theirs(kwargs, opt, batch_idx)
+    if not isinstance(opt, SharpnessAware):
+        return closure
+    kind = RowsClosure if isinstance(loop.trainer.lightning_module, Losses) else BatchClosure
+    return kind(loop, closure, opt, kwargs)
+
+
+class BatchClosure:
+    """All passes of a batch through ``training_step``; Lightning's closure is one of them.
+
+    ``training_step`` runs once per pass. What it logs, and the loss that Lightning sees, are those of the first.
+    """
+
+    def __init__(self, loop: Any, closure: Any, opt: SharpnessAware, kwargs: Any) -> None:
+        del kwargs
+        self._loop, self._closure, self._opt = loop, closure, opt
+        self._module = loop.trainer.lightning_module
+        self._parts: int = loop.trainer.accumulate_grad_batches
+        self._result: Any = None
+
+    def __call__(self) -> Tensor | None:
+        """The gradient of the batch in ``.grad``; its loss at ``w``, as Lightning's closure returns it."""
+        if self._closure._backward_fn is None:  # StochasticWeightAveraging only refreshes BatchNorm
+            return self._pass()
+        scaler = getattr(self._loop.trainer.precision_plugin, "scaler", None)
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        loss: Tensor | None = self._opt.accumulate(self._pass, scale=scale / self._parts)
+        return loss
+
+    def consume_result(self) -> Any:
+        """What Lightning passes on to hooks and loggers."""
+        return self._result
+
+    def _pass(self) -> Tensor | None:
+        with self._logging():
+            loss: Tensor | None = self._closure()
+        if self._result is None:
+            self._result = self._closure.consume_result()
+        return loss
+
+    def _logging(self) -> Any:
+        """Logging as it is for the first pass; a context without any for the others."""
+        return nullcontext() if self._result is None else _muted(self._module)
+
+
+class RowsClosure(BatchClosure):
+    """All passes of a batch through ``losses``, with the index of each sample if the loader selects."""
+
+    def __init__(self, loop: Any, closure: Any, opt: SharpnessAware, kwargs: Any) -> None:
+        super().__init__(loop, closure, opt, kwargs)
+        (self._batch,) = kwargs.values()
+        loader = loop.trainer.train_dataloader
+        self._loader = loader if isinstance(loader, SelectiveLoader) else None
+        self._index = self._weight = None
+        if self._loader is not None:
+            self._index = self._loader.take_index()
+            self._weight = self._loader.batches.selective.weight(self._index)
+
+    def __call__(self) -> Tensor | None:
+        """The gradient of the batch in ``.grad``, its losses in the scores; the mean loss."""
+        if self._closure._backward_fn is None:
+            return self._pass()
+        if self._closure._zero_grad_fn is not None:
+            self._closure._zero_grad_fn()
+        feedback = self._opt.backward(
+            self._losses,
+            self._batch,
+            index=self._index,
+            weight=self._weight,
+            backward=lambda loss: self._closure._backward_fn(loss / self._parts),
+        )
+        if self._loader is not None:
+            self._loader.batches.update(feedback)
+        mean = mean_loss(feedback)
+        output = {"loss": mean, "train_loss": mean, "samples": len(feedback.loss)}
+        self._result = self._loop.output_result_cls.from_training_step_output(output, self._parts)
+        loss: Tensor = self._result.loss
+        return loss
+
+    def _losses(self, batch: Any) -> Any:
+        with self._logging():
+            self._result = self._loop._training_step({"batch": batch})
+        return self._result.extra["losses"]
+
+
+@contextmanager
+def _muted(module: Any) -> Iterator[None]:
+    module.log = _nothing
+    try:
+        yield
+    finally:
+        del module.log
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """In place of ``log``."""

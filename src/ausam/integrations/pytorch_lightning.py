@@ -1,0 +1,36 @@
+"""Lightning by its older name (``import pytorch_lightning``): the same as :mod:`ausam.integrations.lightning`.
+
+Without selection nothing of this needs to be imported: an ordinary LightningModule whose ``configure_optimizers``
+returns ``SharpnessAware(base, SAM(rho=0.05), self)`` trains with the method.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytorch_lightning import Callback, LightningModule
+
+from ausam.integrations import _lightning
+from ausam.integrations._loader import SelectiveLoader
+from ausam.optimizer import SharpnessAware
+
+__all__ = ["SelectiveLoader", "SharpnessAwareModule"]
+
+
+class SharpnessAwareModule(_lightning.Losses, LightningModule):
+    """A LightningModule for methods and policies that need the loss of each sample.
+
+    Write ``losses(batch)`` in place of ``training_step``: it returns per-sample losses, or ``(losses, outputs)``.
+    ``configure_optimizers`` returns ``SharpnessAware(base, method, self)``, with schedulers as Lightning takes them.
+    With a policy, train on a :class:`SelectiveLoader`. Everything else is Lightning's: clipping, accumulation,
+    precision, schedulers, checkpoints.
+    """
+
+
+class Companion(_lightning.Companion, Callback):
+    """What a trainer needs beside its loop; it is added when the optimizer is made."""
+
+
+def attach(opt: SharpnessAware, module: Any) -> None:
+    """Prepare the trainer that is setting up this module."""
+    _lightning.attach(opt, module, Companion)
