@@ -1,12 +1,26 @@
 """The Transformers adapter: the Trainer does what a plain loop with SharpnessAware does."""
 
 import copy
+import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from ausam import SAM, AUSampling, Full, InfoBatch, LookSAM, Plain, SelectiveBatchSampler, SharpnessAware
+from ausam import (
+    ESAM,
+    METHODS,
+    SAM,
+    AUSampling,
+    Full,
+    InfoBatch,
+    LookSAM,
+    Plain,
+    SelectiveBatchSampler,
+    SharpnessAware,
+)
+from tests.helpers import make
 
 pytest.importorskip("accelerate", reason='needs pip install "ausam[transformers]"')
 transformers = pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
@@ -14,15 +28,20 @@ transformers = pytest.importorskip("transformers", reason='needs pip install "au
 from transformers import (  # noqa: E402
     BertConfig,
     BertForMaskedLM,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
     TrainingArguments,
 )
 
+from ausam.integrations._batches import needs_rows  # noqa: E402
 from ausam.integrations._sequences import per_sample  # noqa: E402
+from ausam.integrations._settings import markdown  # noqa: E402
+from ausam.integrations._training_arguments import TABLE  # noqa: E402
 from ausam.integrations.transformers import SharpnessAwareTrainer  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 N, LENGTH, WORDS = 48, 6, 20
 SMALL = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}
 BERT = {**SMALL, "intermediate_size": 16, "max_position_embeddings": 16}
@@ -258,26 +277,357 @@ def test_label_smoothing_is_the_trainers(tmp_path):
     torch.testing.assert_close(found.mean(), expected)  # equally many tokens in each
 
 
-def test_what_cannot_work_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="AUSampling ranks samples by sharpness, but Plain never evaluates"):
-        trainer(tmp_path, Sentences(), method=Plain(), policy=AUSampling())
-    with pytest.raises(TypeError) as told:
-        SharpnessAwareTrainer(
-            classifier(), arguments(tmp_path), train_dataset=Sentences(), method=SAM(), compute_loss_func=lambda *_: 0
-        )
-    assert str(told.value) == (
-        "compute_loss_func makes one loss a batch, not one a sample. Override losses(model, inputs)."
+# -- what the user overrides, and what TrainingArguments say ---------------------------------------------------------
+
+
+class Weighted:
+    """Class weights, as everybody writes them."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = F.cross_entropy(outputs.logits, labels, weight=torch.tensor([1.0, 3.0]))
+        return (loss, outputs) if return_outputs else loss
+
+
+class WeightedSharp(Weighted, SharpnessAwareTrainer):
+    pass
+
+
+class WeightedPlain(Weighted, transformers.Trainer):
+    pass
+
+
+def weighted(outputs, labels, num_items_in_batch=None):
+    return (
+        F.cross_entropy(outputs.logits, labels, weight=torch.tensor([1.0, 3.0]), reduction="sum") / num_items_in_batch
     )
+
+
+def theirs(kind, folder, model, changes, **more):
+    """A training with SGD by a Trainer that shuffles as every other with the same seed."""
+    t = kind(model, arguments(folder, **changes), train_dataset=Sentences(), optimizers=(sgd(model), None), **more)
+    t.train()
+    return t
+
+
+SETTINGS = {
+    "nothing": {},
+    "clipping": {"max_grad_norm": 0.05},
+    "accumulation": {"gradient_accumulation_steps": 4, "max_grad_norm": 0.05},
+    "smoothing": {"label_smoothing_factor": 0.2},
+    "grouping": {"train_sampling_strategy": "group_by_length"},
+    "neftune": {"neftune_noise_alpha": 5.0},
+    "bfloat16": {"bf16": True},
+    "checkpointing": {"gradient_checkpointing": True},
+    "a schedule": {"lr_scheduler_type": "cosine", "warmup_steps": 3},
+    "split batches": {"accelerator_config": {"split_batches": True}},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_with_plain_it_is_the_trainer(name, tmp_path):
+    """Bit for bit, whatever the settings; so with another method the settings are the Trainer's too."""
+    kinds = [transformers.Trainer, SharpnessAwareTrainer]
+    found = []
+    for kind in kinds:
+        more = {"method": Plain()} if kind is SharpnessAwareTrainer else {}
+        model = classifier(BertForSequenceClassification)
+        theirs(kind, tmp_path, model, SETTINGS[name], **more)
+        found.append(model)
+    for a, b in zip(found[0].parameters(), found[1].parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["compute_loss", "compute_loss_func"])
+def test_a_loss_of_ones_own_is_the_one_that_is_trained(kind, tmp_path):
+    """Class weights: SAM's passes and the evaluation use them."""
+    model = classifier(BertForSequenceClassification)
+    plain, bare = copy.deepcopy(model), copy.deepcopy(model)
+    more = {"compute_loss_func": weighted} if kind == "compute_loss_func" else {}
+    trained = WeightedSharp if kind == "compute_loss" else SharpnessAwareTrainer
+    seen = []
+
+    class Watching(trained):
+        def training_step(self, model, inputs, *args):
+            seen.append(dict(inputs))
+            return super().training_step(model, inputs, *args)
+
+    theirs(Watching, tmp_path, model, {"num_train_epochs": 1}, method=SAM(rho=0.1), **more)
+    opt = SharpnessAware(sgd(plain), SAM(rho=0.1), plain)
+    plain.train()
+    for batch in seen:
+
+        def closure(batch=batch):
+            opt.zero_grad()
+            found = plain(input_ids=batch["input_ids"])
+            loss = weighted(found, batch["labels"], 8) if kind == "compute_loss_func" else None
+            if loss is None:
+                loss = F.cross_entropy(found.logits, batch["labels"], weight=torch.tensor([1.0, 3.0]))
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+    same(model, plain)
+    theirs(WeightedPlain, tmp_path, bare, {"num_train_epochs": 1})
+    assert not torch.equal(next(bare.parameters()), next(model.parameters()))  # the method did something
+
+
+def test_tokens_are_averaged_as_the_trainer_does(tmp_path):
+    """A language model with padding and accumulation: the Trainer divides by the tokens of all micro-batches."""
+    torch.manual_seed(0)
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "bos_token_id": 1, "eos_token_id": 1}
+    config = GPT2Config(vocab_size=WORDS, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **shape)
+
+    class Padded(Sentences):
+        def __getitem__(self, i):
+            words = self.words[i]
+            return {"input_ids": words, "labels": torch.where(torch.arange(LENGTH) < 2 + i % 5, words, -100)}
+
+    models = []
+    for kind, more in ((transformers.Trainer, {}), (SharpnessAwareTrainer, {"method": SAM(rho=0.0)})):
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(config)
+        args = arguments(tmp_path, gradient_accumulation_steps=3)
+        kind(model, args, train_dataset=Padded(), optimizers=(sgd(model), None), **more).train()
+        models.append(model)
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_noise_in_the_embeddings_reaches_both_passes(tmp_path):
+    """With equal noise (replay) and rho = 0 both passes have the same loss; with new noise they do not."""
+    for replay in (True, False):
+        t = trainer(tmp_path, Sentences(), policy=Full(), num_train_epochs=1, neftune_noise_alpha=5.0, max_steps=1)
+        t.settings, t.method = {"replay": replay}, SAM(rho=0.0)
+        seen = []
+        t.get_train_dataloader()
+        t.batches.update = seen.append
+        t.train()
+        assert torch.equal(seen[0].loss, seen[0].perturbed) is replay
+
+
+@pytest.mark.parametrize("policy", [None, AUSampling(0.5, ramp=1)])
+def test_a_compiled_model_trains_alike(policy, tmp_path):
+    found = []
+    for compiled in (False, True):
+        model = classifier(BertForSequenceClassification)
+        compilation = {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
+        theirs(SharpnessAwareTrainer, tmp_path, model, compilation, method=SAM(rho=0.1), policy=policy)
+        found.append(model)
+    torch.compiler.reset()
+    same(*found)
+
+
+def test_an_optimizer_by_hand_is_used_as_it_is(tmp_path):
+    model = classifier()
+    plain = copy.deepcopy(model)
+    opt = SharpnessAware(sgd(model), LookSAM(rho=0.1, k=2), model, seed=42)
+    policy = AUSampling(0.5, ramp=1)
+    t = SharpnessAwareTrainer(
+        model, arguments(tmp_path), train_dataset=Sentences(), optimizers=(opt, None), policy=policy
+    )
+    t.train()
+    assert t.sharpness_aware is opt
+    by_hand(plain, Sentences(), LookSAM(rho=0.1, k=2), policy, 2)
+    same(model, plain)
+
+
+def test_the_plain_trainer_says_that_it_passes_the_method_by(tmp_path):
+    model = classifier()
+    opt = SharpnessAware(sgd(model), SAM(rho=0.1), model)
+    args = arguments(tmp_path, max_steps=1)
+    with pytest.warns(RuntimeWarning, match="found gradients that SAM did not compute: this step is the base"):
+        transformers.Trainer(model, args, train_dataset=Sentences(), optimizers=(opt, None)).train()
+
+
+def test_schedule_free_and_cache_settings_reach_training_by_rows(tmp_path, monkeypatch):
+    cleared, trained = [], []
+    monkeypatch.setattr("ausam.integrations.transformers.clear_device_cache", lambda: cleared.append(1))
+
+    class Free(torch.optim.SGD):
+        def train(self):
+            trained.append(1)
+
+        def eval(self):
+            pass
+
+    model = classifier()
+    t = SharpnessAwareTrainer(
+        model,
+        arguments(tmp_path, max_steps=4, torch_empty_cache_steps=2),
+        train_dataset=Sentences(),
+        optimizers=(Free(model.parameters(), lr=0.01), None),
+        method=SAM(rho=0.1),
+        policy=Full(),
+    )
+    t.train()
+    assert (len(cleared), len(trained)) == (2, 4)
+
+
+def test_a_batch_size_that_does_not_fit_is_reduced(tmp_path):
+    class Small(SharpnessAwareTrainer):
+        def losses(self, model, inputs):
+            if len(inputs["labels"]) > 4:
+                raise RuntimeError("CUDA out of memory.")
+            return super().losses(model, inputs)
+
+    t = trainer(
+        tmp_path, Sentences(), policy=AUSampling(0.5, ramp=1), kind=Small, auto_find_batch_size=True, num_train_epochs=1
+    )
+    t.train()
+    assert t.batches.selective.mini_batch < 8
+    assert int(t.batches.selective.scores.count.sum()) == N  # the first epoch of a new sampler
+
+
+def test_a_new_model_of_a_search_begins_without_scores(tmp_path):
+    args = arguments(tmp_path, num_train_epochs=1)
+    axes = {"method": SAM(rho=0.1), "policy": AUSampling(0.5, ramp=1)}
+    t = SharpnessAwareTrainer(args=args, model_init=lambda: classifier(), train_dataset=Sentences(), **axes)
+    t.train()
+    first = t.batches.selective
+    t.train()
+    assert t.batches.selective is not first
+    assert int(t.batches.selective.scores.count.sum()) == N
+
+
+REFUSED = {
+    "optim": ({"optim": "lomo"}, None, "optim: lomo steps inside backward"),
+    "train_sampling_strategy": (
+        {"train_sampling_strategy": "group_by_length"},
+        AUSampling(),
+        "train_sampling_strategy: 'group_by_length' orders the samples, but the policy's sampler draws them.",
+    ),
+    "use_liger_kernel": ({"use_liger_kernel": True}, AUSampling(), "use_liger_kernel: its fused loss makes no logits"),
+    "dataloader_in_order": ({"dataloader_in_order": False}, AUSampling(), "dataloader_in_order: False lets batches"),
+    "ignore_data_skip": (
+        {"ignore_data_skip": True},
+        AUSampling(),
+        "ignore_data_skip: True would begin the epoch again",
+    ),
+    "accelerator_config": (
+        {"accelerator_config": {"dispatch_batches": True}},
+        AUSampling(),
+        "accelerator_config: dispatch_batches=True lets one process read for all",
+    ),
+    "ddp_static_graph": ({"ddp_static_graph": True}, None, "ddp_static_graph: a step has passes with and without"),
+    "parallelism_config": ({"parallelism_config": object()}, None, "parallelism_config: another library then owns"),
+    "fsdp": ({"fsdp": True}, None, "fsdp: another library then owns the parameters"),
+    "deepspeed": ({"deepspeed": {"zero": 1}}, None, "deepspeed: another library then owns the parameters"),
+}
+
+
+def test_every_field_of_training_arguments_is_in_the_table():
+    """A new version of Transformers may add a field: then decide what happens to it, and say so in the table."""
+    assert [f.name for f in dataclasses.fields(TrainingArguments)] == list(TABLE)
+    assert {name for name, setting in TABLE.items() if setting.refuse is not None} == set(REFUSED)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_setting_that_cannot_be_honoured_is_refused(name, tmp_path):
+    changes, policy, message = REFUSED[name]
+    args = arguments(tmp_path)
+    for field, value in changes.items():  # past checks of Transformers itself, some of which need other packages
+        setattr(args, field, value)
+    if name == "accelerator_config":
+        args = arguments(tmp_path, **changes)
     with pytest.raises(ValueError) as told:
-        trainer(tmp_path, Sentences(), policy=InfoBatch(epochs=3), gradient_accumulation_steps=2)
-    assert str(told.value) == (
+        SharpnessAwareTrainer(classifier(), args, train_dataset=Sentences(), method=SAM(), policy=policy)
+    assert str(told.value).startswith(message)
+
+
+def test_the_table_in_the_documentation_is_the_one_in_the_code():
+    assert markdown(TABLE, "`TrainingArguments`") in (ROOT / "docs" / "frameworks.md").read_text()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_that_need_rows_are_known(name):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    opt = SharpnessAware(sgd(model), make(name), model)
+
+    def closure():
+        opt.zero_grad()
+        loss = model(torch.ones(4, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    refused = False
+    try:
+        for _ in range(8):
+            opt.step(closure)
+    except RuntimeError as error:
+        refused = "needs per-sample losses" in str(error)
+    assert needs_rows(opt.method) is refused
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from []
+
+
+class Bare(SharpnessAwareTrainer):
+    def create_optimizer(self, model=None):
+        self.optimizer = sgd(self.model)
+        return self.optimizer
+
+
+def test_what_cannot_work_is_refused(tmp_path, monkeypatch):
+    def told(kind=SharpnessAwareTrainer, error=TypeError, model=None, data=None, **more):
+        args = arguments(tmp_path, **more.pop("args", {}))
+        given = {"train_dataset": data or Sentences(), "method": SAM(), **more}
+        with pytest.raises(error) as raised:
+            kind(model or classifier(), args, **given).train()
+        return str(raised.value)
+
+    wrong = "AUSampling ranks samples by sharpness, but Plain never evaluates"
+    assert told(error=ValueError, method=Plain(), policy=AUSampling()).startswith(wrong)
+    assert told(compute_loss_func=lambda *_: 0, policy=AUSampling()) == (
+        "compute_loss_func makes one loss per batch, but AUSampling needs one per sample. Override losses(model, "
+        "inputs)."
+    )
+    assert told(WeightedSharp, method=ESAM()) == (
+        "Weighted overrides compute_loss, which makes one loss per batch, but ESAM needs one per sample. Override "
+        "losses(model, inputs) as well: training uses it, evaluation compute_loss."
+    )
+    assert told(method=None) == "SharpnessAwareTrainer needs a method, e.g. method=SAM(rho=0.05)."
+    model = classifier()
+    assert told(model=model, optimizers=(SharpnessAware(sgd(model), SAM(), model), None)) == (
+        "optimizers holds a SharpnessAware, and method or settings are given too. Give the plain optimizer with them, "
+        "or the SharpnessAware without."
+    )
+    assert told(error=ValueError, policy=InfoBatch(epochs=3), args={"gradient_accumulation_steps": 2}) == (
         "InfoBatch changes the number of batches from epoch to epoch, which the Trainer's gradient accumulation does "
         "not expect. Use gradient_accumulation_steps=1, or another policy."
     )
+    assert told(data=Stream(), policy=AUSampling(), args={"max_steps": 3}) == (
+        "Stream is a stream, from which the Trainer cannot choose. Leave the policy out, or train in a loop of your "
+        "own with ausam.SelectiveStream, which chooses before decoding."
+    )
+    assert told(Bare, error=RuntimeError) == (
+        "Bare overrides create_optimizer and does not call super().create_optimizer(), so no method is in use. Pass "
+        "the optimizer instead: optimizers=(base, None)."
+    )
+    asking = classifier(BertForQuestionAnswering)
+    assert told(error=ValueError, model=asking, policy=AUSampling()) == (
+        "The labels of this model are start_positions, end_positions, and losses per sample are computed from labels. "
+        "Override losses(model, inputs)."
+    )
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    assert told(error=ValueError) == (
+        "This process sees 2 GPUs and would run DataParallel, whose replicas a method cannot perturb. Start one "
+        "process per GPU with torchrun, or show it one: CUDA_VISIBLE_DEVICES=0."
+    )
+    monkeypatch.undo()
     t = trainer(tmp_path, Sentences())
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as raised:
         t.losses(t.model, {"input_ids": torch.ones(2, 3, dtype=torch.int64)})
-    assert str(told.value) == "The batch has no labels, only input_ids. Override losses(model, inputs)."
+    assert str(raised.value) == "The batch has no labels, only input_ids. Override losses(model, inputs)."
+    with pytest.raises(ValueError) as raised:
+        per_sample(torch.ones(2, 1), torch.ones(2), smoothing=0.1)
+    assert str(raised.value) == (
+        "label_smoothing_factor is 0.1, but a regression has no classes to smooth over. Set it to 0."
+    )
 
 
 def test_training_again_begins_at_epoch_0_and_keeps_the_scores(tmp_path):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ausam.feedback import Feedback
+from ausam.methods import ESAM, KSAM, MESA, SAF
 from ausam.selection import Indexed, SelectiveBatchSampler
 
 INDEX = "ausam_index"  # in a batch that is a dict
@@ -85,3 +86,9 @@ class NumberedCollator:
         batch = self.collate([sample for sample, _ in pairs])
         batch[INDEX] = torch.tensor([index for _, index in pairs])
         return batch
+
+
+def needs_rows(method: Any) -> bool:
+    """Whether the method needs the loss or the outputs of each sample, which a closure cannot give."""
+    inner = getattr(method, "inner", None)  # of RST and AESAM
+    return isinstance(method, (ESAM, KSAM, SAF, MESA)) or (inner is not None and needs_rows(inner))

@@ -1,4 +1,4 @@
-"""One loss a sequence, for the tasks of Transformers' heads."""
+"""One loss per sequence, for the tasks of Transformers' heads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def per_sample(
 
     Arguments:
         logits: ``(n, classes)``, or ``(n, tokens, classes)``.
-        labels: one a sequence, one a class, or one a token: then the loss is the mean over the tokens that have a
+        labels: one per sequence, one per class, or one per token: then the loss is the mean over the tokens that have a
             label, and 0 for a sequence without any.
         shift: token t predicts the label of token t + 1 (causal language models).
         smoothing: of the labels, in [0, 1).
@@ -39,6 +39,10 @@ def per_sample(
         whole = labels.dtype in (torch.int32, torch.int64)
         problem = "single_label_classification" if whole else "multi_label_classification"
     if problem == "regression":
+        if smoothing:
+            raise ValueError(
+                f"label_smoothing_factor is {smoothing}, but a regression has no classes to smooth over. Set it to 0."
+            )
         return functional.mse_loss(logits, labels.float().view(logits.shape), reduction="none").mean(1)
     if problem == "multi_label_classification":
         return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(1)

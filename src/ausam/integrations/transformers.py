@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer
+from transformers.trainer_utils import seed_worker
 
 from ausam.check import check
-from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss
+from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss, needs_rows
 from ausam.integrations._sequences import per_sample, shifts
+from ausam.integrations._settings import refuse_settings
+from ausam.integrations._training_arguments import TABLE, Circumstances
 from ausam.integrations.accelerate import prepare_loader, refuse
 from ausam.optimizer import SharpnessAware
 from ausam.selection import Policy, SelectiveBatchSampler
@@ -28,35 +34,76 @@ class SharpnessAwareTrainer(Trainer):
     ``SharpnessAwareTrainer(model, args, train_dataset=data, method=SAM(rho=0.05), policy=AUSampling(alpha=0.5))``
 
     Arguments, beside the Trainer's own:
-        method: ``SAM(rho)``, ``Plain()``, ...
+        method: ``SAM(rho)``, ``Plain()``, ...; None if ``optimizers`` holds a ``SharpnessAware`` already.
         policy: what is left out of every batch before it is loaded: ``AUSampling(alpha)``, ...; None: nothing.
         settings: further arguments of ``SharpnessAware``, e.g. ``{"replay": True}`` for equal dropout masks.
 
-    The loss of a step is the mean over sequences, each the mean over its tokens with a label; override ``losses`` for
-    another. With ``gradient_accumulation_steps`` each batch counts the same. ``sampler.pt`` in a checkpoint holds the
-    scores and the position in the epoch. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs
-    shorter; the Trainer's schedule still counts the first.
+    Without a policy, a step is the Trainer's own ``training_step``, once per pass of the method: ``compute_loss``,
+    ``compute_loss_func``, label smoothing and the average over tokens are what they are in the Trainer. A policy, and
+    the methods ESAM, KSAM, SAF and MESA, need the loss of each sample: then the loss of a step is the mean over
+    sequences, each the mean over its tokens with a label, and with ``gradient_accumulation_steps`` each batch counts
+    the same; override ``losses`` for another. ``sampler.pt`` in a checkpoint holds the scores and the position in the
+    epoch. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter; the Trainer's schedule
+    still counts the first. Every TrainingArguments is honoured or refused: docs/frameworks.md has the table.
     """
 
     def __init__(
         self,
         *args: Any,
-        method: Method,
+        method: Method | None = None,
         policy: Policy | None = None,
         settings: Mapping[str, Any] | None = None,
         **kw: Any,
     ) -> None:
+        named = {**dict(zip(list(signature(Trainer.__init__).parameters)[1:], args, strict=False)), **kw}
+        given = named.get("optimizers", (None, None))[0]
+        self.method: Method = _one_method(given, method, settings)
         if policy is not None:
-            check(method, policy)
-        super().__init__(*args, **kw)
-        self.method, self.policy, self.settings = method, policy, dict(settings or {})
-        self.sharpness_aware: SharpnessAware | None = None
+            check(self.method, policy)
+        own_losses = type(self).losses is not SharpnessAwareTrainer.losses
+        self.by_rows = policy is not None or own_losses or needs_rows(self.method)
+        self.policy, self.settings = policy, dict(settings or {})
+        self.sharpness_aware: SharpnessAware | None = given if isinstance(given, SharpnessAware) else None
         self.batches: Batches | None = None
-        if self.compute_loss_func is not None:
+        if self.by_rows and not own_losses:
+            self._refuse_batch_losses(named.get("compute_loss_func"))
+        if named.get("args") is not None:
+            refuse_settings(TABLE, Circumstances(named["args"], policy is not None, self.by_rows, own_losses))
+        super().__init__(*args, **kw)
+        self._refuse_circumstances(own_losses)
+
+    def _refuse_batch_losses(self, compute_loss_func: Any) -> None:
+        who = type(self.policy if self.policy is not None else self.method).__name__
+        if compute_loss_func is not None:
             raise TypeError(
-                "compute_loss_func makes one loss a batch, not one a sample. Override losses(model, inputs)."
+                f"compute_loss_func makes one loss per batch, but {who} needs one per sample. "
+                "Override losses(model, inputs)."
             )
+        owner = next(cls for cls in type(self).__mro__ if "compute_loss" in vars(cls))
+        if owner.__module__.partition(".")[0] != "transformers":
+            raise TypeError(
+                f"{owner.__name__} overrides compute_loss, which makes one loss per batch, but {who} needs one per "
+                "sample. Override losses(model, inputs) as well: training uses it, evaluation compute_loss."
+            )
+
+    def _refuse_circumstances(self, own_losses: bool) -> None:
         refuse(self.accelerator)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"This process sees {self.args.n_gpu} GPUs and would run DataParallel, whose replicas a method cannot "
+                "perturb. Start one process per GPU with torchrun, or show it one: CUDA_VISIBLE_DEVICES=0."
+            )
+        if self.by_rows and not own_losses and "labels" not in self.label_names:
+            raise ValueError(
+                f"The labels of this model are {', '.join(self.label_names) or 'unknown'}, and losses per sample are "
+                "computed from labels. Override losses(model, inputs)."
+            )
+        policy = self.policy
+        if policy is not None and isinstance(self.train_dataset, IterableDataset):
+            raise TypeError(
+                f"{type(self.train_dataset).__name__} is a stream, from which the Trainer cannot choose. Leave the "
+                "policy out, or train in a loop of your own with ausam.SelectiveStream, which chooses before decoding."
+            )
         if getattr(policy, "scope", "batch") == "epoch" and self.args.gradient_accumulation_steps > 1:
             raise ValueError(
                 f"{type(policy).__name__} changes the number of batches from epoch to epoch, which the Trainer's "
@@ -76,6 +123,11 @@ class SharpnessAwareTrainer(Trainer):
         task = shifts(self.model), self.args.label_smoothing_factor, getattr(config, "problem_type", None)
         return per_sample(outputs["logits"], inputs["labels"], *task), outputs["logits"]
 
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model, of which no score is known and which has no optimizer."""
+        self.batches = self.sharpness_aware = None
+        return super().call_model_init(trial)
+
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
         """The Trainer's optimizer, wrapped once."""
         base = super().create_optimizer(model)
@@ -93,7 +145,8 @@ class SharpnessAwareTrainer(Trainer):
         data = Numbered(self._remove_unused_columns(given) if hasattr(given, "remove_columns") else given)
         if self.batches is None or not self.batches.fits(size, len(data)):
             seed = args.seed if args.data_seed is None else args.data_seed
-            options: dict[str, Any] = {"drop_last": args.dataloader_drop_last, "seed": seed}
+            split = bool(self.accelerator.split_batches)
+            options: dict[str, Any] = {"drop_last": args.dataloader_drop_last, "seed": seed, "split": split}
             self.batches = Placeholders(SelectiveBatchSampler(data, size, self.policy, **options))
         collate = self._get_collator_with_removed_columns(self.data_collator, description="Training")
         loader = DataLoader(
@@ -103,20 +156,42 @@ class SharpnessAwareTrainer(Trainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+            worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
         )
         return prepare_loader(self.accelerator, loader, self.batches)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """One call of ``SharpnessAware.backward`` in place of one forward and backward."""
-        del num_items_in_batch  # sequences count, not tokens
+        """All passes of the method in place of one forward and backward."""
         opt = self.sharpness_aware
-        assert opt is not None  # noqa: S101  (create_optimizer comes before the first step)
-        model.train()
+        if opt is None:
+            raise RuntimeError(
+                f"{type(self).__name__} overrides create_optimizer and does not call super().create_optimizer(), so "
+                "no method is in use. Pass the optimizer instead: optimizers=(base, None)."
+            )
         opt.model = model  # as the accelerator wrapped it
-        index = inputs.pop(INDEX, None)
         parts = self.current_gradient_accumulation_steps
+        if self.by_rows:
+            return self._step_by_rows(opt, model, inputs, parts)
+        scaler = self.accelerator.scaler
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        loss: Tensor = opt.accumulate(
+            partial(super().training_step, model, inputs, num_items_in_batch), scale=scale / parts
+        )
+        return loss
+
+    def _step_by_rows(self, opt: SharpnessAware, model: nn.Module, inputs: dict[str, Any], parts: int) -> Tensor:
+        model.train()
+        if callable(getattr(self.optimizer, "train", None)):  # schedule-free optimizers
+            self.optimizer.train()
+        index = inputs.pop(INDEX, None)
+
+        def losses(batch: dict[str, Any]) -> Any:
+            with self.compute_loss_context_manager():
+                return self.losses(model, dict(batch))
+
         feedback = opt.backward(
-            lambda batch: self.losses(model, batch),
+            losses,
             dict(self._prepare_inputs(inputs)),
             index=index,
             weight=None if self.batches is None else self.batches.selective.weight(index),
@@ -124,6 +199,9 @@ class SharpnessAwareTrainer(Trainer):
         )
         if self.batches is not None:
             self.batches.update(feedback)
+        every = self.args.torch_empty_cache_steps
+        if every is not None and self.state.global_step % every == 0:
+            clear_device_cache()
         shown: Tensor = mean_loss(feedback) / parts
         return shown
 
@@ -143,6 +221,18 @@ class SharpnessAwareTrainer(Trainer):
             self.batches.selective.set_epoch(begun[0])
             return begun
         self.batches.load_state_dict(torch.load(Path(folder) / STATE, map_location="cpu", weights_only=True))
-        if self.args.ignore_data_skip:
-            self.batches.resumed = 0
         return self.batches.selective.epoch, self.batches.resumed
+
+
+def _one_method(given: Any, method: Method | None, settings: Mapping[str, Any] | None) -> Method:
+    """The method, from the argument or from a SharpnessAware optimizer that is given by hand."""
+    if isinstance(given, SharpnessAware):
+        if method is not None or settings is not None:
+            raise TypeError(
+                "optimizers holds a SharpnessAware, and method or settings are given too. Give the plain optimizer "
+                "with them, or the SharpnessAware without."
+            )
+        return given.method
+    if method is None:
+        raise TypeError("SharpnessAwareTrainer needs a method, e.g. method=SAM(rho=0.05).")
+    return method
