@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ausam import SAM, AUSampling, FriendlySAM, InfoBatch, LookSAM, Plain, SelectiveBatchSampler, SharpnessAware
+from ausam import ESAM, SAM, AUSampling, FriendlySAM, InfoBatch, LookSAM, Plain, SelectiveBatchSampler, SharpnessAware
 
 lightning = pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
 
@@ -632,6 +632,13 @@ def refusals():
             {},
             "SelectiveLoader needs the loss of each sample, which training_step of Everyday does not give. Derive it "
             "from SharpnessAwareModule and write losses(batch) in place of training_step.",
+        ),
+        "a method that needs rows": (
+            Everyday(ESAM()),
+            DataLoader(Points()),
+            {},
+            "ESAM needs the loss of each sample, which training_step of Everyday does not give. Derive it from "
+            "SharpnessAwareModule and write losses(batch) in place of training_step.",
         ),
         "one of several loaders": (
             Net(),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ausam.check import check
-from ausam.integrations._batches import mean_loss
+from ausam.integrations._batches import mean_loss, needs_rows
 from ausam.integrations._loader import SelectiveLoader
 from ausam.optimizer import SharpnessAware
 from ausam.selection import SelectiveBatchSampler
@@ -152,6 +152,12 @@ def attach(opt: SharpnessAware, module: Any, companion: Callable[[], Any]) -> No
         raise TypeError(
             f"{type(module).__name__} sets automatic_optimization=False, but a SharpnessAwareModule leaves the step to "
             "Lightning. Remove it, or derive from LightningModule and call opt.backward yourself."
+        )
+    if module.automatic_optimization and not isinstance(module, Losses) and needs_rows(opt.method):
+        raise TypeError(
+            f"{type(opt.method).__name__} needs the loss of each sample, which training_step of "
+            f"{type(module).__name__} does not give. Derive it from SharpnessAwareModule and write losses(batch) in "
+            "place of training_step."
         )
     opt.register_step_pre_hook(_run_closure)
     if any(isinstance(callback, Companion) for callback in trainer.callbacks):

@@ -7,19 +7,17 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ausam import distributed
 from ausam.feedback import Feedback
+from ausam.integrations._accelerator_arguments import ACCELERATOR, LOADER, OUTCOME, Circumstances
 from ausam.integrations._batches import Batches
+from ausam.integrations._settings import refuse_settings
 from ausam.optimizer import SharpnessAware
 from ausam.selection import SelectiveBatchSampler
 from ausam.step import LossFn
-
-# What shards or owns the parameters itself: the optimizer that is prepared is then not the one that steps.
-REFUSED = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM, DistributedType.XLA)
 
 
 class PreparedOptimizer(AcceleratedOptimizer):
@@ -34,17 +32,28 @@ class PreparedOptimizer(AcceleratedOptimizer):
         opt: SharpnessAware = self.optimizer
         return opt.backward(loss_fn, *batch, index=index, weight=weight, backward=self._accelerator.backward)
 
+    def step(self, closure: Any = None) -> None:
+        """The base optimizer's step, once enough batches are accumulated."""
+        if closure is not None:
+            raise TypeError(
+                "Accelerate would not run the closure of a batch that is only accumulated. "
+                "Call opt.backward(loss_fn, *batch) and then opt.step()."
+            )
+        super().step()
+
 
 def prepare(
     accelerator: Accelerator, model: nn.Module, opt: SharpnessAware, loader: DataLoader[Any]
 ) -> tuple[nn.Module, PreparedOptimizer, DataLoader[Any]]:
-    """``accelerator.prepare(model, opt, loader)`` for a SharpnessAware ``opt``; schedulers and other loaders as ever.
+    """``accelerator.prepare(model, opt, loader)`` for a SharpnessAware ``opt``; schedulers and other loaders go there.
 
     The sampler deals every mini-batch to the processes itself, so Accelerate does not split it a second time. Its state
     is part of ``accelerator.save_state``: after ``load_state`` the next pass is what was left of the interrupted one,
-    without ``skip_first_batches``. Refused: DeepSpeed, FSDP, Megatron-LM, XLA.
+    without ``skip_first_batches``. Every setting of the accelerator is honoured or refused: docs/frameworks.md has the
+    table.
     """
-    refuse(accelerator)
+    sampler = loader.batch_sampler if isinstance(loader.batch_sampler, SelectiveBatchSampler) else None
+    refuse(accelerator, sampler)
     if not isinstance(opt, SharpnessAware):
         raise TypeError(f"opt is a {type(opt).__name__}, but SharpnessAware(opt, SAM(), model) is needed.")
     prepared = accelerator.prepare(model)
@@ -52,19 +61,17 @@ def prepare(
     wrapped = PreparedOptimizer(accelerator, opt)
     wrapped._is_accelerate_prepared = True
     accelerator._optimizers.append(wrapped)
-    if not isinstance(loader.batch_sampler, SelectiveBatchSampler):
+    if sampler is None:
         return prepared, wrapped, accelerator.prepare(loader)
-    accelerator.register_for_checkpointing(loader.batch_sampler)
-    return prepared, wrapped, prepare_loader(accelerator, loader, Batches(loader.batch_sampler))
+    accelerator.register_for_checkpointing(sampler)
+    return prepared, wrapped, prepare_loader(accelerator, loader, Batches(sampler))
 
 
-def refuse(accelerator: Accelerator) -> None:
-    """Raise a ValueError for a set-up in which another library owns the parameters, or nobody averages gradients."""
-    if accelerator.distributed_type in REFUSED:
-        raise ValueError(
-            f"Accelerate runs {accelerator.distributed_type.value}, which owns the parameters and the step, so no "
-            "weights can be perturbed in between. Use one device or DDP."
-        )
+def refuse(accelerator: Accelerator, sampler: SelectiveBatchSampler | None = None) -> None:
+    """Raise a ValueError for a setting that cannot be honoured, or where nobody averages gradients."""
+    circumstances = Circumstances(accelerator, sampler)
+    for table in (OUTCOME, ACCELERATOR, LOADER):
+        refuse_settings(table, circumstances)
     world = distributed.place()[1]
     if accelerator.num_processes != world:
         raise ValueError(
@@ -75,6 +82,11 @@ def refuse(accelerator: Accelerator) -> None:
 
 def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
     """The loader with these batches on the accelerator's device, in each process its own, none split again."""
+    if not loader.in_order:
+        raise ValueError(
+            "DataLoader(in_order=False) lets batches overtake each other, and the sampler counts them in order. "
+            "Leave it True."
+        )
     found: DataLoader[Any] = prepare_data_loader(
         DataLoader(
             loader.dataset,
