@@ -36,6 +36,7 @@ from ausam.selection import (
     Random,
     Scores,
     SelectiveBatchSampler,
+    SelectiveStream,
     TopLoss,
     Uncertainty,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "Random",
     "Scores",
     "SelectiveBatchSampler",
+    "SelectiveStream",
     "SharpnessAware",
     "Step",
     "TopLoss",

@@ -12,6 +12,7 @@ from ausam.selection.random import Random
 from ausam.selection.sampler import SelectiveBatchSampler
 from ausam.selection.scores import Scores
 from ausam.selection.signals import SIGNALS
+from ausam.selection.stream import SelectiveStream
 from ausam.selection.toploss import TopLoss
 from ausam.selection.ucb import UCB
 from ausam.selection.uncertainty import Uncertainty
@@ -31,6 +32,7 @@ __all__ = [
     "Random",
     "Scores",
     "SelectiveBatchSampler",
+    "SelectiveStream",
     "TopLoss",
     "Uncertainty",
 ]

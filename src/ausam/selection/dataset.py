@@ -29,7 +29,8 @@ class Indexed(Dataset[Any]):
         ):
             raise TypeError(
                 f"{type(dataset).__name__} cannot be asked for one sample, so none can be left out before loading. "
-                "Let the stream deliver an index with each sample and choose inside the batch: sampler.pick(index)."
+                "Choose from a stream before it is decoded with SelectiveStream(source, decode, sampler), or inside a "
+                "batch that is loaded already with sampler.pick(index)."
             )
         self.dataset = dataset
         self.key = key
