@@ -149,6 +149,8 @@ class SharpnessAware(Optimizer):
 
     @model.setter
     def model(self, model: nn.Module) -> None:
+        if model is self._inventory.model:
+            return  # or what it knows of gradients that DDP has not averaged would be lost
         self._inventory = Inventory(model, self.base)
         self._sync = GradientSync(model, self.sync_perturbation)
         self._swappable = Swappable(model)
