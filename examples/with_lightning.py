@@ -1,6 +1,8 @@
-"""Lightning: AUSAM in a LightningModule, with its checkpoints; run it again with more epochs and it goes on.
+"""Lightning: SAM for an ordinary LightningModule; one line is new, clipping and accumulation are the Trainer's.
 
 python examples/with_lightning.py runs/circle
+
+Run it again with the same folder and more epochs, and it goes on from the last checkpoint.
 """
 
 import argparse
@@ -8,13 +10,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ausam import SAM, AUSampling, SelectiveBatchSampler
-from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule
+from ausam import SAM, SharpnessAware
 
 
 def data(n, seed):
@@ -23,17 +24,22 @@ def data(n, seed):
     return TensorDataset(x, (x.norm(dim=1) > 1.2).long())
 
 
-class Circle(SharpnessAwareModule):
+class Circle(LightningModule):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(nn.Linear(2, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
 
-    def losses(self, batch):  # in place of training_step
+    def training_step(self, batch):
         x, y = batch
-        return F.cross_entropy(self.net(x), y, reduction="none")
+        loss = F.cross_entropy(self.net(x), y)
+        self.log("train_loss", loss)
+        return loss
 
     def configure_optimizers(self):
-        return self.sharpness_aware(torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9), SAM(rho=0.05))
+        opt = torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.9)
+        opt = SharpnessAware(opt, SAM(rho=0.05), self)  # the line that is new
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=16 * 6)
+        return {"optimizer": opt, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def validation_step(self, batch):
         x, y = batch
@@ -47,24 +53,23 @@ def main():
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    train = data(512, seed=1)
-    sampler = SelectiveBatchSampler(train, batch_size=32, policy=AUSampling(alpha=0.5, ramp=2), seed=0)
     trainer = Trainer(
         max_epochs=args.epochs,
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
+        gradient_clip_val=1.0,
+        accumulate_grad_batches=2,
         callbacks=[ModelCheckpoint(args.folder, filename="last", enable_version_counter=False)],
     )
     saved = args.folder / "last.ckpt"
     trainer.fit(
         Circle(),
-        SelectiveLoader(train, sampler),  # in place of DataLoader(train, batch_size=32, shuffle=True)
+        DataLoader(data(512, seed=1), batch_size=16),
         DataLoader(data(1000, seed=2), batch_size=1000),
         ckpt_path=saved if saved.exists() else None,
     )
-    accuracy, used = trainer.callback_metrics["accuracy"], int(sampler.scores.count.sum())
-    print(f"steps {trainer.global_step}, samples {used}, accuracy {accuracy:.4f}")
+    print(f"steps {trainer.global_step}, accuracy {trainer.callback_metrics['accuracy']:.4f}")
 
 
 if __name__ == "__main__":

@@ -41,19 +41,27 @@ def test_ddp_uses_every_sample_once_over_all_processes(tmp_path):
     assert (int(count.min()), int(count.max())) == (1, 4)
 
 
-@pytest.mark.parametrize("name", ["accelerate", "lightning", "transformers"])
+# 512 samples in mini-batches of 32, or two of 16 per step; from the second epoch on, half of them if there is a policy.
+RESUMED = {
+    "accelerate": ("accelerate", {"steps": 48, "samples": 512 + 2 * 256}),
+    "lightning": ("lightning", {"steps": 48}),
+    "lightning_selection": ("lightning", {"steps": 48, "samples": 512 + 2 * 256}),
+    "transformers": ("transformers", {"steps": 48, "samples": 512 + 2 * 256}),
+    "stream": ("datasets", {"steps": 48, "samples": 512 + 2 * 256}),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
 def test_frameworks_go_on_where_they_were_stopped(name, tmp_path):
-    pytest.importorskip(name, reason=f'needs pip install "ausam[{name}]"')
+    package, counts = RESUMED[name]
+    pytest.importorskip(package, reason=f'needs pip install "ausam[{package}]"')
     script = EXAMPLES / f"with_{name}.py"
     whole = run(script, tmp_path / "whole", "--epochs", 3)
-    # 512 samples in mini-batches of 32, or two of 16 a step; from the second epoch on, half of them.
-    assert (whole["steps"], whole["samples"]) == (48, 512 + 2 * 256)
+    assert {key: whole[key] for key in counts} == counts
     assert whole["accuracy"] > 0.8
     run(script, tmp_path / "parts", "--epochs", 2)
     parts = run(script, tmp_path / "parts", "--epochs", 3)
-    assert {key: parts[key] for key in ("steps", "samples", "accuracy")} == {
-        key: whole[key] for key in ("steps", "samples", "accuracy")
-    }
+    assert {key: parts[key] for key in (*counts, "accuracy")} == {key: whole[key] for key in (*counts, "accuracy")}
 
 
 def test_accelerate_deals_each_batch_to_all_processes(tmp_path):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from ausam import AUSampling, Indexed, InfoBatch, LookSAM, SelectiveBatchSampler, SharpnessAware
+from ausam import AUSampling, Indexed, InfoBatch, LookSAM, SelectiveBatchSampler, SelectiveStream, SharpnessAware
 
 accelerate = pytest.importorskip("accelerate", reason='needs pip install "ausam[accelerate]"')
 
@@ -342,6 +342,10 @@ def test_what_cannot_work_is_refused(monkeypatch):
     assert told(accelerator, disorderly) == (
         "DataLoader(in_order=False) lets batches overtake each other, and the sampler counts them in order. Leave it "
         "True."
+    )
+    assert told(accelerator, SelectiveStream([], int, t.sampler)) == (
+        "prepare takes a DataLoader, but a SelectiveStream makes its own, and Accelerate cannot see where it ends. "
+        "Use it with SharpnessAware alone, or with DDP, in a plain loop."
     )
     _, handle, _ = prepare(accelerator, t.model, t.opt, t.loader)
     with pytest.raises(TypeError) as raised:

@@ -17,6 +17,7 @@ from ausam import SAM, AUSampling, Indexed, SharpnessAware
 from tests.lab.training.test_torchrun import group
 
 LIGHTNING = {"max_epochs": 3, "strategy": "ddp", "devices": 2, "accelerator": "cpu"}
+POLICY = AUSampling(0.5, ramp=1)
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
 
 
@@ -170,7 +171,7 @@ def as_accelerate():
     return state(t.model, t.sampler)
 
 
-def with_transformers(batch=8):
+def with_transformers(batch=8, policy=POLICY, parts=1, rho=0.1):
     """Without BatchNorm and with one perturbation: what one process does with twice the batch."""
     import transformers
 
@@ -179,17 +180,34 @@ def with_transformers(batch=8):
 
     model = classifier(transformers.BertForSequenceClassification)
     args = arguments(tempfile.gettempdir(), per_device_train_batch_size=batch, ddp_find_unused_parameters=False)
+    args.gradient_accumulation_steps, args.max_grad_norm, args.average_tokens_across_devices = parts, 0.5, False
     trainer = SharpnessAwareTrainer(
         model,
         args,
         train_dataset=Sentences(),
         optimizers=(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), None),
-        method=SAM(rho=0.1),
-        policy=AUSampling(0.5, ramp=1),
+        method=SAM(rho=rho),
+        policy=policy,
         settings={"sync_perturbation": True},
     )
     trainer.train()
+    if policy is None:
+        return [p.detach().clone() for p in model.parameters()]
     return state(model, trainer.batches.selective)
+
+
+def with_accumulation(batch=8, rho=0.0):
+    """Micro-batches are averaged over the processes once per step, so each process perturbs by its own."""
+    return with_transformers(batch, parts=3, rho=rho)
+
+
+def with_the_trainers_own_step(batch=8, rho=0.0):
+    """Without a policy: the Trainer's own loss, its accumulation and its average over the processes."""
+    return with_transformers(batch, policy=None, parts=3, rho=rho)
+
+
+def with_accumulated_perturbations():
+    return [with_accumulation(rho=0.1)[0], with_the_trainers_own_step(rho=0.1)]
 
 
 def saved(work, folder):
@@ -236,8 +254,16 @@ def test_accelerate(tmp_path):
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
-def test_transformers(tmp_path):
+@pytest.mark.parametrize("work", [with_transformers, with_accumulation])
+def test_transformers(work, tmp_path):
     pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
-    (weights, scores), (one, likewise) = both(with_transformers, tmp_path), with_transformers(16)
+    (weights, scores), (one, likewise) = both(work, tmp_path), work(16)
     torch.testing.assert_close(weights, one, rtol=1e-4, atol=1e-5)
     assert torch.equal(scores["count"], likewise["count"])
+
+
+def test_transformers_without_a_policy(tmp_path):
+    pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
+    both(with_accumulated_perturbations, tmp_path)  # equal weights in both processes
+    found, one = both(with_the_trainers_own_step, tmp_path), with_the_trainers_own_step(16)
+    torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-5)

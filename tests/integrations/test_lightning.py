@@ -8,7 +8,18 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ausam import ESAM, SAM, AUSampling, FriendlySAM, InfoBatch, LookSAM, Plain, SelectiveBatchSampler, SharpnessAware
+from ausam import (
+    ESAM,
+    SAM,
+    AUSampling,
+    FriendlySAM,
+    InfoBatch,
+    LookSAM,
+    Plain,
+    SelectiveBatchSampler,
+    SelectiveStream,
+    SharpnessAware,
+)
 
 lightning = pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
 
@@ -639,6 +650,13 @@ def refusals():
             {},
             "ESAM needs the loss of each sample, which training_step of Everyday does not give. Derive it from "
             "SharpnessAwareModule and write losses(batch) in place of training_step.",
+        ),
+        "a stream": (
+            Net(),
+            SelectiveStream([], int, sampler()),
+            {},
+            "Lightning's loop does not tell a SelectiveStream the losses of its samples. Call stream.update yourself, "
+            "in a module with automatic_optimization=False or in a loop of your own.",
         ),
         "one of several loaders": (
             Net(),

@@ -465,6 +465,16 @@ def test_schedule_free_and_cache_settings_reach_training_by_rows(tmp_path, monke
     assert (len(cleared), len(trained)) == (2, 4)
 
 
+def test_a_dataset_of_hugging_face_is_chosen_from(tmp_path):
+    datasets = pytest.importorskip("datasets", reason='needs pip install "ausam[stream]"')
+    own = Sentences()
+    rows = {"input_ids": own.words.tolist(), "labels": own.labels.tolist(), "note": ["dropped"] * N}
+    models = [classifier(), classifier()]
+    for model, data in zip(models, (own, datasets.Dataset.from_dict(rows)), strict=True):
+        trainer(tmp_path, data, model, policy=AUSampling(0.5, ramp=1)).train()
+    same(*models)
+
+
 def test_a_batch_size_that_does_not_fit_is_reduced(tmp_path):
     class Small(SharpnessAwareTrainer):
         def losses(self, model, inputs):

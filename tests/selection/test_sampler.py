@@ -485,8 +485,8 @@ def test_datasets_that_cannot_work_are_refused():
             Indexed(stream)
         assert str(error.value) == (
             f"{type(stream).__name__} cannot be asked for one sample, so none can be left out before loading. "
-            "Choose from a stream before it is decoded with SelectiveStream(source, decode, sampler), or inside a batch "
-            "that is loaded already with sampler.pick(index)."
+            "Choose from a stream before it is decoded with SelectiveStream(source, decode, sampler), or inside a "
+            "batch that is loaded already with sampler.pick(index)."
         )
     with pytest.raises(TypeError) as error:
         SelectiveBatchSampler(Subset(Indexed(range(10)), [1, 2]), 2, Full())

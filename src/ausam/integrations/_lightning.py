@@ -20,7 +20,7 @@ from ausam.check import check
 from ausam.integrations._batches import mean_loss, needs_rows
 from ausam.integrations._loader import SelectiveLoader
 from ausam.optimizer import SharpnessAware
-from ausam.selection import SelectiveBatchSampler
+from ausam.selection import SelectiveBatchSampler, SelectiveStream
 
 # Strategies that own the parameters, the step or both.
 REFUSED = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy", "SingleDeviceXLAStrategy", "XLAStrategy")
@@ -179,9 +179,14 @@ def _run_closure(opt: Any, arguments: tuple[Any, ...], named: dict[str, Any]) ->
 
 
 def _accepted(trainer: Any, prepare: Callable[..., Any], loader: Any, **how: Any) -> Any:
-    """The loader as Lightning prepares it, if it is not a DataLoader with our sampler that nobody would update."""
-    ours = isinstance(getattr(loader, "batch_sampler", None), SelectiveBatchSampler)
-    if ours and trainer.lightning_module.automatic_optimization:
+    """The loader as Lightning prepares it, if it is not one of ours that nobody would update."""
+    automatic = trainer.lightning_module.automatic_optimization
+    if automatic and isinstance(loader, SelectiveStream):
+        raise TypeError(
+            "Lightning's loop does not tell a SelectiveStream the losses of its samples. Call stream.update yourself, "
+            "in a module with automatic_optimization=False or in a loop of your own."
+        )
+    if automatic and isinstance(getattr(loader, "batch_sampler", None), SelectiveBatchSampler):
         raise TypeError(
             "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces where there are "
             "several devices. Train on SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."

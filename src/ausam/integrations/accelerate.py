@@ -16,7 +16,7 @@ from ausam.integrations._accelerator_arguments import ACCELERATOR, LOADER, OUTCO
 from ausam.integrations._batches import Batches
 from ausam.integrations._settings import refuse_settings
 from ausam.optimizer import SharpnessAware
-from ausam.selection import SelectiveBatchSampler
+from ausam.selection import SelectiveBatchSampler, SelectiveStream
 from ausam.step import LossFn
 
 
@@ -52,6 +52,11 @@ def prepare(
     without ``skip_first_batches``. Every setting of the accelerator is honoured or refused: docs/frameworks.md has the
     table.
     """
+    if isinstance(loader, SelectiveStream):
+        raise TypeError(
+            "prepare takes a DataLoader, but a SelectiveStream makes its own, and Accelerate cannot see where it ends. "
+            "Use it with SharpnessAware alone, or with DDP, in a plain loop."
+        )
     sampler = loader.batch_sampler if isinstance(loader.batch_sampler, SelectiveBatchSampler) else None
     refuse(accelerator, sampler)
     if not isinstance(opt, SharpnessAware):
