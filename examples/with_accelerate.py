@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: AUSAM with gradient accumulation, saved every epoch; run it again and it goes on.
+"""Hugging Face Accelerate: AUSAM with gradient accumulation, saved every epoch; run it again and it continues.
 
 python examples/with_accelerate.py runs/mine
 accelerate launch --cpu --num_processes 2 examples/with_accelerate.py runs/mine

@@ -2,7 +2,7 @@
 
 python examples/with_lightning.py runs/circle
 
-Run it again with the same folder and more epochs, and it goes on from the last checkpoint.
+Run it again with the same folder and more epochs, and it continues from the last checkpoint.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Lightning: AUSAM in a LightningModule, with its checkpoints; run it again with more epochs and it goes on.
+"""Lightning: AUSAM in a LightningModule, with its checkpoints; run it again with more epochs and it continues.
 
 python examples/with_lightning_selection.py runs/circle
 """

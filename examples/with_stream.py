@@ -2,7 +2,7 @@
 
 python examples/with_stream.py runs/stream
 
-Of every 32 rows, half are decoded. Run it again with the same folder and more epochs, and it goes on.
+Of every 32 rows, half are decoded. Run it again with the same folder and more epochs, and it continues.
 """
 
 import argparse

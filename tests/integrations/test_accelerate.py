@@ -55,7 +55,7 @@ class Points(Dataset):
 
 
 class Training:
-    """Model, optimizer, sampler and loader, and a loop over them that another accelerator can go on with."""
+    """Model, optimizer, sampler and loader, and a loop over them that another accelerator can continue."""
 
     def __init__(self, policy=None, parts=1, prepared=True, method=None):
         torch.manual_seed(0)
@@ -120,7 +120,7 @@ def test_it_trains_as_a_plain_loop(policy, parts):
 
 
 @pytest.mark.parametrize("stop", [None, 3])
-def test_it_goes_on_from_accelerates_checkpoint(stop, tmp_path):
+def test_it_continues_from_accelerates_checkpoint(stop, tmp_path):
     """At the end and in the middle of the second epoch, though the loader is always one batch ahead."""
     whole, first, second = Training(), Training(), Training()
     for _ in range(3):

@@ -202,6 +202,30 @@ def test_mixed_precision_is_lightnings(tmp_path):
     assert t.optimizers[0].steps == opt.steps == 8
 
 
+def test_a_method_that_remembers_continues_from_lightnings_checkpoint(tmp_path):
+    saver = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1, every_n_epochs=1, save_on_train_epoch_end=True)
+    loader, method = DataLoader(Points(), batch_size=8), LookSAM(rho=0.1, k=2)
+    whole, rest = Everyday(method), Everyday(method)
+    trainer(tmp_path, 3, callbacks=[saver], accumulate_grad_batches=2).fit(whole, loader)
+    t = trainer(tmp_path, 3, accumulate_grad_batches=2)
+    t.fit(rest, loader, ckpt_path=tmp_path / "epoch=0.ckpt")
+    same(rest, whole)
+    assert t.optimizers[0].steps == t.global_step == 12
+
+
+def test_a_compiled_module_trains_alike(tmp_path):
+    class Silent(Everyday):
+        """Lightning's log cannot be compiled, with or without a method."""
+
+        def training_step(self, batch, batch_idx):
+            return F.cross_entropy(self.net(batch["x"]), batch["y"])
+
+    module = Silent()
+    trainer(tmp_path, 2).fit(torch.compile(module, backend="eager"), DataLoader(Points(), batch_size=8))
+    torch.compiler.reset()
+    same(module, in_a_loop(SAM(rho=0.1), 2)[0])
+
+
 def test_a_batch_without_a_loss_is_passed_over(tmp_path):
     class Picky(Everyday):
         def training_step(self, batch, batch_idx):
@@ -525,7 +549,7 @@ def test_hooks_see_batches_without_an_index(tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("at", [3, 6, 9])
-def test_it_goes_on_from_lightnings_checkpoint(at, workers, tmp_path):
+def test_it_continues_from_lightnings_checkpoint(at, workers, tmp_path):
     """In the middle and at the end of an epoch of 6 batches."""
     saver = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=3)
     whole = Net()
@@ -542,7 +566,7 @@ def test_it_goes_on_from_lightnings_checkpoint(at, workers, tmp_path):
         assert data.read == read.read[-len(data.read) :]
 
 
-def test_it_goes_on_from_a_checkpoint_of_the_end_of_an_epoch(tmp_path):
+def test_it_continues_from_a_checkpoint_of_the_end_of_an_epoch(tmp_path):
     saver = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1, every_n_epochs=1, save_on_train_epoch_end=True)
     whole = Net()
     trainer(tmp_path, callbacks=[saver]).fit(whole, SelectiveLoader(Points(), sampler()))
@@ -587,7 +611,7 @@ def test_a_data_loader_with_our_sampler_is_refused(where, tmp_path):
     assert str(told.value) == REFUSED
 
 
-def test_lightning_cannot_build_our_sampler_anew():
+def test_lightning_cannot_build_our_sampler_again():
     """What it does with several devices to a loader in a module that is not ours."""
     loader = DataLoader(Points(), batch_sampler=sampler())
     with pytest.raises(TypeError, match=r"Trainer.use_distributed_sampler=False., or train on .*SelectiveLoader"):

@@ -51,7 +51,7 @@ class Batches(Sampler[list[int]]):
         return {"sampler": state, "done": 0 if state["plan"] is None else self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the state was saved."""
+        """Continue where the state was saved."""
         self.selective.load_state_dict(state["sampler"])
         self.resumed = state["done"]
 

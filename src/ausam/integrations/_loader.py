@@ -56,7 +56,7 @@ class SelectiveLoader:
         return self.batches.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the state was saved."""
+        """Continue where the state was saved."""
         self.batches.load_state_dict(state)
 
 
