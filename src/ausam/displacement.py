@@ -24,6 +24,7 @@ class Displacement:
         params: the parameters to move.
         values: where to: one tensor per parameter, None where it stays. They are given up if ``relative``.
         relative: the values are distances from ``w``, and their memory becomes that of ``w + values``.
+        times: a scalar that relative values are multiplied with on the way, or None.
         journal: where to write down how to come back, before anything moves.
         modules: of the model; their casts and gathered weights are stale once the weights have moved.
         swap: whether the storage of these parameters may be swapped.
@@ -38,11 +39,13 @@ class Displacement:
         *,
         relative: bool,
         swap: bool,
+        times: Tensor | None = None,
     ) -> None:
         moved = [(p, v) for p, v in zip(params, values, strict=True) if v is not None]
         self._params = [p for p, _ in moved]
         self._values = [v for _, v in moved]
         self._relative = relative
+        self._times = times
         self._journal = journal
         self._modules = modules
         self._swap = swap
@@ -53,15 +56,20 @@ class Displacement:
         if self._params:
             if self._swap:
                 self._home = list(map(get_data, self._params))
-                there = _there(self._home, self._values, relative=self._relative)
+                there = (
+                    _beyond(self._home, self._values, self._times) if self._relative else _as(self._home, self._values)
+                )
                 self._journal.note_each(set_data, self._params, self._home)
                 each(set_data, self._params, there)
             else:
                 self._home = [local(p).detach() for p in self._params]
                 self._saved = [t.clone() for t in self._home]
                 self._journal.note(torch._foreach_copy_, self._home, self._saved)
+                values = [local(v) for v in self._values]
+                if self._times is not None:
+                    torch._foreach_mul_(values, self._times)
                 move = torch._foreach_add_ if self._relative else torch._foreach_copy_
-                move(self._home, [local(v) for v in self._values])
+                move(self._home, values)
         self._values = []  # a copy of the weights less while the passes inside run
         self._forget()
 
@@ -121,11 +129,22 @@ def _alone(params: Sequence[Tensor], addresses: list[int]) -> bool:
     return whole and len(set(known)) == len(known)
 
 
-def _there(home: list[Tensor], values: list[Tensor], *, relative: bool) -> list[Tensor]:
-    """The other point, in the memory of ``values`` where it is fit for the weights."""
-    if relative and [(v.dtype, v.device) for v in values] == [(w.dtype, w.device) for w in home]:
+def _beyond(home: list[Tensor], values: list[Tensor], times: Tensor | None) -> list[Tensor]:
+    """``home + times * values``, in the memory of ``values`` where it is fit for the weights."""
+    if [(v.dtype, v.device) for v in values] != [(w.dtype, w.device) for w in home]:
+        factor = 1.0 if times is None else times
+        return [(w + v.to(w.device) * factor).to(w.dtype) for v, w in zip(values, home, strict=True)]
+    if times is None:
         torch._foreach_add_(values, home)
-        return values
-    if relative:
-        return [(w + v.to(w.device)).to(w.dtype) for v, w in zip(values, home, strict=True)]
+    elif values[0].device.type == "cpu" and values[0].dtype == times.dtype:
+        for w, v in zip(home, values, strict=True):  # one stroke through memory; a device has fused calls for two
+            torch.addcmul(w, v, times, out=v)
+    else:
+        torch._foreach_mul_(values, times)
+        torch._foreach_add_(values, home)
+    return values
+
+
+def _as(home: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    """The values, as what the weights are."""
     return [v.to(w.device, w.dtype) for v, w in zip(values, home, strict=True)]

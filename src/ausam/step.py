@@ -27,7 +27,7 @@ from ausam.journal import Action, Journal
 from ausam.losses import per_sample
 from ausam.memory import Memory
 from ausam.random import Replay, generator
-from ausam.tensors import Vector, sharded, size
+from ausam.tensors import Vector, ascent_, reach, sharded, size
 
 LossFn = Callable[..., Any]
 Measured = Literal["loss", "perturbed"]
@@ -255,11 +255,23 @@ class Step:
         """
         return self._displaced(e, measures, relative=True)
 
+    def ascended(self, g: Vector, rho: float) -> Displacement:
+        """The weights at ``w + rho g / |g|`` inside: ``shifted(ascent(g, radius(rho)))`` with less traffic in memory.
+
+        The memory of ``g`` is used up.
+        """
+        radius = self.radius(rho)
+        if isinstance(radius, list) or all(t is None for t in g):
+            return self.shifted(ascent_(g, radius))
+        return self._displaced(g, "perturbed", relative=True, times=reach(g, radius))
+
     def at(self, values: Vector) -> Displacement:
         """The weights at ``values`` inside, at ``w`` bit for bit afterwards."""
         return self._displaced(values, "perturbed", relative=False)
 
-    def _displaced(self, values: Vector, measures: Measured, *, relative: bool) -> Displacement:
+    def _displaced(
+        self, values: Vector, measures: Measured, *, relative: bool, times: Tensor | None = None
+    ) -> Displacement:
         if self._away:
             raise RuntimeError(
                 "The weights are shifted already. Leave the first `with step.shifted(...)` before the next."
@@ -272,6 +284,7 @@ class Step:
             self._inventory.modules,
             relative=relative,
             swap=self._swappable(self.params),
+            times=times,
         )
         return self._displacement
 

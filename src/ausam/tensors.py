@@ -161,15 +161,18 @@ def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vect
     tensors = present(g)
     if not tensors:
         return g
-    factor = norm(g).add_(tiny).reciprocal_()
+    factor = reach(g, 1.0 if isinstance(rho, Sequence) else rho, tiny)
     if isinstance(rho, Sequence):
         for t, r in zip(g, rho, strict=True):
             if t is not None:
                 t.mul_(r)
-        _times_(tensors, factor)
-    else:
-        _times_(tensors, factor.mul_(rho))
+    _times_(tensors, factor)
     return g
+
+
+def reach(g: Vector, rho: float, tiny: float = TINY) -> Tensor:
+    """``rho / (|g| + tiny)``: what a gradient is multiplied with to have the length rho."""
+    return norm(g).add_(tiny).reciprocal_().mul_(rho)
 
 
 def _wide_norm(dtype: torch.dtype) -> torch.dtype | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ausam.settings import Decay, NonNegative, check
-from ausam.tensors import Vector, add, ascent_, average, matching, scale
+from ausam.tensors import Vector, add, average, matching, scale
 
 if TYPE_CHECKING:
     from ausam.step import Step
@@ -55,5 +55,5 @@ class FriendlySAM:
         # The average is of the raw gradient, not of d, and free of the loss scale, which changes on the way.
         d = add(g, matching(m, g), -self.sigma * step.scale)
         step.state["average"] = average(m, scale(g, 1.0 / step.scale), self.lmbda)
-        with step.shifted(ascent_(d, step.radius(self.rho))):
+        with step.ascended(d, self.rho):
             return step.gradient()

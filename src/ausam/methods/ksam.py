@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ausam.settings import NonNegative, Part, check
-from ausam.tensors import Vector, ascent_, hardest
+from ausam.tensors import Vector, hardest
 
 if TYPE_CHECKING:
     from ausam.step import Step
@@ -50,5 +50,5 @@ class KSAM:
         """``grad L_K(w + e)``."""
         rows = hardest(step.forward(grad=False), self.keep) if self.keep < 1 else None
         g = step.gradient(rows, sync=False)
-        with step.shifted(ascent_(g, step.radius(self.rho))):
+        with step.ascended(g, self.rho):
             return step.gradient(rows)

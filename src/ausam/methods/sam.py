@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ausam.settings import NonNegative, check
-from ausam.tensors import Vector, ascent_
+from ausam.tensors import Vector
 
 if TYPE_CHECKING:
     from ausam.step import Step
@@ -46,5 +46,5 @@ class SAM:
 
     def second(self, step: Step, g: Vector) -> Vector:
         """``grad L(w + e)`` from ``g = grad L(w)``, which is used up. RST and AESAM have it already."""
-        with step.shifted(ascent_(g, step.radius(self.rho))):
+        with step.ascended(g, self.rho):
             return step.gradient()
