@@ -1,8 +1,15 @@
-"""What several tests share: a working example of every method."""
+"""What several tests share: a network, data, a working example of every method, and comparisons bit for bit."""
 
 from __future__ import annotations
 
-from ausam import METHODS
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ausam import AESAM, METHODS, RST, SAM, LookSAM
 
 # Arguments that have no default, or one that is meant for trainings longer than a test.
 EXAMPLES = {
@@ -15,7 +22,87 @@ EXAMPLES = {
     "VSAM": {"window": 6, "blocks": 2, "warmup": 4},
 }
 
+# Methods with settings that make them remember or mix more than their example does.
+VARIANTS = {
+    "AE-LookSAM": lambda: AESAM(LookSAM(0.2), total_steps=30),
+    "RST-mixed": lambda: RST(SAM(0.2), schedule="linear", gamma=2.0, total_steps=14),
+}
+
 
 def make(name):
     """The method of this name, with settings that show what it does within a few steps."""
-    return METHODS[name](**EXAMPLES.get(name, {}))
+    return VARIANTS[name]() if name in VARIANTS else METHODS[name](**EXAMPLES.get(name, {}))
+
+
+# -- a network and its data --------------------------------------------------------------------------------------------
+
+
+def network(seed=0, batchnorm=True, dtype=torch.float32):
+    """4 features, 6 hidden units, 3 classes."""
+    torch.manual_seed(seed)
+    middle = [nn.BatchNorm1d(6)] if batchnorm else []
+    return nn.Sequential(nn.Linear(4, 6), *middle, nn.Tanh(), nn.Linear(6, 3)).to(dtype)
+
+
+def data(seed=0, n=8, dtype=torch.float32):
+    """A batch for it, another for each seed."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 4, generator=rng, dtype=dtype), torch.randint(3, (n,), generator=rng)
+
+
+def losses_of(model):
+    """The per-sample losses of a batch."""
+    return lambda x, y: F.cross_entropy(model(x), y, reduction="none")
+
+
+def with_logits(model):
+    """The same, and the logits."""
+
+    def losses(x, y):
+        z = model(x)
+        return F.cross_entropy(z, y, reduction="none"), z
+
+    return losses
+
+
+def train(opt, model, steps, first=0):
+    """Steps on the batches of seeds ``first``, ``first + 1``, and so on."""
+    for step in range(first, first + steps):
+        opt.backward(losses_of(model), *data(step))
+        opt.step()
+        opt.zero_grad()
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def values(model):
+    """A copy of the weights and buffers, by name."""
+    return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def assert_equal(a, b):
+    """Bit for bit, tensors in nested dicts and lists too."""
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for k in a:
+            assert_equal(a[k], b[k])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_equal(x, y)
+    else:
+        assert a == b
+
+
+@contextlib.contextmanager
+def refused(kind, *parts):
+    """An error of this kind whose message holds these parts: what was found, and the remedy."""
+    with pytest.raises(kind) as error:
+        yield error
+    for part in parts:
+        assert part in str(error.value)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import SGD
 
-from ausam import SAM, Plain, SharpnessAware
+from ausam import ASAM, SAM, Plain, SharpnessAware
+from tests.core.parts import BASES, Branches
+from tests.helpers import assert_equal, data, losses_of, network, refused, train, values
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Linear(4, 3).double()
 
 
 def optimizer(model, method):
@@ -30,7 +32,7 @@ def flat(model):
 @pytest.mark.parametrize("clears", [False, True])
 def test_what_was_in_grad_is_kept_unless_the_closure_clears_it(clears, to_none):
     """Lightning's accumulate_grad_batches: the first micro-batch is back-propagated, the second comes as a closure."""
-    model = network()
+    model = network(batchnorm=False, dtype=torch.float64)
     opt = optimizer(model, SAM(0.2))
     w = flat(model)
 
@@ -45,7 +47,7 @@ def test_what_was_in_grad_is_kept_unless_the_closure_clears_it(clears, to_none):
     first = torch.cat([p.grad.flatten() for p in model.parameters()])
     opt.step(closure)
 
-    twin = network()
+    twin = network(batchnorm=False, dtype=torch.float64)
     g = torch.autograd.grad(F.cross_entropy(twin(X[4:]), Y[4:]) / 2, list(twin.parameters()))
     g = torch.cat([t.flatten() for t in g])
     nn.utils.vector_to_parameters(w + 0.2 * g / g.norm(), twin.parameters())
@@ -56,7 +58,7 @@ def test_what_was_in_grad_is_kept_unless_the_closure_clears_it(clears, to_none):
 
 @pytest.mark.parametrize("shape", [dict, tuple, list, float, None], ids=str)
 def test_a_closure_may_return_what_it_likes(shape):
-    model = network()
+    model = network(batchnorm=False, dtype=torch.float64)
     opt = optimizer(model, SAM(0.2))
 
     def closure():
@@ -76,7 +78,7 @@ def test_a_closure_may_return_what_it_likes(shape):
 
 
 def test_a_part_that_is_not_finite_skips_the_step():
-    model = network()
+    model = network(batchnorm=False, dtype=torch.float64)
     opt = optimizer(model, SAM(0.2))
 
     def closure():
@@ -93,7 +95,7 @@ def test_a_part_that_is_not_finite_skips_the_step():
 
 
 def test_a_step_that_passes_the_method_by_warns_once():
-    model = network()
+    model = network(batchnorm=False, dtype=torch.float64)
     opt = optimizer(model, SAM(0.2))
     F.cross_entropy(model(X), Y).backward()
     with pytest.warns(RuntimeWarning, match=r"gradients that SAM did not compute.*opt\.backward\(loss_fn") as caught:
@@ -107,7 +109,7 @@ def test_a_step_that_passes_the_method_by_warns_once():
 
 
 def test_plain_needs_no_warning():
-    model = network()
+    model = network(batchnorm=False, dtype=torch.float64)
     opt = optimizer(model, Plain())
     F.cross_entropy(model(X), Y).backward()
     opt.step()
@@ -115,13 +117,13 @@ def test_plain_needs_no_warning():
 
 @pytest.mark.parametrize("wrong", [torch.zeros(()), torch.zeros(3), 1.0, None])
 def test_a_loss_in_place_of_the_function_is_refused_with_the_remedy(wrong):
-    model = network()
+    model = network(batchnorm=False, dtype=torch.float64)
     with pytest.raises(TypeError, match=r"needs the function that computes the losses.*In place of loss\.backward\(\)"):
         optimizer(model, SAM(0.2)).backward(wrong)
 
 
 def test_hooks_get_what_torchs_own_optimizer_would_give_them():
-    model = network()
+    model = network(batchnorm=False, dtype=torch.float64)
     opt = optimizer(model, SAM(0.2))
     seen = []
     opt.register_step_pre_hook(lambda o, args, kwargs: seen.append(("pre", o, len(args), kwargs)))
@@ -144,8 +146,120 @@ def test_hooks_get_what_torchs_own_optimizer_would_give_them():
 
 
 def test_a_hook_may_change_the_state_dict():
-    opt = optimizer(network(), SAM(0.2))
+    opt = optimizer(network(batchnorm=False, dtype=torch.float64), SAM(0.2))
     opt.register_state_dict_post_hook(lambda o, state: {**state, "extra": 1})
     assert opt.state_dict()["extra"] == 1
     opt.register_load_state_dict_pre_hook(lambda o, state: {k: v for k, v in state.items() if k != "extra"})
     opt.load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("method", "runs"), [(Plain(), 1), (SAM(0.1), 2), (ASAM(0.5), 2)], ids=["plain", "sam", "asam"]
+)
+@pytest.mark.parametrize("to_none", [True, False])
+def test_closure_equals_backward_and_step(method, runs, to_none):
+    ours, theirs = network(), network()
+    a = SharpnessAware(BASES["sgd"](ours.parameters()), method, ours)
+    b = SharpnessAware(BASES["sgd"](theirs.parameters()), method, theirs)
+    calls = 0
+    for step in range(3):
+        x, y = data(step)
+        with torch.no_grad():
+            clean = F.cross_entropy(copy.deepcopy(theirs)(x), y)
+        feedback = a.backward(losses_of(ours), x, y)
+        a.step()
+        a.zero_grad()
+
+        def closure(x=x, y=y):
+            nonlocal calls
+            calls += 1
+            b.zero_grad(set_to_none=to_none)
+            loss = F.cross_entropy(theirs(x), y)
+            loss.backward()
+            return loss
+
+        with torch.no_grad():  # as frameworks call it
+            loss = b.step(closure)
+        torch.testing.assert_close(loss.detach(), clean, rtol=0, atol=0)
+        torch.testing.assert_close(loss.detach(), feedback.loss.mean())
+        torch.testing.assert_close(dict(theirs.named_parameters()), dict(ours.named_parameters()))
+        assert int(theirs[1].num_batches_tracked) == step + 1
+        torch.testing.assert_close(theirs[1].running_var, ours[1].running_var)
+    assert calls == 3 * runs
+    assert b.steps == 3
+
+
+def test_closure_restores_and_skips_like_backward():
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), SAM(0.1), model)
+    train(opt, model, 1)
+    before, momentum = values(model), copy.deepcopy(opt.base.state_dict())
+    x, y = data(1)
+
+    def closure(factor=float("inf")):
+        opt.zero_grad()
+        loss = factor * F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    with pytest.warns(RuntimeWarning, match="step 1 is not finite"):
+        loss = opt.step(closure)
+    assert not torch.isfinite(loss)
+    assert_equal(values(model), before)
+    assert_equal(opt.base.state_dict(), momentum)
+    assert (opt.steps, opt.skipped) == (1, 1)
+    opt.step(lambda: closure(1.0))
+    assert opt.steps == 2
+    assert not torch.equal(model[0].weight, before["0.weight"])
+
+    def broken():
+        if not torch.equal(model[0].weight, at_w):
+            raise KeyError("pass 2")
+        return closure(1.0)
+
+    before, at_w = values(model), model[0].weight.detach().clone()
+    with pytest.raises(KeyError):
+        opt.step(broken)
+    assert_equal(values(model), before)
+
+
+def test_a_closure_of_an_unused_parameter_leaves_grad_none():
+    model = Branches()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1, weight_decay=0.1), SAM(0.1), model)
+    x, y = data()
+
+    def closure():
+        opt.zero_grad(set_to_none=False)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    before = values(model)
+    for _ in range(2):
+        opt.step(closure)
+    assert all(p.grad is None for p in model.unused.parameters())
+    assert torch.equal(model.unused.weight, before["unused.weight"])
+
+
+def test_methods_that_need_rows_refuse_a_closure():
+    @dataclass(frozen=True)
+    class Looks:
+        sharpness: ClassVar[str] = "never"
+
+        def gradient(self, step):
+            return step.backward(step.forward())
+
+    @dataclass(frozen=True)
+    class Rows:
+        sharpness: ClassVar[str] = "never"
+
+        def gradient(self, step):
+            return step.gradient(torch.tensor([0]))
+
+    model = network()
+    before = values(model)
+    for method in (Looks(), Rows()):
+        opt = SharpnessAware(SGD(model.parameters(), lr=0.1), method, model)
+        with refused(RuntimeError, "needs per-sample losses", "Call opt.backward(loss_fn, *batch)"):
+            opt.step(lambda: torch.zeros(()))
+    assert_equal(values(model), before)

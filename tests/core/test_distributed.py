@@ -38,7 +38,7 @@ from ausam import (
 )
 from ausam.selection.exchange import record_in_order
 from ausam.selection.scores import Scores
-from tests.helpers import make
+from tests.helpers import assert_equal, make
 
 N = 40
 X = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
@@ -381,12 +381,6 @@ def found(tmp_path_factory):
     return both
 
 
-def same(a, b):
-    assert a.keys() == b.keys()
-    for key in a:
-        torch.testing.assert_close(a[key], b[key], rtol=0, atol=0, equal_nan=True)
-
-
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
@@ -396,7 +390,7 @@ def test_two_processes_do_what_one_does(found):
     seen = train(model, SAM(0.1), sampler, 4)
     (mine, w0, scores0), (theirs, w1, scores1) = (f["check_pair"] for f in found)
     assert torch.equal(w0, w1)
-    same(scores0, scores1)
+    assert_equal(scores0, scores1)
     for (n, batches), (n0, a), (n1, b) in zip(seen, mine, theirs, strict=True):
         assert n == n0 == n1 == len(batches) == len(a) == len(b)
         assert [sorted(x + y) for x, y in zip(a, b, strict=True)] == [sorted(x) for x in batches]
@@ -412,7 +406,7 @@ def test_sizes_that_do_not_divide(found):
     for key, (mine, w0, scores0) in ours.items():
         others, w1, scores1 = theirs[key]
         assert torch.equal(w0, w1), key
-        same(scores0, scores1)
+        assert_equal(scores0, scores1)
         for (n0, a), (n1, b) in zip(mine, others, strict=True):
             if "InfoBatch" not in key[2]:  # how many it keeps depends on scores that were not exchanged yet
                 assert n0 == n1 == len(a)
@@ -492,7 +486,7 @@ def test_refusals(found):
 
 def test_resume_in_the_middle_with_two_processes_and_with_one(found):
     (state, a, left, rest_a), (other, b, _, rest_b) = (f["check_resume"] for f in found)
-    same(state["scores"], other["scores"])
+    assert_equal(state["scores"], other["scores"])
     assert torch.equal(state["plan"]["index"], other["plan"]["index"])
     assert left == 3
     assert (rest_a, rest_b) == (a[2:], b[2:])
@@ -699,7 +693,7 @@ def test_records_of_samples_that_occur_often(index, decay):
     record_in_order(together, torch.tensor(index, dtype=torch.int64), value)
     for i, v in zip(index, value, strict=True):
         single.record(torch.tensor([i]), v[None])
-    same(together.state_dict() | {"decay": torch.tensor(0)}, single.state_dict() | {"decay": torch.tensor(0)})
+    assert_equal(together.state_dict() | {"decay": torch.tensor(0)}, single.state_dict() | {"decay": torch.tensor(0)})
 
 
 def test_pick_counts_the_samples_that_all_processes_were_offered():

@@ -15,14 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ausam import METHODS, SharpnessAware
-from tests.helpers import EXAMPLES, make
+from tests.helpers import EXAMPLES, VARIANTS, make, refused
 
 # Passes are exact but for these: what a coin, a threshold or a quota may add or take, per sample of a batch.
 COST = {"AESAM": (-0.35, 0.35), "RST": (-0.2, 0.2), "VSAM": (-0.8, 0.0)}
 SAMPLES, BATCH = 32, 16
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
 
+NEED_ROWS = {"ESAM", "KSAM", "MESA", "SAF"}  # or outputs: a closure has neither
+
 every_method = pytest.mark.parametrize("name", METHODS)
+every_variant = pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
 
 
 class Net(nn.Module):
@@ -98,7 +101,7 @@ def assert_same(a, b, but=()):
 
 
 def test_the_examples_are_of_methods_that_exist():
-    assert set(EXAMPLES) | set(COST) <= set(METHODS)
+    assert set(EXAMPLES) | set(COST) | NEED_ROWS <= set(METHODS)
 
 
 @every_method
@@ -152,7 +155,7 @@ def test_accumulates_over_two_calls(name):
         assert not torch.equal(q.grad, torch.zeros_like(g))
 
 
-@every_method
+@every_variant
 @pytest.mark.parametrize("at", [3, 7])
 def test_resumes_bit_for_bit(name, at):
     whole = Training(name).run(at)
@@ -168,7 +171,7 @@ def test_resumes_bit_for_bit(name, at):
     assert_same(resumed.tensors(), whole.tensors())
 
 
-@every_method
+@every_variant
 def test_survives_a_batch_that_is_not_finite(name):
     """The bad batch leaves no trace: what follows is, bit for bit, the training that never saw it."""
     t = Training(name).run(5)
@@ -220,7 +223,7 @@ def test_a_loss_scale_changes_nothing(name):
         torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-9)
 
 
-@every_method
+@every_variant
 def test_pickles_and_copies(name):
     t = Training(name).run(5)
     method = t.opt.method
@@ -275,3 +278,24 @@ def test_does_not_touch_global_random_state(name):
     before = torch.get_rng_state()
     t.run(6)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_method
+def test_takes_a_closure_or_refuses_it_and_stays(name):
+    t = Training(name)
+    x, y, _ = t.batch(0)
+    before = [p.detach().clone() for p in t.model.parameters()]
+
+    def closure():
+        t.opt.zero_grad()
+        loss = F.cross_entropy(t.model(x), y)
+        loss.backward()
+        return loss
+
+    if name in NEED_ROWS:
+        with refused(RuntimeError, "needs per-sample losses", "opt.backward(loss_fn, *batch)"):
+            t.opt.step(closure)
+    else:
+        assert t.opt.step(closure).item() > 0
+    stayed = all(torch.equal(p, w) for p, w in zip(t.model.parameters(), before, strict=True))
+    assert stayed == (name in NEED_ROWS)

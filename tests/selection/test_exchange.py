@@ -6,6 +6,7 @@ import torch
 from ausam import AUSampling, EpsilonGreedy, Feedback, Full, SelectiveBatchSampler, TopLoss
 from ausam.selection import exchange
 from ausam.selection.signals import SIGNALS
+from tests.helpers import assert_equal
 
 N = 200
 
@@ -21,12 +22,6 @@ def batch(step, device="cpu", index_device=None, dtype=torch.float32):
 
 def table(sampler):
     return sampler.scores.state_dict()
-
-
-def same(a, b):
-    assert a.keys() == b.keys()
-    for key in a:
-        torch.testing.assert_close(a[key], b[key], rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.fixture
@@ -78,7 +73,7 @@ def test_what_waits_is_read_before_anybody_looks(accelerator, monkeypatch, read)
     direct = SelectiveBatchSampler(N, 10, policy)
     for step in range(40):
         direct.update(batch(step))
-    same(table(queued), table(direct))
+    assert_equal(table(queued), table(direct))
 
 
 def test_order_is_kept_when_devices_are_mixed(monkeypatch):
@@ -92,7 +87,7 @@ def test_order_is_kept_when_devices_are_mixed(monkeypatch):
     next(iter(direct))
     for step in range(150):
         direct.update(batch(step))
-    same(table(mixed), table(direct))
+    assert_equal(table(mixed), table(direct))
 
 
 def test_loading_a_state_forgets_what_waits(accelerator):

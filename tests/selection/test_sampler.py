@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from ausam import AUSampling, Feedback, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware
 from ausam.random import generator
 from ausam.selection.policy import race
+from tests.helpers import assert_equal
 
 # Fixed seeds make every draw below the same each time. A frequency is allowed five of its own standard errors: chance
 # alone exceeds that in 6 of 10 million comparisons, so a new seed would do as well.
@@ -529,17 +530,6 @@ def new(policy=POLICY, seed=5, n=40):
     return SelectiveBatchSampler(n, batch_size=8, policy=policy, seed=seed)
 
 
-def assert_same_state(a, b):
-    assert a.keys() == b.keys()
-    for key in a:
-        if isinstance(a[key], dict):
-            assert_same_state(a[key], b[key])
-        elif isinstance(a[key], torch.Tensor):
-            torch.testing.assert_close(a[key], b[key], rtol=0, atol=0, equal_nan=True)
-        else:
-            assert a[key] == b[key], key
-
-
 @pytest.mark.parametrize("policy", [POLICY, AUSampling(0.5, ramp=0, unbiased=True, ema=0.9), Full()], ids=repr)
 @pytest.mark.parametrize("consumed", [0, 1, 3, 5])
 def test_resume_in_the_middle_of_an_epoch(policy, consumed):
@@ -556,7 +546,7 @@ def test_resume_in_the_middle_of_an_epoch(policy, consumed):
     resumed = new(policy, seed=99)  # the saved seed is used
     resumed.load_state_dict(state)
     assert len(resumed) == (5 - consumed or 5)
-    assert_same_state(resumed.state_dict(), state)
+    assert_equal(resumed.state_dict(), state)
     if consumed < 5:
         if consumed and policy.signal == "sharpness" and policy.unbiased:
             undisturbed = new(policy)
@@ -566,7 +556,7 @@ def test_resume_in_the_middle_of_an_epoch(policy, consumed):
         assert run_epochs(resumed, [1]) == [expected[1][consumed:]]
     assert len(resumed) == 5
     assert run_epochs(resumed, [2, 3]) == expected[2:]
-    assert_same_state(resumed.state_dict(), whole.state_dict())
+    assert_equal(resumed.state_dict(), whole.state_dict())
     if weights is not None:
         torch.testing.assert_close(resumed.weight(torch.arange(40)), weights, rtol=0, atol=0)
 
@@ -674,11 +664,11 @@ def test_a_saved_state_is_a_copy():
     state = sampler.state_dict()
     kept = through_a_file(state)
     run_epochs(sampler, [2, 3])
-    assert_same_state(state, kept)
+    assert_equal(state, kept)
     resumed = new()
     resumed.load_state_dict(state)
     run_epochs(resumed, [1, 2])
-    assert_same_state(state, kept)
+    assert_equal(state, kept)
 
 
 def test_set_epoch_goes_on_with_an_interrupted_pass_of_that_epoch_only():
@@ -729,7 +719,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(other, message
     with pytest.raises(ValueError) as error:
         other.load_state_dict(sampler.state_dict())
     assert str(error.value) == message
-    assert_same_state(other.state_dict(), before)
+    assert_equal(other.state_dict(), before)
     assert (other.seed, other.epoch) == (5, 1)
 
 
@@ -779,7 +769,7 @@ def test_pick_errors():
         with pytest.raises(ValueError) as error:
             sampler.pick(torch.tensor([0, bad]))
         assert str(error.value) == "index holds values outside the dataset of 3 samples."
-    assert_same_state(sampler.state_dict(), before)
+    assert_equal(sampler.state_dict(), before)
 
 
 # -- warnings and errors -----------------------------------------------------------------------------------------------
@@ -843,7 +833,7 @@ def test_update_errors_change_nothing(feedback, message):
     with pytest.raises(ValueError) as error:
         sampler.update(feedback)
     assert str(error.value) == message
-    assert_same_state(sampler.state_dict(), before)
+    assert_equal(sampler.state_dict(), before)
     assert len(before["plan"]["index"]) == 32
 
 
