@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs/demo/report.html
 	$(BIN)/ausam compare sgd sam sam@0.5 ausam-0.5 sam+random --seeds 3 --out runs/demo
 
-test: $(VENV)/.dev ## every test, two workers of one thread each
+test: $(VENV)/.dev ## every test and every example of a docstring, two workers of one thread each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.dev ## style, types and the layers of the package
