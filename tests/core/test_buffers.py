@@ -11,8 +11,9 @@ from torch import nn
 from torch.optim import SGD
 
 from ausam import METHODS, SAM, SharpnessAware
+from ausam.buffers import Snapshot
 from tests.core.parts import Counting
-from tests.helpers import data, losses_of, make, network, train, with_logits
+from tests.helpers import assert_equal, data, losses_of, make, network, train, values, with_logits
 
 X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -140,3 +141,32 @@ def test_buffers_of_every_kind_move_once():
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
     train(opt, model, 3)
     assert model.state() == (3.0, [3.0, 3.0], 3.0, [3.0] * 3)
+
+
+def test_the_memory_of_the_copies_is_used_again():
+    """No allocation that grows with the steps; a buffer that was replaced is copied to new memory."""
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    train(opt, model, 1)
+    guard = opt._guard
+    first = [*guard._start._copies, *guard._before_pass._copies]
+    assert len(first) == 2 * 3  # mean, variance and count of BatchNorm, when the step begins and before its second pass
+    train(opt, model, 3, first=1)
+    again = [*guard._start._copies, *guard._before_pass._copies]
+    assert all(a is b for a, b in zip(first, again, strict=True))
+    model[1].running_mean = torch.ones(6)
+    train(opt, model, 1)
+    assert guard._start._copies[0].tolist() == [1.0] * 6
+
+
+def test_a_snapshot_is_of_the_moment_it_was_last_taken():
+    model = network()
+    modules, snapshot = list(model.modules()), Snapshot()
+    for seed in range(3):
+        model(data(seed)[0])
+        snapshot.take(modules)
+    taken = values(model)
+    model(data(3)[0])
+    assert not torch.equal(model[1].running_mean, taken["1.running_mean"])
+    snapshot.restore()
+    assert_equal(values(model), taken)

@@ -29,7 +29,6 @@ def accelerator(monkeypatch):
     """Tensors of the CPU pass for an accelerator's; counts how often they are read."""
     reads = []
     monkeypatch.setattr(exchange, "on_accelerator", lambda *_: True)
-    monkeypatch.setattr(exchange, "WAITING", exchange.WAITING)
     checked = exchange.Scores.checked
     monkeypatch.setattr(exchange.Scores, "checked", lambda *a: reads.append(1) or checked(*a))
     return reads
@@ -105,7 +104,7 @@ def test_an_update_does_not_wait_for_the_device(signal, index_device):
     """Tensors without values: reading one, in any way, fails; and so the read must come with the last, not before."""
     sampler = SelectiveBatchSampler(N, 10, TopLoss(signal=signal))
     next(iter(sampler))
-    for step in range(exchange.WAITING - 1):
+    for step in range(63):
         sampler.update(batch(step, "meta", index_device))
         assert sampler._pass.consumed == 2 * (step + 1)
         len(sampler)
@@ -117,7 +116,6 @@ def test_what_is_on_the_cpu_does_not_wait():
     assert not exchange.on_accelerator(torch.ones(1), torch.ones(1))
     assert exchange.on_accelerator(torch.ones(1), torch.ones(1, device="meta"))
     assert exchange.on_accelerator(torch.ones(1, device="meta"), torch.ones(1))
-    assert exchange.WAITING == 64
 
 
 # -- precision ---------------------------------------------------------------------------------------------------------
