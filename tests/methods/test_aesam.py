@@ -56,7 +56,7 @@ def test_takes_the_branches_of_the_formula(look):
     assert opt.samples_backward == 9 * (total + sum(taken)) + 2 * 4  # the pass at w is made once
 
 
-def test_goes_on_with_asam_as_asam_itself_does():
+def test_with_asam_inside_a_sharp_step_is_asams_own():
     model, twin = network(), network()
     always = AESAM(ASAM(rho=0.5), lambda1=-1e9, lambda2=-1e9, total_steps=10)
     ours, theirs = SharpnessAware(sgd(model), always, model), SharpnessAware(sgd(twin), ASAM(rho=0.5), twin)

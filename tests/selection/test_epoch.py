@@ -227,10 +227,9 @@ def test_a_pass_that_the_policy_would_plan_in_another_way_is_refused(before, aft
     earlier = through_a_file(other.state_dict())
     with pytest.raises(ValueError) as error:
         other.load_state_dict(state)
-    assert str(error.value) == (
-        f"The saved pass is in the middle of epoch 0, and {type(after).__name__} would plan its rest in another way "
-        "than it was begun. Resume with the policy of the saved run until the epoch ends."
-    )
+    assert "in the middle of epoch 0" in str(error.value)
+    assert f"{type(after).__name__} would plan" in str(error.value)
+    assert "Resume with the policy of the saved run" in str(error.value)
     assert not bool(other.scores.count.any())
     assert other.state_dict()["plan"] == earlier["plan"] is None
 
@@ -243,10 +242,8 @@ def test_too_few_samples_left_for_a_larger_min_batch():
     other.load_state_dict(sampler.state_dict())
     with pytest.raises(ValueError) as error:
         next(iter(other))
-    assert str(error.value) == (
-        "There are 6 samples left of epoch 0, but 7 are needed: min_batch=7 for each of 1 processes. Use fewer "
-        "processes or a smaller min_batch, let the policy keep more, or begin the next epoch with set_epoch(1)."
-    )
+    for part in ("6 samples left of epoch 0", "7 are needed", "min_batch=7 for each of 1", "set_epoch(1)"):
+        assert part in str(error.value)
     other.set_epoch(1)  # the remedy
     assert len(other) == 13
 
