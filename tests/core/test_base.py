@@ -6,9 +6,10 @@ import warnings
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import SGD, Adam
 
-from ausam import SAM, Plain, SharpnessAware
+from ausam import ASAM, SAM, Plain, SharpnessAware
 from tests.helpers import assert_equal, data, losses_of, network, train, values
 
 
@@ -158,3 +159,18 @@ def test_a_parameter_that_is_listed_twice_is_not_counted_twice():
         SharpnessAware(base, SAM(0.1), model).backward(losses_of(model), *data())
         grads.append([p.grad for p in params])
     assert_equal(*grads)
+
+
+def test_another_model_takes_over_where_a_framework_wraps_it():
+    """Accelerate and Lightning wrap the model after the optimizer was built: buffers and names are the new one's."""
+    inner = network()
+    opt = SharpnessAware(SGD(inner.parameters(), lr=0.1), ASAM(0.5), network(seed=1))
+    wrapped = nn.Sequential(inner)
+    opt.model = wrapped
+    assert opt.model is wrapped
+    twin = network()
+    expected = SharpnessAware(SGD(twin.parameters(), lr=0.1), ASAM(0.5), twin)
+    train(opt, wrapped, 2)
+    train(expected, twin, 2)
+    assert_equal(values(inner), values(twin))
+    assert int(inner[1].num_batches_tracked) == 2
