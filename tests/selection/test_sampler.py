@@ -906,3 +906,31 @@ def test_each_of_several_processes_has_its_part_of_a_pass():
 def test_weights_need_a_chance_for_every_sample():
     with pytest.raises(ValueError, match="unbiased=True weighs by inclusion probabilities, and s_min=0 makes some of"):
         AUSampling(s_min=0.0, unbiased=True)
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+
+def test_drop_last_keeps_a_batch_that_is_just_whole():
+    assert [len(batch) for batch in SelectiveBatchSampler(8, 8, Full(), drop_last=True)] == [8]
+
+
+@pytest.mark.parametrize("how", ["by position", "by name"])
+def test_a_framework_that_builds_the_sampler_again_is_refused(how):
+    given = torch.utils.data.SequentialSampler(range(8))
+    with refused(TypeError, "use_distributed_sampler=False"):
+        if how == "by position":
+            SelectiveBatchSampler(given, 4, False)
+        else:
+            SelectiveBatchSampler(dataset=given, batch_size=4, drop_last=False)
+
+
+def test_a_pass_that_is_planned_to_its_end_does_not_mind_another_policy():
+    sampler = new(Random(0.5))
+    batches = list(new(Random(0.5)))
+    index = next(iter(sampler))
+    feed(sampler, index, signal(index, 0))
+    other = new(Random(0.3))
+    other.load_state_dict(through_a_file(sampler.state_dict()))
+    rest = list(other)
+    assert [i for batch in rest for i in batch] == [i for batch in batches[1:] for i in batch]
