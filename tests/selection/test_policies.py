@@ -921,3 +921,20 @@ def test_a_policy_keeps_about_what_it_says(name):
         sampler.update(Feedback(index, loss, loss + torch.rand(len(index), generator=rng), z))
     used = sum(map(len, sampler))
     assert used / n == pytest.approx(sampler.policy.kept, abs=0.04)
+
+
+@pytest.mark.parametrize("period", [1, 2, 3])
+def test_a_choice_holds_for_its_period(period):
+    """The first epoch stands alone; then each choice serves ``period`` epochs, whatever is learnt in between."""
+    sampler = SelectiveBatchSampler(60, 10, EpsilonGreedy(0.5, 0.5, period=period), seed=1)
+    rng, used = torch.Generator().manual_seed(0), []
+    for _ in range(1 + 3 * period):
+        used.append(set())
+        for index in map(torch.tensor, sampler):
+            used[-1].update(index.tolist())
+            sampler.update(Feedback(index, torch.rand(len(index), generator=rng), torch.ones(len(index))))
+    assert used[0] == set(range(60))
+    choices = [used[start : start + period] for start in range(1, len(used), period)]
+    assert all(epoch == choice[0] for choice in choices for epoch in choice)
+    assert choices[0][0] != choices[1][0] != choices[2][0]
+    assert {len(choice[0]) for choice in choices} == {30}
