@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("scipy", "sklearn", "PIL", "altair", "pandas", "tensorboard", "ray", "filelock", "matplotlib")
+HEAVY = ("scipy", "sklearn", "PIL", "altair", "pandas", "tensorboard", "ray", "filelock", "jinja2", "matplotlib", "vl_convert")
 CODE = """
 import sys
 import torch

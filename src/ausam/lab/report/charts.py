@@ -1,240 +1,362 @@
-"""Inline SVG charts of the report: pure functions from numbers to a string, coloured by the page's CSS variables."""
+"""Charts from plain rows: each function makes a Vega-Lite specification (Altair), which the pages and the docs share.
+
+A colour is a CSS variable of the page (``var(--c0)``), so that a chart follows the light and the dark theme without
+being drawn twice; :func:`png` puts the colours of one theme in their place.
+"""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable, Sequence
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from ausam.lab.report.chart_text import FONT, LINE, Box, esc, fit, nearest, place, spread, text_width
+from ausam.lab.report.text import clean
 
-BOLD = 1.08  # how much wider bold text may be
-DASHES = ("none", "7 3", "2 3", "9 3 2 3")  # after eight colours these tell lines apart
+Spec = dict[str, Any]
+PlainRow = Mapping[str, Any]  # a row of figures and words: what JSON can hold
 
-
-@dataclass(frozen=True)
-class Point:
-    """One mark of a scatter: position, half-lengths of the error bars (None: no bar), label, colour slot, tooltip."""
-
-    x: float
-    y: float
-    label: str
-    dx: float | None = None
-    dy: float | None = None
-    slot: int = 0
-    strong: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a chart: values, the band around them (empty: none), label, colour slot, a tooltip for each dot."""
-
-    xs: Sequence[float]
-    ys: Sequence[float]
-    label: str
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    slot: int = 0
-    strong: bool = False
-    notes: Sequence[str] = ()
-
-
-def nice_step(lo: float, hi: float, count: int = 5) -> float:
-    """Smallest of 1, 2, 2.5, 5 times a power of ten that cuts [lo, hi] into at most `count` pieces."""
-    raw = (hi - lo) / max(1, count)
-    if not (math.isfinite(raw) and raw > 0):
-        raise ValueError(f"An axis needs finite lo < hi, got {lo} and {hi}: widen the range with domain() first.")
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next((m * power for m in (1, 2, 2.5, 5) if m * power >= raw * (1 - 1e-9)), 10 * power)
-
-
-def ticks(lo: float, hi: float, count: int = 5) -> list[float]:
-    """Round values inside [lo, hi], evenly spaced, at most `count` + 1 of them."""
-    step = nice_step(lo, hi, count)
-    return [i * step for i in range(math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9) + 1)]
-
-
-def tick_labels(values: Sequence[float]) -> list[str]:
-    """Write the ticks, all with the same and the fewest decimals that tell them exactly."""
-    if not values:
-        return []
-    gap = min((b - a for a, b in itertools.pairwise(values)), default=abs(values[0]) or 1.0)
-    digits = next((d for d in range(7) if all(abs(round(v, d) - v) < 1e-6 * gap for v in values)), None)
-    return [f"{v:g}" if digits is None else f"{v + 0.0:.{digits}f}" for v in values]
-
-
-def domain(values: Iterable[float], count: int = 5) -> tuple[float, float]:
-    """Widen the range of `values` to round ends; it is never empty."""
-    found = list(values) or [0.0, 1.0]
-    lo, hi = min(found), max(found)
-    if hi - lo <= 1e-9 * max(abs(lo), abs(hi)):  # all equal: show a little around them
-        pad = 0.05 * abs(lo) or 0.5
-        lo, hi = lo - pad, hi + pad
-    step = nice_step(lo, hi, count)
-    return math.floor(lo / step + 1e-9) * step, math.ceil(hi / step - 1e-9) * step
-
-
-def colour(slot: int) -> str:
-    """CSS colour of a slot; the page defines --c0 to --c7 for light and dark."""
-    return f"var(--c{slot % 8},#0072b2)"
+WIDTH = 640  # of a chart where nothing on a screen decides it
+ENTRY = 130  # the width of an entry of the legend
+THEMES = {  # the CSS variables of a page
+    "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
+    | {"--c0": "#0072b2", "--c1": "#d55e00", "--c2": "#00805d", "--c3": "#b8538f"}
+    | {"--c4": "#8a6d00", "--c5": "#6a4fc0", "--c6": "#2b98d4", "--c7": "#5a6068"},
+    "dark": {"--paper": "#14181d", "--ink": "#e8ecf1", "--soft": "#a3adb8", "--rule": "#38414b", "--wash": "#1d232a"}
+    | {"--c0": "#4db2f0", "--c1": "#ff8b4a", "--c2": "#3fd0a2", "--c3": "#f29ccc"}
+    | {"--c4": "#e8c547", "--c5": "#b3a1ff", "--c6": "#9fdcff", "--c7": "#b4bcc6"},
+}
+PAPER, INK, SOFT, RULE = (f"var(--{name})" for name in ("paper", "ink", "soft", "rule"))
+MANY = 8  # colours; after them dashes and shapes tell the names apart
+DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
+SHAPES = ("circle", "square", "triangle-up", "diamond")
+FEW = 16  # up to so many points a line shows its dots, and up to half as many lines their bands
+UNSEEN = "unseen"  # the name of a layer that is there to be pointed at only
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The plotting area inside a drawing and the two linear scales."""
+class Field:
+    """A column of the rows: its key, what it is called, and how its figures are written (as d3 does; "": as it is)."""
 
-    box: Box
-    xs: tuple[float, float]
-    ys: tuple[float, float]
-
-    def x(self, value: float) -> float:
-        """Place a value on the horizontal scale."""
-        return self.box[0] + (value - self.xs[0]) / (self.xs[1] - self.xs[0]) * (self.box[2] - self.box[0])
-
-    def y(self, value: float) -> float:
-        """Place a value on the vertical scale."""
-        return self.box[3] - (value - self.ys[0]) / (self.ys[1] - self.ys[0]) * (self.box[3] - self.box[1])
-
-    def axes(self, x_label: str, y_label: str) -> str:
-        """Grid lines, tick labels and what the axes mean (the y label lies above, where it needs no rotation)."""
-        left, top, right, bottom = self.box
-        out = [f'<rect class="frame" x="{left}" y="{top}" width="{right - left:.1f}" height="{bottom - top:.1f}"/>']
-        marks = ticks(*self.xs, max(3, int((right - left) / 60)))
-        for v, text in zip(marks, tick_labels(marks), strict=True):
-            out.append(f'<line class="grid" x1="{self.x(v):.1f}" x2="{self.x(v):.1f}" y1="{top}" y2="{bottom}"/>')
-            out.append(_text(self.x(v), bottom + 18, text, "middle"))
-        marks = ticks(*self.ys, max(2, int((bottom - top) / 45))) if y_label else []
-        for v, text in zip(marks, tick_labels(marks), strict=True):
-            out.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{self.y(v):.1f}" y2="{self.y(v):.1f}"/>')
-            out.append(_text(left - 6, self.y(v) + 4, text, "end"))
-        end = max(right, text_width(x_label))  # a label longer than the axis may go on to the right
-        return "".join(out) + _text(left, top - 10, y_label) + _text(end, bottom + 37, x_label, "end")
+    key: str
+    title: str
+    form: str = ""
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", css: str = "t") -> str:
-    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{esc(text)}</text>' if text else ""
-
-
-def _svg(width: float, height: float, name: str, body: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" width="100%" role="img" aria-label="{esc(name)}" '
-        f'font-size="{FONT}" style="display:block;width:100%;height:auto">{body}</svg>'
-    )
-
-
-def frontier(points: Iterable[Point]) -> list[Point]:
-    """Keep the points that no other point beats in both (less x, more y), from left to right."""
-    best: list[Point] = []
-    for p in sorted(points, key=lambda p: (p.x, -p.y)):
-        if not best or p.y > best[-1].y:
-            best.append(p)
+def frontier(rows: Iterable[PlainRow], x: str, y: str) -> list[PlainRow]:
+    """Keep the rows that no other row beats in both (less x, more y), from left to right."""
+    best: list[PlainRow] = []
+    for row in sorted(rows, key=lambda row: (row[x], -row[y])):
+        if not best or row[y] > best[-1][y]:
+            best.append(row)
     return best
 
 
-def scatter(points: Sequence[Point], x_label: str, y_label: str, width: float = 680, pareto: bool = True) -> str:
-    """Draw marks with error bars and direct labels; `pareto` adds the frontier (less x, more y is better) as steps."""
-    points = sorted(points, key=lambda p: not p.strong)  # these choose the places of their labels first
-    height = (400 if width > 500 else 340) + (5 if width > 500 else 11) * max(0, len(points) - 8)
-    xs = domain([p.x + s * (p.dx or 0) for p in points for s in (-1, 1)], 8)
-    ys = domain([p.y + s * (p.dy or 0) for p in points for s in (-1, 1)], 8)
-    f = Frame((44, 28, width - 14, height - 46), xs, ys)
-    out, bars = [f.axes(x_label, y_label)], []
-    if pareto and points:
-        first, *rest = frontier(points)
-        path = "".join(f"H{f.x(p.x):.1f}V{f.y(p.y):.1f}" for p in rest)
-        out.append(f'<path class="front" d="M{f.x(first.x):.1f} {f.y(first.y):.1f}{path}H{f.box[2]:.1f}"/>')
-    for p in points:
-        x, y, w, h = f.x(p.x), f.y(p.y), f.x(xs[0] + (p.dx or 0)) - f.x(xs[0]), f.y(ys[0]) - f.y(ys[0] + (p.dy or 0))
-        bars += [(x - w, y - 2, x + w, y + 2), (x - 2, y - h, x + 2, y + h)]
-        d = f"M{x - w:.1f} {y:.1f}H{x + w:.1f}M{x:.1f} {y - h:.1f}V{y + h:.1f}"
-        out.append(f'<path class="bar" d="{d}" style="stroke:{colour(p.slot)}"/>')
-    names = [fit(p.label, 0.4 * width) for p in points]
-    inside = (f.box[0] + 3, f.box[1] + 2, f.box[2] - 3, f.box[3] - 2)
-    at = [(f.x(p.x), f.y(p.y)) for p in points]
-    boxes = place(at, [text_width(n) * BOLD for n in names], inside, bars)
-    texts = []
-    for p, name, mark, box in zip(points, names, at, boxes, strict=True):
-        end = nearest(box, mark)
-        if math.dist(end, mark) > 11:
-            out.append(f'<path class="leader" d="M{mark[0]:.1f} {mark[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"/>')
-        fill = colour(p.slot) if p.slot < 8 else "var(--paper,#fff)"  # hollow tells the second eight from the first
-        texts.append(_mark(*mark, p.note or p.label, f"fill:{fill};stroke:{colour(p.slot)};stroke-width:2"))
-        if box[2] > box[0]:
-            texts.append(_text(box[0] + 1, box[1] + 12.5, name, css="halo strong" if p.strong else "halo"))
-    return _svg(width, height, f"{y_label} against {x_label}", "".join(out + texts))
+def scatter(
+    rows: Sequence[PlainRow],
+    x: Field,
+    y: Field,
+    by: Field,
+    hover: Sequence[Field],
+    *,
+    runs: Sequence[PlainRow] = (),
+    hover_runs: Sequence[Field] = (),
+    pareto: bool = True,
+) -> Spec:
+    """A mark per row, with bars where the rows hold ``low_x``, ``high_x``, ``low_y`` and ``high_y``.
 
+    Args:
+        rows: one mark each; those with a true ``strong`` are larger and labelled.
+        x: the figure to the right.
+        y: the figure upwards.
+        by: whose it is; has a colour, a shape and an entry of the legend that isolates it.
+        hover: what pointing at a mark shows.
+        runs: what the rows are means of: small marks behind them.
+        hover_runs: what pointing at one of those shows.
+        pareto: adds the frontier as steps: less x and more y is better.
+    """
+    import altair as alt
 
-def _mark(x: float, y: float, note: str, style: str, size: float = 5, square: bool = False) -> str:
-    shape = f'rect x="{x - size:.1f}" y="{y - size:.1f}" width="{2 * size}" height="{2 * size}"'
-    shape = shape if square else f'circle cx="{x:.1f}" cy="{y:.1f}" r="{size}"'
-    return f'<{shape} style="{style}"><title>{esc(note)}</title></{shape.split()[0]}>'
+    style, chosen = _style(rows, by), _isolated(by)
+    at = {"x": _axis(alt.X, x), "y": _axis(alt.Y, y)}
+    colour, shape = style.colour, style.shape
+    full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
+    every = alt.Chart()
+    layers = []
+    if pareto and rows:
+        best = [{x.key: r[x.key], y.key: r[y.key]} for r in frontier(rows, x.key, y.key)]
+        best.append({x.key: max(r.get("high_x") or r[x.key] for r in rows), y.key: best[-1][y.key]})
+        steps = alt.Chart(alt.InlineData(values=_plain(best)), name="frontier")
+        layers.append(
+            steps.mark_line(interpolate="step-after", stroke=SOFT, strokeDash=[4, 4], strokeWidth=1).encode(**at)
+        )
+    if runs:
+        small = alt.Chart(alt.InlineData(values=_plain(runs)), name="runs").mark_point(
+            filled=True, size=22, fillOpacity=0.5
+        )
+        layers.append(small.encode(**at, color=colour, shape=shape, opacity=full, tooltip=_tooltip(by, hover_runs)))
+    for name, ends in (("x", {"x": "low_x:Q", "x2": "high_x:Q"}), ("y", {"y": "low_y:Q", "y2": "high_y:Q"})):
+        bars = every.properties(name=f"bars_{name}").mark_rule(strokeWidth=1.4, strokeOpacity=0.6)
+        layers.append(bars.encode(**at | ends, color=style.colour, opacity=full))
+    marks = every.properties(name="marks").mark_point(filled=True, stroke=PAPER, strokeWidth=1)
+    size = alt.condition("datum.strong", alt.value(170), alt.value(90))
+    layers.append(
+        marks.encode(**at, color=colour, shape=shape, size=size, opacity=full, tooltip=_tooltip(by, hover)).add_params(
+            chosen
+        )
+    )
+    names = every.properties(name="names").transform_filter("datum.strong")
+    label = names.mark_text(align="left", dx=9, dy=-9, fontWeight="bold", fill=INK)
+    layers.append(label.encode(**at, text=f"{by.key}:N", opacity=full))
+    return _spec(rows, layers, x, y, 360)
 
 
 def lines(
-    series: Sequence[Line],
-    x_label: str,
-    y_label: str,
-    width: float = 680,
+    rows: Sequence[PlainRow],
+    x: Field,
+    y: Field,
+    by: Field,
+    hover: Sequence[Field],
+    *,
     x_range: tuple[float, float] | None = None,
     y_from: float | None = None,
-) -> str:
-    """Draw lines with bands, labelled at their right ends; what lies below `y_from` (None: the least) is cut off."""
-    series = [s for s in series if s.xs]
-    height = max(360 if width > 500 else 320, 90 + LINE * len(series))
-    values = [v for s in series for v in (*s.ys, *s.low, *s.high) if y_from is None or v >= y_from]
-    ys = domain([*values, *([] if y_from is None else [y_from])], 8)
-    xs = x_range or (min((s.xs[0] for s in series), default=0.0), max((s.xs[-1] for s in series), default=1.0))
-    xs = xs if xs[1] > xs[0] else (xs[0] - 0.5, xs[1] + 0.5)
-    names = [fit(s.label, 0.27 * width) for s in series]
-    left, top, bottom = 44.0, 28.0, height - 46
-    right = width - 36 - max((text_width(n) * BOLD for n in names), default=0)
-    f = Frame((left, top, right, bottom), xs, ys)
-    inner, outer = [], []
-    for s in series:
-        points, edge = _path(f, s.xs, s.ys), _path(f, [*s.xs, *reversed(s.xs)], [*s.high, *reversed(s.low)])
-        ink = f"stroke:{colour(s.slot)};stroke-dasharray:{DASHES[s.slot // 8 % 4]}"
-        if s.low and (s.strong or len(series) <= 8):  # many bands on top of each other show nothing
-            inner.append(f'<polygon class="band" points="{edge}" style="fill:{colour(s.slot)}"/>')
-        tip = f"<title>{esc(s.label)}: {s.ys[-1]:.2f} at the end</title>"
-        css = "line strong" if s.strong else "line"
-        inner.append(f'<polyline class="{css}" points="{points}" style="{ink}">{tip}</polyline>')
-        x, y = f.x(s.xs[-1]), f.y(s.ys[-1])
-        inner.append(f'<path class="rest" d="M{x:.1f} {y:.1f}H{right:.1f}" style="stroke:{colour(s.slot)}"/>')
-        for a, b, note in zip(s.xs, s.ys, s.notes, strict=False):
-            inner.append(_mark(f.x(a), f.y(b), note, f"fill:{colour(s.slot)}", 3.5))
-    ends = sorted((min(max(f.y(s.ys[-1]), top + 6), bottom), i) for i, s in enumerate(series))
-    for (y, i), at in zip(ends, spread([y for y, _ in ends], LINE, bottom), strict=True):
-        ink, dash = f"stroke:{colour(series[i].slot)}", DASHES[series[i].slot // 8 % 4]
-        outer.append(f'<path class="leader" d="M{right:.1f} {y:.1f}L{right + 14:.1f} {at:.1f}" style="{ink}"/>')
-        d = f"M{right + 14:.1f} {at:.1f}h15"
-        outer.append(f'<path class="line strong" d="{d}" style="{ink};stroke-dasharray:{dash}"/>')
-        outer.append(_text(right + 32, at + 4, names[i], css="strong" if series[i].strong else "t"))
-    # a nested drawing clips what falls below the axis, and needs no id as a clipPath would
-    x, y, w, h = left - 4, top - 4, right - left + 8, bottom - top + 4 + (4 if y_from == 0 else 0)
-    clip = f'<svg x="{x}" y="{y}" width="{w:.1f}" height="{h:.1f}" viewBox="{x} {y} {w:.1f} {h:.1f}">'
-    body = [f.axes(x_label, y_label), clip, *inner, "</svg>", *outer]
-    return _svg(width, height, f"{y_label} against {x_label}", "".join(body))
+) -> Spec:
+    """A line per name, with a band where the rows hold ``low`` and ``high``.
+
+    Args:
+        rows: the points of the lines; those of a line with a true ``strong`` are drawn thicker.
+        x: the figure to the right.
+        y: the figure upwards.
+        by: whose line it is; has a colour, a dash and an entry of the legend that isolates it.
+        hover: what pointing at a point shows.
+        x_range: the ends of the axis; None: those of the rows.
+        y_from: where the axis begins; what lies below is cut off. None: at the least.
+    """
+    import altair as alt
+
+    style, chosen = _style(rows, by, "stroke"), _isolated(by)
+    top = max((r.get("high") or r[y.key] for r in rows), default=1.0)
+    limits: dict[str, Any] = {} if y_from is None or not y_from < top else {"domainMin": y_from}
+    at = {"x": _axis(alt.X, x, x_range), "y": _axis(alt.Y, y, **limits)}
+    full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
+    clip = bool(limits) and any(r.get("low", r[y.key]) < limits["domainMin"] for r in rows)
+    every = alt.Chart()
+    layers = []
+    if any("low" in r for r in rows):
+        bands = every.properties(name="bands").mark_area(clip=clip, fillOpacity=0.16)
+        if len(style.names) > FEW // 2:  # many bands on top of each other show nothing
+            bands = bands.transform_filter("datum.strong")
+        ends = {"x": at["x"], "y": _axis(alt.Y, Field("low", y.title, y.form), **limits), "y2": "high:Q"}
+        layers.append(bands.encode(**ends, color=style.colour, opacity=full))
+    width = alt.condition("datum.strong", alt.value(3), alt.value(1.8))
+    strokes = every.properties(name="lines").mark_line(clip=clip)
+    layers.append(
+        strokes.encode(**at, color=style.colour, strokeDash=style.dash, strokeWidth=width, opacity=full).add_params(
+            chosen
+        )
+    )
+    few = len({r[x.key] for r in rows}) <= FEW
+    dots = every.properties(name="dots" if few else UNSEEN).transform_filter(chosen)
+    dots = dots.mark_point(filled=True, clip=clip, size=40 if few else 120, opacity=1 if few else 0)
+    layers.append(dots.encode(**at, color=style.colour, tooltip=_tooltip(by, hover)))
+    thick_last = sorted(rows, key=lambda r: bool(r.get("strong")))  # the last lie on top
+    return _spec(thick_last, layers, x, y, 320)
 
 
-def _path(f: Frame, xs: Sequence[float], ys: Sequence[float]) -> str:
-    return " ".join(f"{f.x(x):.1f},{f.y(y):.1f}" for x, y in zip(xs, ys, strict=False))
+def pairs(rows: Sequence[PlainRow], x: Field, by: Field, kind: Field, kinds: tuple[str, str]) -> Spec:
+    """Two marks per name on a common axis from zero, joined by a line: a disc and a square.
+
+    Args:
+        rows: two per name, one of each kind.
+        x: the figure.
+        by: the name, a line of the chart.
+        kind: which of the two kinds; has a colour, a shape and an entry of the legend.
+        kinds: the two, in the order of the legend.
+    """
+    import altair as alt
+
+    names, chosen = list(dict.fromkeys(r[by.key] for r in rows)), _isolated(kind)
+    scales: dict[str, Any] = {"domain": list(kinds)}
+    label = alt.Legend(title=None)
+    y = alt.Y(f"{by.key}:N", title=None, sort=names, axis=alt.Axis(labelLimit=110, grid=False))
+    every = alt.Chart()
+    full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
+    joined = every.properties(name="joined").mark_line(stroke=SOFT, strokeWidth=2)
+    at = {"x": _axis(alt.X, x, domainMin=0), "y": y}
+    marks = every.properties(name="marks").mark_point(filled=True, size=110, stroke=PAPER, strokeWidth=1)
+    marks = marks.encode(
+        **at,
+        color=alt.Color(f"{kind.key}:N", scale=alt.Scale(**scales, range=["var(--c0)", "var(--c1)"]), legend=label),
+        shape=alt.Shape(f"{kind.key}:N", scale=alt.Scale(**scales, range=["circle", "square"]), legend=label),
+        opacity=full,
+        tooltip=_tooltip(by, [kind, x]),
+    )
+    layers = [joined.encode(**at, detail=f"{by.key}:N"), marks.add_params(chosen)]
+    about = f"{x.title}: {kinds[0]} and {kinds[1]}"
+    return _spec(rows, layers, x, Field(by.key, ""), 24 + 26 * max(1, len(names)), about)
 
 
-def pairs(rows: Sequence[tuple[str, float, float]], x_label: str, kinds: tuple[str, str], width: float = 680) -> str:
-    """Draw two values a name on a common axis from zero: a round mark for the first kind, a square for the second."""
-    height, names = 80 + 28 * len(rows), [fit(name, 0.3 * width) for name, _, _ in rows]
-    left = 8 + max((text_width(n) for n in names), default=0)
-    f = Frame((left, 28, width - 34, height - 46), (0, domain([0, *(v for r in rows for v in r[1:])], 8)[1]), (0, 1))
-    styles, second = [f"fill:{colour(k)};stroke:var(--paper,#fff)" for k in (0, 1)], 54 + text_width(kinds[0])
-    out = [f.axes(x_label, ""), _mark(8, 11, kinds[0], styles[0]), _text(20, 15, kinds[0])]
-    out += [_mark(second, 11, kinds[1], styles[1], square=True), _text(second + 12, 15, kinds[1])]
-    for i, (name, a, b) in enumerate(rows):
-        y, lo, hi = f.box[1] + 28 * i + 15, f.x(min(a, b)), f.x(max(a, b))
-        out.append(_text(left - 6, y + 4, names[i], "end") + f'<path class="pair" d="M{lo:.1f} {y}H{hi:.1f}"/>')
-        out.append(_mark(f.x(b), y, f"{name}: {kinds[1]} {b:.1f}", styles[1], 6, square=True))
-        out.append(_mark(f.x(a), y, f"{name}: {kinds[0]} {a:.1f}", styles[0]))
-        out.append(_text(lo - 9, y + 4, f"{min(a, b):.1f}", "end", "halo"))
-        out.append(_text(hi + 9, y + 4, f"{max(a, b):.1f}", css="halo"))
-    return _svg(width, height, f"{x_label}: {kinds[0]} and {kinds[1]}", "".join(out))
+# -- what the charts share ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Style:
+    names: list[str]
+    colour: Any
+    shape: Any
+    dash: Any
+
+
+def _style(rows: Sequence[PlainRow], by: Field, symbol: str | None = None) -> _Style:
+    """Colours in the order of the rows, and what tells the names apart after eight of them."""
+    import altair as alt
+
+    names = list(dict.fromkeys(r[by.key] for r in rows))
+    scale = alt.Scale(domain=names, range=[f"var(--c{i % MANY})" for i in range(len(names))])
+    shapes = alt.Scale(domain=names, range=[SHAPES[i // MANY % len(SHAPES)] for i in range(len(names))])
+    dashes = alt.Scale(domain=names, range=[DASHES[i // MANY % len(DASHES)] for i in range(len(names))])
+    field, legend = f"{by.key}:N", alt.Legend(title=None, symbolType=symbol or alt.Undefined)
+    return _Style(
+        names,
+        alt.Color(field, scale=scale, legend=legend),
+        alt.Shape(field, scale=shapes, legend=legend),
+        alt.StrokeDash(field, scale=dashes, legend=legend),
+    )
+
+
+def _isolated(by: Field) -> Any:
+    """A click on the legend isolates a name, a click on another adds it, the same again takes it away."""
+    import altair as alt
+
+    return alt.selection_point(name="isolated", fields=[by.key], bind="legend", toggle="true")
+
+
+def _axis(channel: Any, field: Field, ends: tuple[float, float] | None = None, **limits: Any) -> Any:
+    import altair as alt
+
+    scale = alt.Scale(domain=list(ends), nice=False) if ends else alt.Scale(zero=False, nice=True, **limits)
+    name, side, apart = ("x", "width", 60) if channel is alt.X else ("y", "height", 45)
+    many = f"{side} / {apart}"
+    if field.form == "d":  # no ticks between whole numbers
+        many = f"min({many}, span(domain('{name}')))"
+    axis = alt.Axis(tickCount=alt.ExprRef(f"max(1, ceil({many}))"), format="d" if field.form == "d" else alt.Undefined)
+    return channel(f"{field.key}:Q", title=field.title if channel is alt.X else None, scale=scale, axis=axis)
+
+
+def _tooltip(by: Field, fields: Sequence[Field]) -> list[Any]:
+    import altair as alt
+
+    return [alt.Tooltip(f"{f.key}:{'Q' if f.form else 'N'}", title=f.title, format=f.form) for f in (by, *fields)]
+
+
+def _plain(rows: Sequence[PlainRow]) -> list[dict[str, Any]]:
+    """Rows as JSON holds them: six figures are enough for a picture, and a page has many."""
+    return [{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+
+
+def _clean(value: Any) -> Any:
+    """Without control characters: they are illegal in a drawing, and one of them ends vl-convert and Python with it."""
+    if isinstance(value, dict):
+        return {key: _clean(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_clean(part) for part in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def _spec(
+    rows: Sequence[PlainRow], layers: Sequence[Any], x: Field, y: Field, height: int, description: str = ""
+) -> Spec:
+    import altair as alt
+
+    title = alt.TitleParams(y.title, anchor="start", frame="group", fontSize=12, fontWeight="normal", color=SOFT)
+    chart = alt.layer(*layers, data=alt.InlineData(values=_plain(rows))).properties(
+        width=WIDTH,
+        height=height,
+        description=description or f"{y.title} against {x.title}",
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        background="transparent",
+    )
+    chart = chart.properties(title=title) if y.title else chart
+    chart = (
+        chart.configure(font="system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif")
+        .configure_axis(
+            labelColor=SOFT,
+            titleColor=SOFT,
+            titleFontWeight="normal",
+            titleFontSize=12,
+            labelFontSize=12,
+            gridColor=RULE,
+            domainColor=RULE,
+            tickColor=RULE,
+        )
+        .configure_legend(
+            orient="bottom",
+            columns=WIDTH // ENTRY,
+            labelColor=INK,
+            labelFontSize=12,
+            labelLimit=105,
+            symbolSize=90,
+            symbolStrokeWidth=2,
+        )
+        .configure_view(stroke=RULE)
+    )
+    spec: Spec = _clean(chart.to_dict())
+    del spec["$schema"]  # an address, which a page that asks for nothing need not hold
+    return spec
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def vega_lite() -> str:
+    """The version of Vega-Lite that Altair writes, as vl-convert names it."""
+    import altair as alt
+
+    return alt.SCHEMA_VERSION.lstrip("v").rpartition(".")[0]
+
+
+def live(spec: Spec) -> Spec:
+    """The same chart as wide as its place on the page, which decides the columns of the legend too.
+
+    They depend on the width of the place, because that of the axes depends on the legend; ``0 * width`` has them
+    counted again when the window changes.
+    """
+    columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {ENTRY}))"}
+    legend = {**spec["config"]["legend"], "columns": columns}
+    return {**spec, "width": "container", "config": {**spec["config"], "legend": legend}}
+
+
+def svg(spec: Spec, prefix: str = "") -> str:
+    """The chart as a drawing, with the page's variables for colours.
+
+    Args:
+        spec: the chart.
+        prefix: of the names inside the drawing, which must be unique in a page.
+    """
+    drawing = _svg(json.dumps({**spec, "layer": [part for part in spec["layer"] if part.get("name") != UNSEEN]}))
+    drawing = re.sub(r'(?<=\bid=")(?=clip)|(?<=url\(#)(?=clip)', prefix, drawing)
+    return re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawing)  # tenths are enough
+
+
+@functools.lru_cache(maxsize=64)  # a comparison writes its page again after every seed
+def _svg(text: str) -> str:
+    import vl_convert
+
+    return str(vl_convert.vegalite_to_svg(text, vl_version=vega_lite()))
+
+
+def png(spec: Spec, theme: Literal["light", "dark"] = "light", scale: float = 2.0) -> bytes:
+    """The chart as a picture for the docs.
+
+    Args:
+        spec: the chart.
+        theme: whose colours it has, on the theme's paper.
+        scale: pixels per unit; the chart is 640 units wide.
+    """
+    import vl_convert
+
+    colours = THEMES[theme]
+    text = re.sub(r"var\((--\w+)\)", lambda found: colours[found[1]], json.dumps({**spec, "background": PAPER}))
+    return bytes(vl_convert.vegalite_to_png(text, vl_version=vega_lite(), scale=scale))

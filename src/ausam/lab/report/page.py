@@ -3,82 +3,109 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ausam.lab.config import OF_ONE_PAIR
 from ausam.lab.io import files
-from ausam.lab.report.chart_text import esc
-from ausam.lab.report.charts import Line, Point, lines, pairs, scatter
+from ausam.lab.report import charts
+from ausam.lab.report.charts import Field, PlainRow, Spec
 from ausam.lab.report.records import Comparison, NamedRun, Row, Selection
-from ausam.lab.report.shell import document
+from ausam.lab.report.shell import figure, fill, page
 from ausam.lab.report.summary import RULE, headline, metric, ours, row_texts
 from ausam.lab.report.text import NONE, capital, clean, show
 
-Looks = Mapping[str, tuple[str, int, bool]]  # of each name: its label, its colour slot, whether it stands out
+METHOD = Field("method", "method")
+KINDS = ("correctly labelled", "mislabelled")
+TIMES = "times chosen (mean)"
+ISOLATE = "A click on the legend isolates a method."
 
 
-def _table(rows: Sequence[Row], score: str, unit: str) -> str:
-    head = (
-        "Method",
-        f"{esc(capital(score))}, {esc(unit)}",
-        "Difference from SAM, 95 % interval",
-        "Speed, SAM = 100",
-        "Samples, SAM = 100",
-        "Training, s",
-        "Epochs",
-        "Runs",
+@dataclass(frozen=True)
+class Picture:
+    """A chart of the page with what stands around it."""
+
+    name: str  # of its file, where it is written as one
+    spec: Spec
+    title: str = ""
+    note: str = ""
+
+
+def _labels(rows: Sequence[Row]) -> dict[str, str]:
+    """What each row is called in the charts: its label, with its name where two have the same."""
+    found = [clean(r.label) for r in rows]
+    return {r.name: f"{t} ({clean(r.name)})" if found.count(t) > 1 else t for r, t in zip(rows, found, strict=True)}
+
+
+def _marked(found: Comparison) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name of each row, and what all of its points in a chart hold: whose they are, and if that stands out."""
+    mine, labels = ours(found.rows), _labels(found.rows)
+    for row in found.rows:
+        yield row.name, {"method": labels[row.name]} | ({"strong": True} if row in mine else {})
+
+
+def _time(found: Comparison) -> Picture:
+    score, unit = metric(found)
+    rows: list[PlainRow] = []
+    runs: list[PlainRow] = []
+    for r, (_, mark) in zip(found.rows, _marked(found), strict=True):
+        at = {"x": r.mean_seconds, "y": r.mean}
+        ends = {}
+        if r.std is not None and r.std_seconds is not None:
+            ends = {"low_x": at["x"] - r.std_seconds, "high_x": at["x"] + r.std_seconds}
+            ends |= {"low_y": at["y"] - r.std, "high_y": at["y"] + r.std}
+        texts = {"score": f"{show(r.mean, 2, r.std)} {unit}", "time": f"{show(r.mean_seconds, 2, r.std_seconds)} s"}
+        rows.append({**mark, **at, **ends, **texts, "runs": r.n})
+        each = zip(r.seeds, r.scores, r.seconds, strict=True)
+        runs += [
+            {**mark, "x": s, "y": v, "seed": seed, "score": f"{v:.2f} {unit}", "time": f"{s:.2f} s"}
+            for seed, v, s in each
+            if r.n > 1
+        ]
+    hover = [Field("score", score), Field("time", "training time")]
+    spec = charts.scatter(
+        rows,
+        Field("x", "training time (s)"),
+        Field("y", f"test {score} ({unit})"),
+        METHOD,
+        [*hover, Field("runs", "runs")],
+        runs=runs,
+        hover_runs=[*hover, Field("seed", "seed")],
     )
-    best, mine = max(r.mean for r in rows), ours(rows)
-    out = ["<tr>" + "".join(f'<th scope="col">{h}</th>' for h in head) + "</tr></thead><tbody>"]
-    for r, (label, score_text, *rest) in zip(rows, row_texts(rows), strict=True):
-        first = f"<b>{score_text}</b>" if r.mean == best else score_text
-        data = "".join(f"<td>{c}</td>" for c in (first, *rest, r.epochs, r.n))
-        name = f'<th scope="row">{esc(label)}<small>{esc(r.pair)}</small></th>'
-        out.append(f"<tr{' class=ours' if r in mine else ''}>{name}{data}</tr>")
-    return f'<div class="scroll"><table><thead>{"".join(out)}</tbody></table></div>'
+    note = "Up and left is better. Small marks: the runs. Bars: one standard deviation over seeds. "
+    note += f"Dashed: the best up to each time. {ISOLATE}"
+    return Picture("time", spec, f"{capital(score)} against training time", note=note)
 
 
-def _prose(text: str) -> str:
-    """Escape, and keep a figure on one line with its spread and its unit."""
-    return esc(text).replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
-
-
-def _both(chart: Callable[[float], str]) -> str:
-    """A chart for wide and one for narrow screens: scaling would make its text illegible on a phone."""
-    return f'<div class="wide">{chart(680)}</div><div class="narrow">{chart(360)}</div>'
-
-
-def _time_chart(rows: Sequence[Row], looks: Looks, score: str, unit: str) -> str:
-    points = []
-    for r in rows:
-        note = f"{r.label}: {show(r.mean, 2, r.std)} {unit}, {show(r.mean_seconds, 2, r.std_seconds)} s, {r.n} runs"
-        at = (r.mean_seconds, r.mean, clean(r.label), r.std_seconds, r.std)
-        points.append(Point(*at, *looks[r.name][1:], note))
-    chart = _both(lambda w: scatter(points, "training time (s)", f"test {score} ({unit})", w))
-    note = "Up and left is better. Bars: one standard deviation over seeds. Dashed: the best up to each time."
-    return f'<h2>{esc(capital(score))} against training time</h2>{chart}<p class="note">{note}</p>'
-
-
-def _curves(runs: Sequence[NamedRun], looks: Looks, score: str, unit: str) -> str:
-    series, early = [], []
-    for name, (label, slot, strong) in looks.items():
-        seen: dict[float, list[float]] = {}
-        for point in (p for r in runs if r.name == name for p in r.curve):
+def _curves(found: Comparison) -> Picture | None:
+    score, unit = metric(found)
+    rows, early = [], []
+    for name, mark in _marked(found):
+        seen: dict[int, list[float]] = {}
+        for point in (p for r in found.runs if r.name == name for p in r.curve):
             seen.setdefault(point.epoch, []).append(point.score)
-        if xs := sorted(seen):
-            low, high, mean = ([float(f(seen[x])) for x in xs] for f in (min, max, fmean))
-            early.append(low[len(low) // 5])  # the first epochs are far below the rest and would flatten what matters
-            series.append(Line(xs, mean, label, low, high, slot, strong))
-    if not series:
-        return ""
-    cut = " The axis leaves out the first epochs." if min(early) > min(min(s.low) for s in series) else ""
-    chart = _both(lambda w: lines(series, "epoch", f"test {score} ({unit})", w, None, min(early)))
-    note = f"Mean over seeds; the band is the least and the greatest. Dotted: where a shorter run ended.{cut}"
-    return f'<h2>Learning curves</h2>{chart}<p class="note">{note}</p>'
+        if not seen:
+            continue
+        ends = [{"x": x, "y": fmean(v), "low": min(v), "high": max(v), "runs": len(v)} for x, v in sorted(seen.items())]
+        early.append(ends[len(ends) // 5]["low"])  # the first epochs are far below the rest and would flatten them
+        rows += [{**mark, **end} for end in ends]
+    if not rows:
+        return None
+    cut = " The axis leaves out the first epochs." if min(early) > min(r["low"] for r in rows) else ""
+    hover = [Field("x", "epoch", "d"), Field("y", f"{score} ({unit}), mean", ".2f"), Field("low", "least", ".2f")]
+    spec = charts.lines(
+        rows,
+        Field("x", "epoch", "d"),
+        Field("y", f"test {score} ({unit})"),
+        METHOD,
+        [*hover, Field("high", "greatest", ".2f"), Field("runs", "runs")],
+        y_from=min(early),
+    )
+    note = f"Mean over seeds; the band is the least and the greatest.{cut} {ISOLATE}"
+    return Picture("curves", spec, "Learning curves", note=note)
 
 
 def mislabelled(runs: Sequence[NamedRun]) -> dict[str, list[tuple[float, float]]]:
@@ -121,72 +148,99 @@ def _bins(selections: Sequence[Selection]) -> list[tuple[float, ...]]:
     return [tuple(map(fmean, zip(*found, strict=True))) for _, found in sorted(out.items())]
 
 
-def _selection(found: Comparison, looks: Looks) -> str:
-    series, ranges = [], []
-    for name, (label, slot, strong) in looks.items():
+def _chosen(found: Comparison) -> Picture | None:
+    rows, ranges = [], []
+    for name, mark in _marked(found):
         parts = [r.run.selection for r in found.runs if r.name == name and r.run.selection is not None]
         if bins := _bins(parts):
-            xs, scores, ys, wrong = zip(*bins, strict=True)
-            share = ["" if math.isnan(w) else f", {100 * w:.0f} % mislabelled" for w in wrong]
-            notes = [f"{label}: score {b[1]:.3g}, chosen {b[2]:.1f} times{w}" for b, w in zip(bins, share, strict=True)]
-            series.append(Line(xs, ys, label, (), (), slot, strong, notes))
-            ranges.append(f"{label}: {parts[0].signal} {scores[0]:.3g} to {scores[-1]:.3g}")
-    if not series:
-        return ""
-    x_label, y_label = "samples, lowest to highest score (%)", "times chosen (mean)"
-    kinds = ("correctly labelled", "mislabelled")
-    more = "; and more" if len(ranges) > 4 else ""
-    chosen = mislabelled(found.runs)
-    both = [(looks[k][0], fmean(a for a, _ in v), fmean(b for _, b in v)) for k, v in chosen.items()]
-    return (
-        "<h2>How often samples were chosen, by their score</h2>"
-        + _both(lambda w: lines(series, x_label, y_label, w, (0, 100), 0.0))
-        + f'<p class="note">Mean score of the lowest and highest group. {esc("; ".join(ranges[:4]))}{more}.</p>'
-        + f"<p>{_prose(answer(found))}</p>"
-        + (_both(lambda w: pairs(both, y_label, kinds, w)) if both else "")
+            for middle, score, chosen, wrong in bins:
+                share = NONE if math.isnan(wrong) else f"{100 * wrong:.0f} %"
+                rows.append({**mark, "x": middle, "y": chosen, "score": score, "wrong": share})
+            ranges.append(f"{mark['method']}: {parts[0].signal} {bins[0][1]:.3g} to {bins[-1][1]:.3g}")
+    if not rows:
+        return None
+    spec = charts.lines(
+        rows,
+        Field("x", "samples, lowest to highest score (%)"),
+        Field("y", TIMES),
+        METHOD,
+        [Field("y", "times chosen", ".1f"), Field("score", "mean score", ".3g"), Field("wrong", "mislabelled")],
+        x_range=(0, 100),
+        y_from=0.0,
     )
+    more = "; and more" if len(ranges) > 4 else ""
+    note = f"Mean score of the lowest and highest group. {'; '.join(ranges[:4])}{more}."
+    return Picture("chosen", spec, "How often samples were chosen, by their score", note=note)
 
 
-def _facts(values: Mapping[str, Any]) -> str:
-    def text(v: object) -> str:
-        return NONE if v is None or v == "" else ", ".join(map(str, v)) if isinstance(v, list | tuple) else str(v)
+def _mislabelled(found: Comparison) -> Picture | None:
+    labels = _labels(found.rows)
+    rows = [
+        {"method": labels[name], "kind": kind, "x": fmean(each[i] for each in both)}
+        for name, both in mislabelled(found.runs).items()
+        for i, kind in enumerate(KINDS)
+    ]
+    if not rows:
+        return None
+    return Picture("mislabelled", charts.pairs(rows, Field("x", TIMES, ".1f"), METHOD, Field("kind", "labels"), KINDS))
 
-    return "<dl>" + "".join(f"<div><dt>{esc(k)}</dt><dd>{esc(text(v))}</dd></div>" for k, v in values.items()) + "</dl>"
+
+def pictures(found: Comparison) -> list[Picture]:
+    """The charts of a comparison, in the order of the page; those it has no figures for are left out."""
+    if not found.rows:
+        return []
+    return [p for p in (_time(found), _curves(found), _chosen(found), _mislabelled(found)) if p is not None]
 
 
-def _conditions(found: Comparison) -> str:
-    about = {"created": found.created, "commit": found.environment.commit, "seeds": found.seeds}
-    parts = [f"<h2>Conditions</h2><code>{esc(found.command or NONE)}</code>{_facts(about)}"]
-    groups = {
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return NONE if value is None or value == "" else str(value)
+
+
+def _conditions(found: Comparison) -> dict[str, dict[str, str]]:
+    """Groups of facts; the first has no title."""
+    groups: dict[str, Mapping[str, object]] = {
+        "": {"created": found.created, "commit": found.environment.commit, "seeds": found.seeds},
         "Data": {"name": found.config.data, "label_noise": found.config.label_noise}
         | ({} if found.data is None else asdict(found.data)),
         "Hardware": asdict(found.environment.hardware),
         "Versions": found.environment.versions,
         "Config": {k: v for k, v in asdict(found.config).items() if k not in OF_ONE_PAIR},
     }
-    return "".join([*parts, *(f"<h3>{name}</h3>{_facts(values)}" for name, values in groups.items())])
+    return {title: {k: _text(v) for k, v in facts.items()} for title, facts in groups.items()}
 
 
-def render(found: Comparison) -> str:
-    """Write the whole page: no script, and nothing is fetched from anywhere."""
-    rows, mine = found.rows, {r.name for r in ours(found.rows)}
-    looks = {r.name: (clean(r.label), i, r.name in mine) for i, r in enumerate(rows)}
-    score, unit = metric(found)
+def _about(found: Comparison) -> str:
     about = []
     if found.data is not None:
-        kinds = "classes" if score == "accuracy" else "joints"
+        kinds = "classes" if metric(found)[0] == "accuracy" else "joints"
         about = [f"{found.data.train} training samples", f"{found.data.test} test samples"]
         about.append(f"{found.data.classes} {kinds}")
     about += [f"{100 * found.config.label_noise:.0f} % wrong labels"] if found.config.label_noise else []
-    body = [
-        f'<h1>{esc(found.title)}</h1><p class="soft">{esc(", ".join(about))}</p>',
-        f'<p class="lead">{_prose(headline(found))}</p>',
-        "" if found.complete else '<p class="open">This comparison is not complete.</p>',
-    ]
-    if rows:
-        body += [f'{_table(rows, score, unit)}<p class="note">{RULE}</p>', _time_chart(rows, looks, score, unit)]
-        body += [_curves(found.runs, looks, score, unit), _selection(found, looks)]
-    return document(found.title, [*body, _conditions(found)])
+    return ", ".join(about)
+
+
+def render(found: Comparison) -> str:
+    """Write the whole page; nothing is fetched from anywhere."""
+    score, unit = metric(found)
+    drawn = pictures(found)
+    body = fill(
+        "comparison.html",
+        found=found,
+        about=_about(found),
+        headline=headline(found),
+        score=f"{capital(score)}, {unit}",
+        rows=[(row, *texts) for row, texts in zip(found.rows, row_texts(found.rows), strict=True)],
+        best=max((row.mean for row in found.rows), default=None),
+        ours=ours(found.rows),
+        rule=RULE,
+        pictures=[(picture, figure(picture.spec)) for picture in drawn],
+        answer=answer(found) if any(picture.name == "chosen" for picture in drawn) else "",
+        conditions=_conditions(found),
+        command=found.command or NONE,
+    )
+    return page(found.title, [body], width=62)
 
 
 def write_report(found: Comparison, path: Path) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ausam.lab.report.chart_text import esc
 from ausam.lab.report.records import PaperTable, Row, TableCell
-from ausam.lab.report.shell import document
+from ausam.lab.report.shell import fill, page
 from ausam.lab.report.text import NONE, capital, show, text_table
 
 TextLine = list[str]
@@ -179,24 +178,15 @@ def latex(found: PaperTable) -> str:
 
 def html(found: PaperTable) -> str:
     """The page over the pages of the blocks."""
-
-    def body(line: TextLine) -> str:
-        return f'<tr><th scope="row">{esc(line[0])}</th>' + "".join(f"<td>{esc(c)}</td>" for c in line[1:]) + "</tr>"
-
-    names, n = headings(found), len(head(found))
-    above = "<tr><th></th>" + "".join(f'<th colspan="{n}">{esc(c)}</th>' for c in names) + "</tr>"
-    second = "".join(f'<th scope="col">{esc(h)}</th>' for h in ("Method", *head(found) * len(names)))
-    heading = f"<thead>{above}<tr>{second}</tr></thead>"
-    parts = [f"<h1>{esc(found.title)}</h1>"]
-    for group, lines in groups(found).items():
-        parts += [f"<h2>{esc(group)}</h2>"] if group else []
-        parts.append(f'<div class="scroll"><table>{heading}<tbody>{"".join(map(body, lines))}</tbody></table></div>')
-    parts += [f'<p class="note">{esc(note)}</p>' for note in footnotes(found)]
-    for column in found.columns:
-        link = f'<a href="{esc(column.name)}/report.html">{esc(column.title)}</a>'
-        parts.append(f'<h2>{link}</h2><p class="soft">{esc(column.about)}</p><p>{esc(column.headline)}</p>')
-    parts.append(f"<h2>Command</h2><code>{esc(found.command)}</code>")
-    return document(found.title, parts, width=66)
+    body = fill(
+        "paper_table.html",
+        found=found,
+        headings=headings(found),
+        head=head(found),
+        groups=groups(found),
+        footnotes=footnotes(found),
+    )
+    return page(found.title, [body], width=66)
 
 
 FORMS: dict[str, Callable[[PaperTable], str]] = {"table.md": markdown, "table.tex": latex, "report.html": html}

@@ -1,0 +1,50 @@
+"""The charts of a comparison as PNG files: ``python -m ausam.lab.report.pictures results.json FOLDER``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from ausam.lab.io import files
+from ausam.lab.report import charts, records
+from ausam.lab.report.page import pictures
+from ausam.lab.report.records import Comparison
+
+
+def write(found: Comparison, folder: Path, theme: Literal["light", "dark"] = "light", scale: float = 2.0) -> list[Path]:
+    """Write each chart of the page as ``NAME.png`` (time, curves, chosen, mislabelled); returns the files.
+
+    Args:
+        found: the comparison.
+        folder: where they go; it is made if needed.
+        theme: whose colours they have.
+        scale: pixels per unit; a chart is 640 units wide.
+    """
+    paths = []
+    for picture in pictures(found):
+        paths.append(folder / f"{picture.name}.png")
+        files.write(paths[-1], charts.png(picture.spec, theme, scale))
+    return paths
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the results, write the pictures, and print where they are."""
+    parser = argparse.ArgumentParser(prog="python -m ausam.lab.report.pictures", description=__doc__)
+    parser.add_argument("results", type=Path, help="the results.json of ausam compare")
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--theme", choices=list(charts.THEMES), default="light")
+    parser.add_argument("--scale", type=float, default=2.0, help="pixels per unit; a chart is 640 units wide (2)")
+    args = parser.parse_args(argv)
+    try:
+        paths = write(records.read_finished(args.results, Comparison), args.folder, args.theme, args.scale)
+    except ValueError as error:
+        parser.error(str(error))
+    sys.stdout.write("".join(f"{path}\n" for path in paths))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,48 @@
+"""A comparison made by hand, which several tests of the report use."""
+
+import math
+
+from ausam.lab.config import Config
+from ausam.lab.report.records import CurvePoint, Group, NamedRun, Selection
+from tests.lab.helpers import a_comparison, a_run
+
+# Per name: scores of three seeds, seconds, samples through both passes (SAM: 4000), times chosen (right, wrong).
+# AUSAM-0.5 less SGD is 1.6, 1.5, 1.4; less SAM@0.5 1.0, 1.1, 0.9; less SAM+random 0.0, 0.8, 0.1; less SAM -0.5, -0.4,
+# -0.6
+FIGURES = {
+    "sgd": ([93.6, 94.1, 94.3], 6.0, 2000, None),
+    "sam": ([95.7, 96.0, 96.3], 12.0, 4000, None),
+    "sam@0.5": ([94.2, 94.5, 94.8], 6.0, 2000, None),
+    "ausam-0.5": ([95.2, 95.6, 95.7], 6.41, 2068, (10.0, [14.0, 16.0, 15.0])),
+    "sam+random": ([95.2, 94.8, 95.6], 6.2, 2068, (12.0, [12.1, 12.1, 12.1])),
+}
+LABELS = {"sgd": "SGD", "sam": "SAM", "sam@0.5": "SAM@0.5", "ausam-0.5": "AUSAM-0.5", "sam+random": "SAM+random"}
+PAIRS = {"ausam-0.5": "SAM(rho=0.2) × AUSampling(alpha=0.5)"}
+
+
+def runs(name, scores, seconds, samples, chosen=None, pair=None):
+    found = []
+    for seed, score in enumerate(scores):
+        selection = None
+        if chosen:
+            bins = Group(10, 0.1, 2.0, 0.0), Group(30, 0.9, 4.0, 0.5)
+            selection = Selection("sharpness", bins, Group(20, 0.1, chosen[0]), Group(20, 0.1, chosen[1][seed]))
+        run = a_run(
+            score,
+            seed,
+            seconds + 0.1 * (seed - 1),
+            samples_forward=samples // 2,
+            samples_backward=samples // 2,
+            selection=selection,
+            pair=pair or PAIRS.get(name, "SAM(rho=0.2) × Full()"),
+        )
+        curve = CurvePoint(1, 1.0, 40.0 + seed, 1.0), CurvePoint(2, math.nan, score, 2.0)
+        found.append(NamedRun(name, run, curve))
+    return found
+
+
+def compared(figures, **changes):
+    every = [r for name, figure in figures.items() for r in runs(name, *figure)]
+    config = Config(model="resnet-tiny", lr=0.05, label_noise=0.2)
+    labels = {name: LABELS.get(name, name.upper()) for name in figures}
+    return a_comparison(every, labels, **{"command": "ausam compare sgd sam ausam-0.5", "config": config} | changes)
