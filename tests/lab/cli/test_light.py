@@ -6,7 +6,19 @@ import sys
 
 import pytest
 
-HEAVY = ("scipy", "sklearn", "PIL", "altair", "pandas", "tensorboard", "ray", "filelock", "jinja2", "matplotlib", "vl_convert")
+HEAVY = (
+    "scipy",
+    "sklearn",
+    "PIL",
+    "altair",
+    "pandas",
+    "tensorboard",
+    "ray",
+    "filelock",
+    "jinja2",
+    "matplotlib",
+    "vl_convert",
+)
 CODE = """
 import sys
 import torch

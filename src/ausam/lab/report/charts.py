@@ -97,9 +97,10 @@ def scatter(
             filled=True, size=22, fillOpacity=0.5
         )
         layers.append(small.encode(**at, color=colour, shape=shape, opacity=full, tooltip=_tooltip(by, hover_runs)))
-    for name, ends in (("x", {"x": "low_x:Q", "x2": "high_x:Q"}), ("y", {"y": "low_y:Q", "y2": "high_y:Q"})):
-        bars = every.properties(name=f"bars_{name}").mark_rule(strokeWidth=1.4, strokeOpacity=0.6)
-        layers.append(bars.encode(**at | ends, color=style.colour, opacity=full))
+    if any("low_x" in r for r in rows):
+        for name, ends in (("x", {"x": "low_x:Q", "x2": "high_x:Q"}), ("y", {"y": "low_y:Q", "y2": "high_y:Q"})):
+            bars = every.properties(name=f"bars_{name}").mark_rule(strokeWidth=1.4, strokeOpacity=0.6)
+            layers.append(bars.encode(**at | ends, color=style.colour, opacity=full))
     marks = every.properties(name="marks").mark_point(filled=True, stroke=PAPER, strokeWidth=1)
     size = alt.condition("datum.strong", alt.value(170), alt.value(90))
     layers.append(
@@ -303,6 +304,9 @@ def _spec(
         .configure_view(stroke=RULE)
     )
     spec: Spec = _clean(chart.to_dict())
+    # the legend is that of the first layer with colours, and only there the selection makes it one to click on
+    coloured = (layer["name"] for layer in spec["layer"] if "color" in layer["encoding"])
+    spec["params"][0]["views"] = [next(coloured)]
     del spec["$schema"]  # an address, which a page that asks for nothing need not hold
     return spec
 
