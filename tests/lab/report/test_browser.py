@@ -165,6 +165,7 @@ def test_themes_and_widths(opened, width, theme, paper, ink):
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # nothing hangs over
     sizes = page.execute_script(SIZES)
     assert len(sizes) == CHARTS
+    assert page.find_element("css selector", ".live").is_displayed()
     for inner, outer, whole in sizes:
         assert 0.9 * outer < inner <= outer
         assert whole  # no word of axis or legend is cut off
@@ -188,3 +189,4 @@ def test_without_scripts_the_drawings_are_there(opened):
     texts = page.execute_script("return [...document.querySelectorAll('noscript svg')].map(s => s.textContent)")
     assert len(texts) == CHARTS
     assert all("AUSAM-0.5" in text for text in texts)
+    assert not page.find_element("css selector", ".live").is_displayed()  # what cannot be clicked is not offered

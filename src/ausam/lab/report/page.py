@@ -21,7 +21,6 @@ from ausam.lab.report.text import NONE, capital, clean, show
 METHOD = Field("method", "method")
 KINDS = ("correctly labelled", "mislabelled")
 TIMES = "times chosen (mean)"
-ISOLATE = "A click on the legend isolates a method."
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _time(found: Comparison) -> Picture:
         hover_runs=[*hover, Field("seed", "seed")],
     )
     note = "Up and left is better. Small marks: the runs. Bars: one standard deviation over seeds. "
-    note += f"Dashed: the best up to each time. {ISOLATE}"
+    note += "Dashed: the best up to each time."
     return Picture("time", spec, f"{capital(score)} against training time", note=note)
 
 
@@ -104,7 +103,7 @@ def _curves(found: Comparison) -> Picture | None:
         [*hover, Field("high", "greatest", ".2f"), Field("runs", "runs")],
         y_from=min(early),
     )
-    note = f"Mean over seeds; the band is the least and the greatest.{cut} {ISOLATE}"
+    note = f"Mean over seeds; the band is the least and the greatest.{cut}"
     return Picture("curves", spec, "Learning curves", note=note)
 
 
