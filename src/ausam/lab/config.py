@@ -12,8 +12,8 @@ Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
 MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 
-# Where a run is computed, not what it is: it may be begun on one machine and continued on another.
-HERE = ("data_dir", "init", "workers", "threads", "device")
+# Where a run is computed and what is kept of it, not what it is: begun on one machine, it may continue on another.
+HERE = ("data_dir", "init", "workers", "threads", "device", "every")
 
 # What a comparison sets for each of its pairs.
 OF_ONE_PAIR = ("method", "policy", "alpha", "seed")
@@ -61,6 +61,7 @@ class Config:
     memory_format: MemoryFormat = setting("channels_last", "how images and convolutions lie in memory")
     threads: Count = setting(0, "CPU threads; 0: torch's choice")
     device: str = setting("auto", "cpu, cuda, cuda:0, mps; auto: cuda if there is one")
+    every: Count = setting(0, "keep the weights of every so many epochs, for ausam diagnose; 0: of the last two alone")
 
     def __post_init__(self) -> None:
         check(self)

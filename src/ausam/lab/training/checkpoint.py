@@ -28,27 +28,38 @@ KEYS = {"config", "model", "optimizer", "sampler", "random", "epochs", "seconds"
 
 def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
     """Write the checkpoint of an epoch and remove all but the newest two."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    data = buffer.getvalue()
-    path = folder / f"checkpoint-{epoch:05d}-{_digest(data)}.pt"
-    files.write(path, data)
-    for old in _newest_first(folder)[KEEP:]:
+    path = write(folder, f"checkpoint-{epoch:05d}", content)
+    for old in newest_first(folder)[KEEP:]:
         old.unlink(missing_ok=True)
     return path
 
 
+def write(folder: Path, stem: str, content: dict[str, Any]) -> Path:
+    """Write a torch file whose name ends with the digest of what it holds."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    data = buffer.getvalue()
+    path = folder / f"{stem}-{_digest(data)}.pt"
+    files.write(path, data)
+    return path
+
+
+def read(path: Path, keys: set[str], device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What such a file holds; an error, of any kind, if it does not have its digest or these keys."""
+    data = path.read_bytes()
+    if _digest(data) != path.stem.rpartition("-")[2]:
+        raise ValueError("its content does not match its name")
+    content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+    if not isinstance(content, dict) or not content.keys() >= keys:
+        raise ValueError("it holds something else")
+    return content
+
+
 def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
     """The newest checkpoint that is whole; a damaged one is named in the log and passed over. None if there is none."""
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         try:
-            data = path.read_bytes()
-            match = NAME.fullmatch(path.name)
-            if match is None or _digest(data) != match[2]:
-                raise ValueError("its content does not match its name")
-            content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-            if not isinstance(content, dict) or not content.keys() >= KEYS:
-                raise ValueError("it holds something else")
+            content = read(path, KEYS, device)
         except Exception as error:  # noqa: BLE001  (a file that somebody made may cause any)
             log.warning("%s is damaged (%s); going back to the one before.", path, _brief(error))
             continue
@@ -73,7 +84,7 @@ def part(saved: dict[str, Any], rank: int) -> tuple[dict[str, Any], Tensor | Non
 
 def saved_epochs(folder: Path) -> int:
     """How many epochs the newest checkpoint holds; 0 without one."""
-    return max((int(m[1]) for p in _newest_first(folder) if (m := NAME.fullmatch(p.name))), default=0)
+    return max((int(m[1]) for p in newest_first(folder) if (m := NAME.fullmatch(p.name))), default=0)
 
 
 def settings(folder: Path) -> dict[str, Any] | None:
@@ -110,7 +121,8 @@ def _brief(error: Exception) -> str:
     return text if len(text) < 200 else f"{text[:200]} ..."
 
 
-def _newest_first(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
+    """The files of the checkpoints in a folder."""
     return sorted((p for p in folder.glob("checkpoint-*.pt") if NAME.fullmatch(p.name)), reverse=True)
 
 

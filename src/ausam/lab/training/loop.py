@@ -23,7 +23,7 @@ from ausam.lab.problems.problem import Problem, Score
 from ausam.lab.registry.pairs import brief, method_and_policy
 from ausam.lab.report import records
 from ausam.lab.report.records import Epoch, Run, Samples
-from ausam.lab.training import checkpoint, folder, weights
+from ausam.lab.training import checkpoint, folder, snapshots, weights
 from ausam.lab.training.environment import environment
 from ausam.lab.training.network import network
 from ausam.lab.training.ranks import ALONE, Ranks
@@ -204,6 +204,8 @@ def save(state: State, out: Path) -> None:
         "seconds": state.seconds,
         "init": state.init,
     }
+    if state.config.every and last.epoch % state.config.every == 0:
+        snapshots.save(out, last.epoch, content)  # first: a run that is killed here comes by again
     checkpoint.save(out, last.epoch, content)
     folder.write_epochs(out, state.epochs)
 
