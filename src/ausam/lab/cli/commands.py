@@ -120,6 +120,40 @@ def report_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def diagnose_command(args: argparse.Namespace) -> int:
+    """The theory and the flatness of a run, or the flatness of several."""
+    from ausam.lab.diagnose.compare import diagnose_comparison
+    from ausam.lab.diagnose.records import Diagnosis, FlatComparison
+    from ausam.lab.diagnose.run import diagnose
+
+    ranks.require_one_process("diagnose")
+    first, *rest = args.place
+    together = first == "compare" and len(rest) == 1
+    if rest and not together:
+        raise ValueError("Give the folder of one run, or compare and the folder of a comparison.")
+    if together and args.what is not None:
+        raise ValueError(
+            "--what chooses parts of a run's diagnosis; a comparison measures flatness alone. Leave it out."
+        )
+    here = {name: getattr(args, name) for name in ("data_dir", "threads", "device") if hasattr(args, name)}
+    if here.get("threads"):
+        torch.set_num_threads(here["threads"])
+    command = shlex.join(["ausam", *args.argv])
+    found: Diagnosis | FlatComparison
+    with Progress(None, "diagnose") as progress:
+        if together:
+            found = diagnose_comparison(Path(rest[0]), args.samples, command, progress.pieces(), **here)
+        else:
+            found = diagnose(Path(first), args.what, args.samples, command, progress.pieces(), **here)
+    for finding in found.findings:
+        mark = {True: "holds: ", False: "does not hold: ", None: ""}[finding.holds]
+        sys.stdout.write(f"{finding.part}: {mark}{finding.text}\n")
+    for part in found.left:
+        sys.stdout.write(f"{part.part}: not measured. {part.why}\n")
+    sys.stdout.write(f"\n{Path(rest[0]) / 'flatness.html' if together else Path(first) / 'diagnosis.html'}\n")
+    return 0
+
+
 def list_command(args: argparse.Namespace) -> int:
     """What there is."""
     found = listing.everything()

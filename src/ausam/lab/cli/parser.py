@@ -10,6 +10,7 @@ from dataclasses import fields
 from ausam import __version__
 from ausam.lab.cli import commands
 from ausam.lab.config import OF_ONE_PAIR, Config
+from ausam.lab.diagnose import PARTS
 from ausam.lab.experiments import bench, recipe
 from ausam.settings import OneOf, rules
 
@@ -89,6 +90,13 @@ def parser() -> argparse.ArgumentParser:
     page.add_argument("folder", help="a folder of reproduce, compare or train, or a results.json")
     page.set_defaults(run=commands.report_command)
 
+    look = subcommands.add_parser("diagnose", help="the theory and the flatness of a run", description=_diagnose_help())
+    look.add_argument("place", nargs="+", metavar="RUN | compare DIR", help="folder of a run, or of a comparison")
+    look.add_argument("--what", metavar="PARTS", help=f"parts of a run's diagnosis, with commas: {', '.join(PARTS)}")
+    look.add_argument("--samples", type=int, default=512, help="training samples to measure on (default: 512)")
+    _add_settings(look, {f.name for f in fields(Config)} - {"data_dir", "threads", "device"})
+    look.set_defaults(run=commands.diagnose_command)
+
     for command in (one, many, again):
         command.add_argument("--tensorboard", action="store_true", help="curves for TensorBoard in OUT/tensorboard")
 
@@ -102,6 +110,15 @@ def parser() -> argparse.ArgumentParser:
     speed.add_argument("--only", default="", help=f"one of {', '.join(bench.PARTS)}")
     speed.set_defaults(run=commands.bench_command)
     return whole
+
+
+def _diagnose_help() -> str:
+    return (
+        "Measure the paper's lemma and theorems, the flatness of the minimum and the selection on the weights that a "
+        "run has kept (ausam train --every N keeps those of every N-th epoch), and write diagnosis.html and "
+        "diagnosis.json into its folder; with compare DIR the flatness of all runs of a comparison side by side. Stop "
+        "it at any time; the same command continues."
+    )
 
 
 def _timeout_help() -> str:

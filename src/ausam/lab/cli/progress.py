@@ -78,6 +78,19 @@ class Progress:
 
         return told
 
+    def pieces(self) -> Callable[[str, int], None]:
+        """A function to be told of every piece of work before it is done, and of how many there are."""
+        before = 0
+
+        def told(name: str, total: int) -> None:
+            nonlocal before
+            self._bar.update(self._task, total=total, completed=before, text=name)
+            before += 1
+            if not self._console.is_terminal:
+                self._console.print(f"{before}/{total} {name}", highlight=False)
+
+        return told
+
     def say(self, text: str) -> None:
         """A line that stays."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ausam.lab.config import Config
-from ausam.lab.io import digests, files
+from ausam.lab.io import files, sealed
 from ausam.lab.io.typed_json import plain, typed
 from ausam.lab.problems.problem import Score
 from ausam.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability, check
@@ -302,20 +302,18 @@ NAMES: dict[type[Any], str] = {Run: "run", Comparison: "comparison", PaperTable:
 
 def write(path: Path, record: Run | Comparison | PaperTable) -> None:
     """Replace the file by this record."""
-    content = {"format": NAMES[type(record)], "version": VERSION, **plain(record)}
-    files.write_json(path, {**content, "digest": digests.of_json(content)})
+    sealed.write(path, NAMES[type(record)], VERSION, record)
 
 
 def read(path: Path, kind: type[R]) -> R | None:
     """The record in a file; None if there is no file or no JSON in it; a ValueError for any other content."""
-    found = files.read_json(path)
-    return None if found is None else _record(path, found, kind)
+    return sealed.read(path, NAMES[kind], VERSION, kind)
 
 
 def read_finished(path: Path, kind: type[R]) -> R:
     """The record in a file that must be there."""
     if (found := read(path, kind)) is None:
-        raise ValueError(f"{path} is damaged. Remove it; {_REMEDY}")
+        raise ValueError(f"{path} is damaged. Remove it; {sealed.REMEDY}")
     return found
 
 
@@ -323,24 +321,6 @@ def kind_of(path: Path) -> type[Any] | None:
     """Which kind of record a file says it holds; None if it is no record."""
     found = files.read_json(path) or {}
     return next((kind for kind, name in NAMES.items() if found.get("format") == name), None)
-
-
-_REMEDY = "the command that made it writes it again."
-
-
-def _record(path: Path, found: dict[str, Any], kind: type[R]) -> R:
-    name = NAMES[kind]
-    about = {k: found.pop(k, None) for k in ("format", "version", "digest")}
-    if about["format"] != name or about["version"] != VERSION:
-        was = f"{about['format'] or 'something else'!s:.40}, version {about['version']!r:.20}"
-        raise ValueError(f"{path} holds {was}, but a {name} of version {VERSION} is needed. Remove it; {_REMEDY}")
-    try:
-        record = typed(kind, found)
-    except ValueError as error:
-        raise ValueError(f"{path} is not as ausam writes it: {str(error).rstrip('.')}. Remove it; {_REMEDY}") from None
-    if digests.of_json({"format": name, "version": VERSION, **found}) != about["digest"]:
-        raise ValueError(f"{path} was changed: its content does not have its digest. Remove it; {_REMEDY}")
-    return record
 
 
 def epochs_text(epochs: Iterable[Epoch]) -> str:

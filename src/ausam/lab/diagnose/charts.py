@@ -1,0 +1,186 @@
+"""Pictures of a diagnosis: Altair from plain rows, drawn as SVG that stands in the page and takes its colours."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ausam.lab.report.chart_text import esc
+
+Rows = Sequence[dict[str, Any]]
+Spec = Callable[[int], dict[str, Any]]  # from the width in pixels
+
+# The page's light colours: each is replaced by its variable, so that a dark page has its own.
+COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8538f", "#8a6d00", "#6a4fc0", "#2b98d4", "#5a6068")
+RULE, SOFT = "#d5dae0", "#59626d"
+VARIABLES = {colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)} | {RULE: "var(--rule)", SOFT: "var(--soft)"}
+WIDE, NARROW = 640, 330
+
+
+def lines(rows: Rows, x: str, y: str, series: str, *, log: bool = False, zero: bool = False, dots: bool = True) -> Spec:
+    """A line per series; the fields are also the titles of the axes."""
+
+    def spec(width: int) -> dict[str, Any]:
+        alt = _altair()
+
+        drawn = [row for row in rows if row[y] is not None and not (log and row[y] <= 0)]
+        order = list(dict.fromkeys(str(row[series]) for row in rows))
+        chart = alt.Chart(alt.Data(values=drawn)).mark_line(point={"size": 28} if dots else False, strokeWidth=2)
+        scale = alt.Scale(type="log") if log else alt.Scale(zero=zero)
+        return _finished(chart.encode(x=_x(x), y=_y(y, scale), color=_colour(series, order)), width)
+
+    return spec
+
+
+def scatter(rows: Rows, x: str, y: str, series: str) -> Spec:
+    """A dot per row, with the diagonal on which both are equal."""
+
+    def spec(width: int) -> dict[str, Any]:
+        alt = _altair()
+
+        order = list(dict.fromkeys(str(row[series]) for row in rows))
+        top = max((max(row[x], row[y]) for row in rows), default=1.0)
+        dots = alt.Chart(alt.Data(values=list(rows))).mark_circle(size=22, opacity=0.55)
+        ends = alt.Data(values=[{x: 0.0, y: 0.0}, {x: top, y: top}])
+        diagonal = alt.Chart(ends).mark_line(strokeDash=[4, 4], color=SOFT, strokeWidth=1)
+        both = {"x": _x(x), "y": _y(y, alt.Scale())}
+        whole = diagonal.encode(**both) + dots.encode(**both, color=_colour(series, order))
+        return _finished(whole, width)
+
+    return spec
+
+
+def bars(rows: Rows, x: str, y: str, rule: bool = True) -> Spec:
+    """A bar per row, in their order; ``rule``: a line at 1."""
+
+    def spec(width: int) -> dict[str, Any]:
+        alt = _altair()
+
+        order = [str(row[x]) for row in rows]
+        axis = alt.Axis(labelAngle=-40 if max(map(len, order)) > 4 else 0)
+        chart = alt.Chart(alt.Data(values=list(rows))).mark_bar(color=COLOURS[0])
+        column = alt.X(f"{x}:N", sort=order, title=x, axis=axis)
+        drawn = chart.encode(x=column, y=_y(y, alt.Scale()))
+        one = alt.Chart(alt.Data(values=[{y: 1}])).mark_rule(color=SOFT, strokeDash=[4, 4]).encode(y=f"{y}:Q")
+        return _finished(drawn + one if rule else drawn, width)
+
+    return spec
+
+
+def ticks(rows: Rows, x: str, y: str) -> Spec:
+    """Dots on a logarithmic scale, a row per name: for figures of several runs side by side."""
+
+    def spec(width: int) -> dict[str, Any]:
+        alt = _altair()
+
+        order = list(dict.fromkeys(str(row[y]) for row in rows))
+        chart = alt.Chart(alt.Data(values=[row for row in rows if row[x] > 0])).mark_circle(size=90, opacity=0.8)
+        encoded = chart.encode(
+            x=alt.X(f"{x}:Q", scale=alt.Scale(type="log", nice=True), title=x),
+            y=alt.Y(f"{y}:N", sort=order, title=None),
+            color=alt.Color(f"{y}:N", sort=order, scale=alt.Scale(domain=order, range=_range(order)), legend=None),
+        )
+        return _finished(encoded, width, height=40 + 26 * len(order))
+
+    return spec
+
+
+def heat(rows: Rows, x: str, y: str, value: str) -> Spec:
+    """A square per row, coloured by the logarithm of its value."""
+
+    def spec(width: int) -> dict[str, Any]:
+        alt = _altair()
+
+        def axis(name: str) -> dict[str, Any]:
+            return {"title": name, "axis": alt.Axis(format=".2~f", labelOverlap=True, labelAngle=0)}
+
+        side = min(360, width - 120)
+        scheme = alt.Scale(type="log", scheme="viridis") if min(r[value] for r in rows) > 0 else alt.Scale()
+        encoded = (
+            alt.Chart(alt.Data(values=list(rows)))
+            .mark_rect()
+            .encode(
+                x=alt.X(f"{x}:O", **axis(x)),
+                y=alt.Y(f"{y}:O", sort="descending", **axis(y)),
+                color=alt.Color(f"{value}:Q", title=value, scale=scheme),
+            )
+        )
+        return _finished(encoded, side, height=side, exact=True)
+
+    return spec
+
+
+def figure(name: str, spec: Spec, note: str = "") -> str:
+    """The picture for a wide and for a narrow screen, with its name as caption."""
+    wide, narrow = (_svg(spec(width), name) for width in (WIDE, NARROW))
+    below = f'<br><span class="note">{esc(note)}</span>' if note else ""
+    return (
+        f'<figure style="margin:1.2rem 0"><figcaption><b>{esc(name)}</b>{below}</figcaption>'
+        f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+    )
+
+
+def _altair() -> Any:
+    import altair  # here, because the import takes a second
+
+    return altair
+
+
+def _x(name: str) -> Any:
+    alt = _altair()
+
+    return alt.X(f"{name}:Q", title=name, axis=alt.Axis(tickMinStep=1) if name == "epoch" else alt.Axis())
+
+
+def _y(name: str, scale: Any) -> Any:
+    alt = _altair()
+
+    # above the axis, where it needs no rotation
+    title = {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleX": 0, "titleY": -12}
+    return alt.Y(f"{name}:Q", title=name, scale=scale, axis=alt.Axis(tickCount=6, **title))
+
+
+def _colour(series: str, order: list[str]) -> Any:
+    alt = _altair()
+
+    legend = alt.Legend(orient="bottom", title=None, columns=2, labelLimit=300, symbolStrokeWidth=3)
+    return alt.Color(f"{series}:N", sort=order, scale=alt.Scale(domain=order, range=_range(order)), legend=legend)
+
+
+def _range(order: list[str]) -> list[str]:
+    return [COLOURS[i % len(COLOURS)] for i in range(len(order))]
+
+
+def _finished(chart: Any, width: int, height: int | None = None, exact: bool = False) -> dict[str, Any]:
+    """The size, and the style of the page."""
+    tall = height or (280 if width > 500 else 230)
+    fit = {} if exact else {"autosize": {"type": "fit-x", "contains": "padding"}}
+    text = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    lines = {"gridColor": RULE, "domainColor": RULE, "tickColor": RULE}
+    sized = chart.properties(width=width, height=tall, background="transparent", padding={"top": 18, "right": 8}, **fit)
+    found: dict[str, Any] = (
+        sized.configure(font="sans-serif")
+        .configure_axis(**text, **lines)
+        .configure_legend(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
+        .configure_view(stroke=RULE)
+        .to_dict()
+    )
+    return found
+
+
+def _svg(spec: dict[str, Any], name: str) -> str:
+    """The drawing, with ids of its own, the page's colours, and no more width than it needs."""
+    import vl_convert
+
+    drawn = vl_convert.vegalite_to_svg(spec)
+    mine = hashlib.sha256(drawn.encode()).hexdigest()[:8]
+    drawn = re.sub(r'\b(id="|url\(#|xlink:href="#|href="#)', rf"\g<1>d{mine}-", drawn)
+    for colour, variable in VARIABLES.items():
+        drawn = drawn.replace(f'"{colour}"', f'"{variable}"')
+    drawn = re.sub(r' xmlns(:xlink)?="[^"]*"', "", drawn, count=2)
+    width = re.search(r'width="([\d.]+)"', drawn)
+    limit = width[1] if width else WIDE
+    head = f'<svg role="img" aria-label="{esc(name)}" style="display:block;max-width:{limit}px;width:100%;height:auto"'
+    return re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"', rf"{head}\1", drawn, count=1)

@@ -1,0 +1,173 @@
+"""The minima of a comparison side by side: whose is the flattest."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ausam.diagnostics import Slice, loss_between
+from ausam.lab.diagnose import page
+from ausam.lab.diagnose.findings import number, percent
+from ausam.lab.diagnose.parts import pieces
+from ausam.lab.diagnose.records import NAMES, VERSION, Between, Finding, FlatComparison, FlatRun, Left
+from ausam.lab.diagnose.run import Tell, checked, conditions
+from ausam.lab.diagnose.store import Store
+from ausam.lab.diagnose.subject import Subject, open_run
+from ausam.lab.experiments.layout import pair_of
+from ausam.lab.io import files, sealed
+from ausam.lab.registry.pairs import PAIRS, label
+from ausam.lab.report import records
+from ausam.lab.report.records import Comparison, Run
+
+MEASURES: dict[str, Callable[[FlatRun], float]] = {
+    "largest eigenvalue": lambda r: r.eigenvalues.values[0],
+    "trace": lambda r: r.trace.value,
+    "worst rise within rho": lambda r: r.whole.worst[len(r.whole.rho) // 2],
+    "worst rise in groups": lambda r: r.groups.worst[len(r.groups.rho) // 2],
+}
+
+
+def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **here: Any) -> FlatComparison:
+    """Measure the flatness of every run of ``ausam compare`` in this folder; writes flatness.json and flatness.html.
+
+    All are measured on the same samples with the same radius. The pieces lie in the folders of the runs, where
+    ``ausam diagnose RUN`` finds them too.
+    """
+    places = _places(folder)
+    if not places:
+        raise ValueError(f"{folder} holds no comparison. Give the folder (--out) of ausam compare.")
+    found: list[FlatRun] = []
+    left: list[Left] = []
+    between: list[Between] = []
+    first: Subject | None = None
+    ends: dict[int, tuple[str, Subject]] = {}  # of each seed, the first run
+    total = len(places) * 4
+    for name, seed, place in places:
+        try:
+            subject = open_run(place, checked(samples), None if first is None else first.rho, **here)
+        except ValueError as error:
+            if first is None and len(places) == 1:
+                raise
+            left.append(Left(f"{name} seed {seed}", str(error)))
+            continue
+        first = first or subject
+        title = label(name, subject.config.base)
+        begun = ends.setdefault(seed, (title, subject))
+        work = [*pieces("hessian", subject), *pieces("sharpness", subject), pieces("landscape", subject)[0]]
+        try:
+            results = []
+            for piece in work:
+                tell(f"{name} seed {seed}: {piece.name}", total)
+                results.append(piece.done(subject, Store(place / "diagnosis")))
+            tell(f"{name} seed {seed}: between", total)
+            if begun[1] is not subject and seed == places[0][1]:
+                between.append(Between(begun[0], title, seed, _between(folder, begun[1], subject)))
+        except ValueError as error:
+            left.append(Left(f"{name} seed {seed}", str(error)))
+            continue
+        curved, sharp, line = results
+        found.append(
+            FlatRun(
+                name,
+                title,
+                seed,
+                subject.last,
+                None if (ended := records.read(place / "result.json", Run)) is None else ended.test.value,
+                curved.eigenvalues,
+                curved.trace,
+                sharp.whole,
+                sharp.groups,
+                line,
+            )
+        )
+    if first is None or not found:
+        raise ValueError(f"Nothing could be measured in {folder}. {' '.join(x.why for x in left)}")
+    whole = FlatComparison(
+        command=command,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        title=first.config.data,
+        conditions=conditions(first),
+        findings=tuple(sentences(found)),
+        left=tuple(left),
+        runs=tuple(found),
+        between=tuple(between),
+    )
+    sealed.write(folder / "flatness.json", NAMES[FlatComparison], VERSION, whole)
+    files.write(folder / "flatness.html", page.of_comparison(whole))
+    return whole
+
+
+def sentences(runs: list[FlatRun]) -> Iterator[Finding]:
+    """Whether the minimum of each pair is flatter than SGD's, and than SAM's."""
+    names = list(dict.fromkeys(r.name for r in runs))
+    for base in ("sgd", "sam"):
+        for name in names:
+            if base in names and name != base and (base, name) != ("sam", "sgd"):
+                yield from _flatter(runs, name, base)
+    by_loss = sorted(names, key=lambda n: statistics.fmean(r.whole.loss for r in runs if r.name == n))
+    text = ", ".join(
+        f"{_label(runs, n)} {number(statistics.fmean(r.whole.loss for r in runs if r.name == n))}" for n in by_loss
+    )
+    yield Finding(
+        "flatness", f"Training loss on these samples, from the lowest: {text}. Who has learnt less is flatter."
+    )
+
+
+def _flatter(runs: list[FlatRun], name: str, base: str) -> Iterator[Finding]:
+    mine = {r.seed: r for r in runs if r.name == name}
+    theirs = {r.seed: r for r in runs if r.name == base}
+    seeds = sorted(mine.keys() & theirs.keys())
+    if not seeds:
+        return
+    parts, better = [], 0
+    for what, of in MEASURES.items():
+        a, b = [of(mine[s]) for s in seeds], [of(theirs[s]) for s in seeds]
+        lower = sum(x < y for x, y in zip(a, b, strict=True))
+        better += lower == len(seeds)
+        ratio = statistics.fmean(a) / statistics.fmean(b) if statistics.fmean(b) else float("nan")
+        count = f", lower in {lower} of {len(seeds)} seeds" if len(seeds) > 1 else ""
+        parts.append(
+            f"{what} {number(statistics.fmean(a))} against {number(statistics.fmean(b))} ({percent(ratio)}{count})"
+        )
+    flatter = better == len(MEASURES)
+    how = (
+        "is flatter than"
+        if flatter
+        else "is not flatter than"
+        if not better
+        else f"is flatter by {better} of {len(MEASURES)} measures, but not by all, than"
+    )
+    one = " One seed cannot tell a difference from chance." if len(seeds) == 1 else ""
+    yield Finding(
+        "flatness",
+        f"{_label(runs, name)}'s minimum {how} {_label(runs, base)}'s: {'; '.join(parts)}.{one}",
+        flatter,
+    )
+
+
+def _label(runs: list[FlatRun], name: str) -> str:
+    return next(r.label for r in runs if r.name == name)
+
+
+def _between(folder: Path, first: Subject, second: Subject) -> Slice:
+    """The loss from the last weights of the one run to those of the other, kept in the folder of the comparison."""
+
+    def measure() -> Slice:
+        ends = (first.state(first.last), second.state(second.last))
+        return loss_between(second.model, second.losses, [(second.x, second.y)], *ends)
+
+    ends = {"first": first.digest(first.last), "second": second.digest(second.last)}
+    return Store(folder / "diagnosis").piece("between", {"samples": len(second.index), **ends}, Slice, measure)
+
+
+def _places(folder: Path) -> list[tuple[str, int, Path]]:
+    """Name, seed and folder of every run, seeds outermost, names in the order of the results."""
+    there = [p for p in folder.glob("runs/*/seed-*") if p.is_dir() and p.name.removeprefix("seed-").isdigit()]
+    old = records.read(folder / "results.json", Comparison) if there else None
+    order = [row.name for row in old.rows] if old else []
+    order += [name for name in PAIRS if name not in order]
+    found = [(pair_of(p.parent.name), int(p.name.removeprefix("seed-")), p) for p in there]
+    return sorted(found, key=lambda x: (x[1], order.index(x[0]) if x[0] in order else len(order), x[0]))

@@ -1,0 +1,232 @@
+"""What is measured: a run's network at its saved epochs, and some of its training samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ausam import SAM, AUSampling, Method, Policy, Random, Scores, SelectiveBatchSampler, TopLoss
+from ausam.diagnostics.lemma1 import direction
+from ausam.diagnostics.objective import Objective
+from ausam.diagnostics.untouched import untouched
+from ausam.lab.config import Config
+from ausam.lab.io.typed_json import typed
+from ausam.lab.networks.memory_format import laid_out
+from ausam.lab.problems.catalogue import problem
+from ausam.lab.problems.classification import Classification
+from ausam.lab.problems.problem import Problem
+from ausam.lab.registry.pairs import RHO_SCALE, brief, construct, method_and_policy
+from ausam.lab.training import folder as run_files
+from ausam.lab.training import snapshots
+from ausam.lab.training.network import network
+from ausam.lab.training.snapshots import Saved
+from ausam.random import generator
+
+WATCHED = 12  # epochs at most at which something is measured over training
+ROOM = 2**26  # numbers that per-sample gradients may take at a time: 256 MB
+DRAWN = 0xD1A6  # which samples, whatever the seed of the run: runs of a comparison are measured on the same ones
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A run that can be looked at: its data and network, and where its weights lie."""
+
+    folder: Path
+    config: Config
+    data: Problem
+    model: nn.Module
+    method: Method
+    policy: Policy
+    rho: float
+    rho_from: str  # whose radius it is
+    index: Tensor  # dataset indices of the samples that are measured
+    x: Tensor
+    y: Tensor
+    saved: dict[int, Saved]  # by epochs done
+
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample, as in training."""
+        return self.data.task.losses(self.model(x), y, self.config.label_smoothing)
+
+    @property
+    def parameters(self) -> int:
+        """How many weights the network has."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    @property
+    def chunk(self) -> int:
+        """How many samples are differentiated at a time, so that memory is bounded."""
+        return max(1, min(32, ROOM // self.parameters))
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs after which weights are known, in order; 0 is before training, if that can be built again."""
+        return [*([] if self.config.init else [0]), *sorted(self.saved)]
+
+    @property
+    def last(self) -> int:
+        """The latest of them."""
+        return max(self.saved)
+
+    def watched(self, first: int = 0) -> list[int]:
+        """At most so many of these epochs from ``first`` on, evenly chosen, the last among them."""
+        return spread([e for e in self.epochs if e >= first], WATCHED)
+
+    def digest(self, epoch: int) -> str:
+        """What tells the weights of this epoch from others."""
+        return self.saved[epoch].digest if epoch else "initial"
+
+    def state(self, epoch: int) -> dict[str, Tensor]:
+        """The weights and buffers after so many epochs."""
+        if epoch:
+            found: dict[str, Tensor] = self.saved[epoch].load()["model"]
+            return found
+        return network(self.config, self.data).state_dict()
+
+    def at(self, epoch: int) -> None:
+        """Put the network where it was after so many epochs."""
+        try:
+            self.model.load_state_dict(self.state(epoch))
+        except RuntimeError as error:
+            why = " ".join(str(error).split())[:200]
+            raise ValueError(f"{self.saved[epoch].path} does not fit the network of this run: {why}.") from error
+
+    @property
+    def ranks_sharpness(self) -> bool:
+        """Whether the run's policy keeps the average DLP of the samples."""
+        return self.policy.signal == "sharpness"
+
+    def scores(self, epoch: int) -> Scores:
+        """The sampler's table after so many epochs, at least one."""
+        sampler = SelectiveBatchSampler(
+            len(self.data.train_y), self.config.batch_size, self.policy, rank=0, world_size=1
+        )
+        scores = sampler.scores
+        scores.load_state_dict(self.saved[epoch].load()["sampler"]["scores"])
+        return scores
+
+    @property
+    def periodic(self) -> list[int]:
+        """The saved epochs that are multiples of the first, without a hole."""
+        first = min(self.saved)
+        return [e for i, e in enumerate(sorted(e for e in self.saved if e % first == 0), start=1) if e == i * first]
+
+    def batches(self, size: int | None = None, limit: int | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The samples in mini-batches: inputs, labels, and positions among the samples; a batch of one is left out."""
+        positions = torch.split(torch.arange(len(self.index)), size or self.config.batch_size)
+        found = [(self.x[p], self.y[p], p) for p in positions if len(p) > 1]
+        return found[:limit]
+
+    def dealt(self, epoch: int, turn: int = 0) -> list[Tensor]:
+        """Positions of the samples in mini-batches of another order, a function of the arguments."""
+        order = torch.randperm(len(self.index), generator=generator(DRAWN, epoch, turn))
+        return list(torch.split(order, self.config.batch_size))
+
+    def dlp(self, epoch: int) -> Tensor:
+        """|L_i(w + e) - L_i(w)| of every sample at the present weights, in mini-batches dealt for this epoch."""
+        found = torch.zeros(len(self.index))
+        with untouched(self.model):
+            for p in self.dealt(epoch, turn=1):
+                objective = Objective(self.model, self.losses, [(self.x[p], self.y[p])])
+                e = self.rho * direction(objective.gradient())
+                found[p] = (objective.losses(e) - objective.losses()).abs().cpu()
+        return found
+
+    def policies(self, epoch: int) -> dict[str, tuple[Policy, Scores]]:
+        """AUSampling, Random and TopLoss with this run's alpha, each with the scores it would have now.
+
+        AUSampling's are the run's own where its policy ranks by sharpness, else the present DLP. TopLoss's are the
+        present losses.
+        """
+        alpha = getattr(self.policy, "alpha", None) or self.config.alpha or 0.5
+        alpha = alpha if alpha < 1 else 0.5
+        own = {"s_min": self.config.s_min, "s_max": self.config.s_max, "ramp": self.config.ramp}
+        drawn = construct("policy", "AUSampling", alpha=alpha, **own)
+        if isinstance(self.policy, AUSampling):
+            drawn = replace(self.policy, alpha=alpha, unbiased=False)
+        sharp, loss = Scores(len(self.index)), Scores(len(self.index), 0.0)
+        everyone = torch.arange(len(self.index))
+        sharp.record(everyone, self.scores(epoch).of(self.index) if self.ranks_sharpness else self.dlp(epoch))
+        with untouched(self.model):
+            batch = [(self.x, self.y)]
+            loss.record(everyone, Objective(self.model, self.losses, batch, chunk=self.config.batch_size).losses())
+        return {
+            "AUSampling": (drawn, sharp),
+            "Random": (Random(alpha=alpha), loss),
+            "TopLoss": (TopLoss(alpha=alpha), loss),
+        }
+
+    @property
+    def full_epochs(self) -> int:
+        """The epochs at the beginning in which AUSampling chooses nobody."""
+        return max(1, getattr(self.policy, "full_epochs", 1))
+
+    @property
+    def pair(self) -> str:
+        """Method and policy in brief."""
+        return f"{brief(self.method)} × {brief(self.policy)}"
+
+
+def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) -> Subject:
+    """The run in a folder, to be measured on so many of its training samples; a ValueError for what cannot be."""
+    settings = run_files.saved_settings(folder) if folder.is_dir() else None
+    if settings is None:
+        more = f" Of a whole comparison: ausam diagnose compare {folder}." if any(folder.glob("runs/*/seed-*")) else ""
+        raise ValueError(f"{folder} holds no run. Give the folder (--out) of ausam train.{more}")
+    config = replace(typed(Config, settings), **{"device": "cpu", **here})
+    if config.quantize:
+        raise ValueError(
+            f"{folder} is a run with {config.quantize} bits, whose loss is a staircase: it has no gradient or "
+            "curvature that could be measured. Diagnose its run in full precision."
+        )
+    saved = {s.epoch: s for s in snapshots.available(folder)}
+    if not saved:
+        raise ValueError(f"{folder} has no checkpoint: nothing is left to measure. Run it again, with --every N.")
+    data = problem(config)
+    if not isinstance(data.task, Classification):
+        raise ValueError(
+            f"{folder} is a run on {config.data}, scored by {data.task.metric}. ausam diagnose measures classification."
+        )
+    method, policy = method_and_policy(config, steps=config.epochs * -(-len(data.train_y) // config.batch_size))
+    radius, whose = (rho, "the comparison's") if rho is not None else radius_of(config, method)
+    n = len(data.train_y)
+    index = torch.randperm(n, generator=generator(DRAWN))[: min(samples, n)]
+    part = data.part(index, torch.arange(len(data.test_y)))
+    xs, ys = zip(*part.plain_batches(), strict=True)
+    return Subject(
+        folder=folder,
+        config=config,
+        data=data,
+        model=network(config, data).eval(),
+        method=method,
+        policy=policy,
+        rho=radius,
+        rho_from=whose,
+        index=index,
+        x=laid_out(torch.cat(xs), config.memory_format),  # here, because vmap cannot do it inside the loss
+        y=torch.cat(ys),
+        saved=saved,
+    )
+
+
+def radius_of(config: Config, method: Method) -> tuple[float, str]:
+    """SAM's radius in this run, and where it comes from: methods that measure theirs otherwise are put on its scale."""
+    inner = getattr(method, "inner", method)
+    kind = type(inner).__name__
+    if (own := getattr(inner, "rho", 0.0)) > 0:
+        scale = RHO_SCALE.get(kind, 1.0)
+        return own / scale, f"{kind}'s" if scale == 1.0 else f"{kind}'s, divided by {scale:g}"
+    if config.rho:
+        return config.rho, "that of SAM in the run's settings"
+    return SAM().rho, "SAM's default"
+
+
+def spread(values: list[int], count: int) -> list[int]:
+    """At most so many of the values, evenly chosen, the first and the last among them."""
+    if len(values) <= count:
+        return values
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
