@@ -145,7 +145,8 @@ def _y(name: str, scale: Any) -> Any:
 def _colour(series: str, order: list[str]) -> Any:
     alt = _altair()
 
-    legend = alt.Legend(orient="bottom", title=None, columns=2, labelLimit=300, symbolStrokeWidth=3)
+    # one line alone is what the caption says
+    legend = alt.Legend(orient="bottom", title=None, columns=2, labelLimit=300) if len(order) > 1 else None
     return alt.Color(f"{series}:N", sort=order, scale=alt.Scale(domain=order, range=_range(order)), legend=legend)
 
 
@@ -159,7 +160,13 @@ def _finished(chart: Any, width: int, height: int | None = None, exact: bool = F
     fit = {} if exact else {"autosize": {"type": "fit-x", "contains": "padding"}}
     text = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
     lines = {"gridColor": RULE, "domainColor": RULE, "tickColor": RULE}
-    sized = chart.properties(width=width, height=tall, background="transparent", padding={"top": 18, "right": 8}, **fit)
+    sized = chart.properties(
+        width=width,
+        height=tall,
+        background="transparent",
+        padding={"top": 18, "right": 10, "bottom": 6, "left": 2},
+        **fit,
+    )
     found: dict[str, Any] = (
         sized.configure(font="sans-serif")
         .configure_axis(**text, **lines)

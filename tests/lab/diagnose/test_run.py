@@ -1,0 +1,327 @@
+"""ausam diagnose RUN: the figures are those of the saved weights, the work continues, bad input is refused."""
+
+import html.parser
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ausam.lab.diagnose import PARTS, measures, parts
+from ausam.lab.diagnose.records import NAMES, VERSION, Diagnosis, Lemma1At
+from ausam.lab.diagnose.run import diagnose
+from ausam.lab.diagnose.subject import open_run, radius_of, spread
+from ausam.lab.io import sealed
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.pairs import method_and_policy
+from ausam.lab.training import snapshots
+from ausam.lab.training.loop import ALONE, begin, train
+from tests.lab.helpers import read, run
+
+SMALL = {"train_size": 200, "test_size": 100, "batch_size": 32, "threads": 1}
+SAMPLES = 64
+
+
+def quiet(name, total):
+    pass
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """An AUSAM run of four epochs that keeps them all."""
+    out = tmp_path_factory.mktemp("diagnose") / "run"
+    for _ in train(resolve(policy="ausampling", ramp=2, epochs=4, every=1, **SMALL), out):
+        pass
+    return out
+
+
+@pytest.fixture(scope="module")
+def diagnosed(trained):
+    """The same with its diagnosis: all parts."""
+    assert run("diagnose", trained, "--samples", SAMPLES) == 0
+    return trained
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """The run without anything measured."""
+    out = tmp_path / "run"
+    shutil.copytree(trained, out, ignore=shutil.ignore_patterns("diagnosis*"))
+    return out
+
+
+def found_in(folder):
+    return sealed.read(folder / "diagnosis.json", NAMES[Diagnosis], VERSION, Diagnosis)
+
+
+def test_the_parts_have_one_list():
+    assert tuple(parts.PIECES) == tuple(parts.JOINED) == PARTS
+
+
+def test_every_part_is_measured_and_has_a_sentence(diagnosed, capsys):
+    found = found_in(diagnosed)
+    assert found.left == ()
+    assert all(getattr(found, part) is not None for part in PARTS)
+    assert {f.part for f in found.findings} == set(PARTS)
+    assert [row.epoch for row in found.lemma1.rows] == [0, 1, 2, 3, 4]
+    assert [row.epoch for row in found.theorem4.rows] == [1, 2, 3, 4]
+    assert found.conditions.samples == SAMPLES
+    assert found.conditions.rho == 0.2
+
+
+def test_the_subject_is_the_run(trained):
+    subject = open_run(trained, SAMPLES)
+    before = begin(subject.config, ALONE).model.state_dict()
+    assert all(torch.equal(v, before[k]) for k, v in subject.state(0).items())
+    saved = snapshots.available(trained)[-1].load()
+    subject.at(4)
+    assert all(torch.equal(v, saved["model"][k]) for k, v in subject.model.state_dict().items())
+    assert torch.equal(subject.y, subject.data.train_y[subject.index])
+    assert torch.equal(subject.x, subject.data.normalised(subject.data.train_x[subject.index]))
+    assert len(set(subject.index.tolist())) == SAMPLES
+
+
+def test_lemma1_is_a_slow_loop_over_samples(diagnosed):
+    """Epoch 3 by hand: gradients one by one, the mini-batches as they were dealt."""
+    subject = open_run(diagnosed, SAMPLES)
+    piece = next(diagnosed.glob("diagnosis/lemma1-00003-*.json"))
+    found = sealed.read(piece, "lemma1-00003", VERSION, Lemma1At)
+    subject.at(3)
+    model = subject.model.eval()
+    weights = list(model.parameters())
+
+    def gradient(x, y):
+        grads = torch.autograd.grad(F.cross_entropy(model(x), y), weights)
+        return torch.cat([g.flatten() for g in grads])
+
+    for rows in subject.dealt(3):
+        x, y = subject.x[rows], subject.y[rows]
+        g = gradient(x, y)
+        e = 0.2 * g / g.norm()
+        with torch.no_grad():
+            here = F.cross_entropy(model(x), y, reduction="none")
+            at = 0
+            for w in weights:
+                w += e[at : at + w.numel()].view(w.shape)
+                at += w.numel()
+            there = F.cross_entropy(model(x), y, reduction="none")
+        subject.at(3)
+        for i, row in enumerate(rows.tolist()):
+            own = gradient(x[i : i + 1], y[i : i + 1])
+            assert found.norms[row] == pytest.approx(float(own.norm()), rel=1e-3, abs=1e-6)
+            assert found.dlp[row] == pytest.approx(float((there[i] - here[i]).abs()) / 0.2, rel=1e-2, abs=1e-4)
+
+
+def test_visits_are_those_of_the_run(diagnosed):
+    found = found_in(diagnosed).selection
+    used = [json.loads(line)["samples"] for line in (diagnosed / "metrics.jsonl").read_text().splitlines()]
+    assert found.mean * 200 == pytest.approx(sum(used))
+    counts = [s.load()["sampler"]["scores"]["count"] for s in snapshots.available(diagnosed)]
+    worst = 0
+    for i in range(200):
+        seen = [int(c[i]) for c in counts]
+        gap = longest = 0
+        for before, now in zip([0, *seen], seen, strict=False):
+            gap = 0 if now > before else gap + 1
+            longest = max(longest, gap)
+        worst = max(worst, longest)
+    assert found.worst_gap == worst
+    assert (found.period, found.epochs) == (1, 4)
+    assert sum(g.samples for g in found.groups["class"]) == 200
+    assert [g.name for g in found.groups["label"]] == ["clean", "wrong"]
+
+
+def test_the_scores_of_the_run_are_what_its_policy_would_choose_by(trained):
+    subject = open_run(trained, SAMPLES)
+    subject.at(3)
+    policies = subject.policies(3)
+    columns = {s.epoch: s for s in snapshots.available(trained)}[3].load()["sampler"]["scores"]
+    mean = (columns["sum"] / columns["count"])[subject.index]
+    assert torch.allclose(policies["AUSampling"][1].mean, mean, equal_nan=True)
+    with torch.no_grad():
+        loss = F.cross_entropy(subject.model.eval()(subject.x), subject.y, reduction="none")
+    assert torch.allclose(policies["TopLoss"][1].last, loss, atol=1e-5)
+
+
+def test_a_run_that_does_not_rank_by_sharpness_is_measured_too(tmp_path):
+    out = tmp_path / "run"
+    for _ in train(resolve(method="plain", epochs=2, every=1, **SMALL), out):
+        pass
+    found = diagnose(out, "lemma1,theorem1,geometry,selection", SAMPLES, "", quiet)
+    assert found.lemma1.rows[-1].table is None
+    assert found.lemma1.rows[-1].average is not None
+    assert found.selection.worst_gap == 0
+    assert "score" not in found.selection.groups
+    assert found.conditions.rho_from == "that of SAM in the run's settings"
+
+
+def test_again_measures_nothing_and_says_the_same(diagnosed, monkeypatch):
+    before = found_in(diagnosed)
+    for name in ("lemma1", "theorem1", "theorem2", "theorem3", "theorem4", "hessian", "sharpness", "geometry"):
+        monkeypatch.setattr(measures, name, None)
+    again = diagnose(diagnosed, None, SAMPLES, before.command, quiet)
+    assert replace(again, created=before.created) == before
+
+
+def test_a_diagnosis_that_was_killed_continues(copied, diagnosed, monkeypatch):
+    calls = []
+    original = measures.geometry
+
+    def dying(subject, epoch):
+        calls.append(epoch)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(subject, epoch)
+
+    monkeypatch.setitem(
+        parts.PIECES, "geometry", parts._over_training("geometry", measures.GeometryAt, dying, lambda _: 0)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        diagnose(copied, "geometry", SAMPLES, "", quiet)
+    assert not (copied / "diagnosis.json").exists()
+    assert len(list(copied.glob("diagnosis/geometry-*.json"))) == 2
+    found = diagnose(copied, "geometry", SAMPLES, "", quiet)
+    assert calls == [0, 1, 2, 2, 3, 4]
+    assert found.geometry == found_in(diagnosed).geometry
+
+
+def test_a_damaged_piece_is_measured_again(copied, caplog):
+    first = diagnose(copied, "geometry", SAMPLES, "", quiet)
+    piece = next(copied.glob("diagnosis/geometry-00002-*.json"))
+    content = read(piece)
+    content["step"]["cosine"] = 0.5
+    piece.write_text(json.dumps(content))
+    assert diagnose(copied, "geometry", SAMPLES, "", quiet).geometry == first.geometry
+    assert "was changed" in caplog.text
+
+
+def test_other_samples_are_other_figures(copied):
+    one = diagnose(copied, "geometry", SAMPLES, "", quiet)
+    two = diagnose(copied, "geometry", 2 * SAMPLES, "", quiet)
+    assert one.geometry != two.geometry
+    assert two.conditions.samples == 2 * SAMPLES
+
+
+class Ids(html.parser.HTMLParser):
+    """Every id of a page, and every reference to one."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.used = [], set(re.findall(r"url\(#([^)]+)\)", text))
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.ids += [v for k, v in attrs if k == "id"]
+
+
+def test_the_page_stands_alone(diagnosed):
+    page = (diagnosed / "diagnosis.html").read_text()
+    assert "http://" not in page
+    assert "https://" not in page
+    found = Ids(page)
+    assert len(set(found.ids)) == len(found.ids)
+    assert found.used <= set(found.ids)
+    assert page.count("<figure") >= 14
+    assert page.count('<div class="wide"><svg') == page.count('<div class="narrow"><svg') == page.count("<figure")
+    assert "var(--c0)" in page
+    assert "does not hold here" in page
+    assert "NaN" not in page
+
+
+def test_without_earlier_epochs_the_rest_is_measured_and_the_page_says_so(copied, capsys):
+    for path in copied.glob("snapshot-*.pt"):
+        path.unlink()
+    found = diagnose(copied, None, SAMPLES, "", quiet)
+    assert [x.part for x in found.left] == ["theorem2"]
+    assert found.theorem2 is None
+    assert found.selection.worst_gap is None
+    assert "Not measured" in (copied / "diagnosis.html").read_text()
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def refused(capsys, *args):
+    assert run("diagnose", *args) == 2
+    err = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert len(err) == 1
+    return err[0]
+
+
+def test_no_run(tmp_path, capsys):
+    assert "holds no run. Give the folder (--out) of ausam train." in refused(capsys, tmp_path)
+    assert "holds no run" in refused(capsys, tmp_path / "nowhere")
+    assert "holds no comparison" in refused(capsys, "compare", tmp_path)
+    assert "Give the folder of one run" in refused(capsys, tmp_path, tmp_path)
+
+
+def test_an_unknown_part(trained, capsys):
+    text = refused(capsys, trained, "--what", "lemma1,hesian")
+    assert 'There is no part "hesian". Did you mean hessian?' in text
+    assert "names no part" in refused(capsys, trained, "--what", ",")
+    assert "Leave it out" in refused(capsys, "compare", trained, "--what", "hessian")
+
+
+def test_too_few_samples(trained, capsys):
+    assert "--samples is 5" in refused(capsys, trained, "--samples", 5)
+
+
+def test_theorem2_without_the_checkpoints_of_earlier_epochs(copied, capsys):
+    for path in copied.glob("snapshot-*.pt"):
+        path.unlink()
+    text = refused(capsys, copied, "--what", "theorem2")
+    assert "has kept epochs 3 and 4 alone. Train with --every N" in text
+
+
+def test_a_run_without_any_checkpoint(copied, capsys):
+    for path in copied.glob("*.pt"):
+        path.unlink()
+    assert "has no checkpoint" in refused(capsys, copied)
+
+
+def pretending(folder, **settings):
+    """The folder of a run with these settings that nobody has trained."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / f"checkpoint-00001-{'0' * 16}.pt").write_bytes(b"")
+    return folder
+
+
+def test_a_pose_problem(tmp_path, capsys):
+    place = pretending(tmp_path / "run", data="stick-figures", model="hrnet-w16-small", train_size=8, test_size=8)
+    assert "ausam diagnose measures classification" in refused(capsys, place)
+
+
+def test_a_quantised_network(tmp_path, capsys):
+    assert "is a staircase" in refused(capsys, pretending(tmp_path / "run", quantize=4))
+
+
+def test_a_damaged_snapshot(copied, capsys):
+    for path in copied.glob("*-00004-*.pt"):
+        path.write_bytes(b"nothing")
+    assert run("diagnose", copied, "--what", "hessian") == 2
+    assert "is damaged (its content does not match its name)" in capsys.readouterr().err
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def test_spread_has_both_ends():
+    assert spread(list(range(31)), 4) == [0, 10, 20, 30]
+    assert spread([1, 2], 4) == [1, 2]
+    for n in range(2, 60):
+        chosen = spread(list(range(n)), 12)
+        assert chosen[0] == 0
+        assert chosen[-1] == n - 1
+        assert len(set(chosen)) == min(n, 12)
+
+
+@pytest.mark.parametrize(
+    ("method", "radius"), [("sam", 0.2), ("asam", 0.02), ("rst", 0.2), ("plain", 0.2), ("gsam(rho=0.3)", 0.3)]
+)
+def test_the_radius_is_on_the_scale_of_sam(method, radius):
+    config = resolve(method=method)
+    assert radius_of(config, method_and_policy(config, steps=10)[0])[0] == pytest.approx(radius)
