@@ -19,8 +19,18 @@ VARIABLES = {colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)} | {RULE
 WIDE, NARROW = 640, 330
 
 
-def lines(rows: Rows, x: str, y: str, series: str, *, log: bool = False, zero: bool = False, dots: bool = True) -> Spec:
-    """A line per series; the fields are also the titles of the axes."""
+def lines(
+    rows: Rows,
+    x: str,
+    y: str,
+    series: str,
+    *,
+    log: bool = False,
+    zero: bool = False,
+    part: bool = False,
+    dots: bool = True,
+) -> Spec:
+    """A line per series; the fields are also the titles of the axes. ``part``: the axis is from 0 to 1."""
 
     def spec(width: int) -> dict[str, Any]:
         alt = _altair()
@@ -28,8 +38,8 @@ def lines(rows: Rows, x: str, y: str, series: str, *, log: bool = False, zero: b
         drawn = [row for row in rows if row[y] is not None and not (log and row[y] <= 0)]
         order = list(dict.fromkeys(str(row[series]) for row in rows))
         chart = alt.Chart(alt.Data(values=drawn)).mark_line(point={"size": 28} if dots else False, strokeWidth=2)
-        scale = alt.Scale(type="log") if log else alt.Scale(zero=zero)
-        return _finished(chart.encode(x=_x(x), y=_y(y, scale), color=_colour(series, order)), width)
+        scale = alt.Scale(domain=[0, 1]) if part else alt.Scale(type="log") if log else alt.Scale(zero=zero)
+        return _finished(chart.encode(x=_x(x), y=_y(y, scale), color=_colour(series, order, width)), width)
 
     return spec
 
@@ -46,7 +56,7 @@ def scatter(rows: Rows, x: str, y: str, series: str) -> Spec:
         ends = alt.Data(values=[{x: 0.0, y: 0.0}, {x: top, y: top}])
         diagonal = alt.Chart(ends).mark_line(strokeDash=[4, 4], color=SOFT, strokeWidth=1)
         both = {"x": _x(x), "y": _y(y, alt.Scale())}
-        whole = diagonal.encode(**both) + dots.encode(**both, color=_colour(series, order))
+        whole = diagonal.encode(**both) + dots.encode(**both, color=_colour(series, order, width))
         return _finished(whole, width)
 
     return spec
@@ -59,7 +69,7 @@ def bars(rows: Rows, x: str, y: str, rule: bool = True) -> Spec:
         alt = _altair()
 
         order = [str(row[x]) for row in rows]
-        axis = alt.Axis(labelAngle=-40 if max(map(len, order)) > 4 else 0)
+        axis = alt.Axis(labelAngle=-40 if max(map(len, order)) > 6 else 0)
         chart = alt.Chart(alt.Data(values=list(rows))).mark_bar(color=COLOURS[0])
         column = alt.X(f"{x}:N", sort=order, title=x, axis=axis)
         drawn = chart.encode(x=column, y=_y(y, alt.Scale()))
@@ -142,11 +152,11 @@ def _y(name: str, scale: Any) -> Any:
     return alt.Y(f"{name}:Q", title=name, scale=scale, axis=alt.Axis(tickCount=6, **title))
 
 
-def _colour(series: str, order: list[str]) -> Any:
+def _colour(series: str, order: list[str], width: int) -> Any:
     alt = _altair()
 
-    # one line alone is what the caption says
-    legend = alt.Legend(orient="bottom", title=None, columns=2, labelLimit=300) if len(order) > 1 else None
+    legend = alt.Legend(orient="bottom", title=None, columns=2 if width > 500 else 1, labelLimit=300)
+    legend = legend if len(order) > 1 else None  # one line alone is what the caption says
     return alt.Color(f"{series}:N", sort=order, scale=alt.Scale(domain=order, range=_range(order)), legend=legend)
 
 

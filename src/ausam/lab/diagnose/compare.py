@@ -157,7 +157,7 @@ def _between(folder: Path, first: Subject, second: Subject) -> Slice:
 
     def measure() -> Slice:
         ends = (first.state(first.last), second.state(second.last))
-        return loss_between(second.model, second.losses, [(second.x, second.y)], *ends)
+        return loss_between(second.model, second.losses, [(second.x, second.y)], *ends, beyond=0)
 
     ends = {"first": first.digest(first.last), "second": second.digest(second.last)}
     return Store(folder / "diagnosis").piece("between", {"samples": len(second.index), **ends}, Slice, measure)

@@ -164,7 +164,7 @@ def theorem3(found: Theorem3Part) -> Iterator[Finding]:
         yield Finding(
             "theorem3",
             f"On logistic regression with this run's samples ({found.classes}) the bound as {name} is kept in "
-            f"{sum(holds)} of {len(holds)} settings, {_span(loose, lambda v: f'{v:.2g}')} times what was measured: "
+            f"{sum(holds)} of {len(holds)} settings, {_span(loose, number)} times what was measured: "
             f"{verdict}.",
             all(holds),
         )
@@ -211,7 +211,7 @@ def theorem4(found: Theorem4Part) -> Iterator[Finding]:
         for name, p in ((p.policy, p) for p in end.policies)
         if name != "AUSampling"
     )
-    yield Finding("theorem4", f"The others' after epoch {end.epoch}: {others}.")
+    yield Finding("theorem4", f"The bias of other choices after epoch {end.epoch}: {others}.")
     rows = [of(row, "AUSampling") for row in found.rows]
     kept, right = _mean([r.paper_holds for r in rows]), min(r.corrected_holds for r in rows)
     yield Finding(
@@ -250,7 +250,8 @@ def sharpness(found: SharpnessPart) -> Iterator[Finding]:
         yield Finding(
             "sharpness",
             f"With a worst point of its own for each group of {found.groups.m} samples, as in training, it rises by "
-            f"{number(found.groups.worst[middle])}, {_times(found.groups.worst[middle], worst)} as much.",
+            f"{number(found.groups.worst[middle])}, {_times(found.groups.worst[middle], worst)} as much."
+            + (" It cannot be less, so the ascent missed some." if found.groups.worst[middle] < worst else ""),
         )
         low, high = found.whole.worst[middle - 1], found.whole.worst[middle]
         if low > 0:
@@ -272,9 +273,7 @@ def landscape(found: LandscapePart) -> Iterator[Finding]:
         f"{'the lowest point' if here <= lowest else 'not the lowest point'} of that line.",
     )
     if found.between is not None:
-        inside = [
-            loss for t, loss in zip(found.between.position, found.between.loss, strict=True) if -1e-9 <= t <= 1 + 1e-9
-        ]
+        inside = found.between.loss
         bump = max(inside) - max(inside[0], inside[-1])
         what = f"over a bump of {number(bump)}" if bump > 1e-6 * abs(inside[0]) else "without a bump"
         start = f"epoch {found.since}" if found.since else "the initial weights"
@@ -301,7 +300,7 @@ def selection(found: SelectionPart) -> Iterator[Finding]:
     yield Finding(
         "selection",
         f"In {found.epochs} epochs a sample had {found.mean:.1f} {what} on average, the least favoured {found.fewest} "
-        f"and the most favoured {found.most}; {found.never or 'none'} had none. The effective sample size is "
+        f"and the most favoured {found.most}; {found.never} had none. The effective sample size is "
         f"{percent(found.effective)} of the data.",
     )
     if found.worst_gap is not None:

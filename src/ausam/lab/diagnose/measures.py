@@ -200,7 +200,7 @@ def surface(subject: Subject) -> dg.Surface:
 def between(subject: Subject, epoch: int) -> dg.Slice:
     """The loss from the weights of an epoch to the last."""
     first, second = subject.state(epoch), subject.state(subject.last)
-    return dg.loss_between(subject.model, subject.losses, [(subject.x, subject.y)], first, second)
+    return dg.loss_between(subject.model, subject.losses, [(subject.x, subject.y)], first, second, beyond=0)
 
 
 def geometry(subject: Subject, epoch: int) -> GeometryAt:

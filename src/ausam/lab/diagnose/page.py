@@ -144,7 +144,7 @@ def _theorem1(found: Any) -> Iterator[str]:
     of = [(row.epoch, p.policy, p.summary) for row in found.rows for p in row.policies]
     if len(found.rows) > 1:
         rows = [{"epoch": e, part: s.paper_fails_first_order, "policy": p} for e, p, s in of]
-        yield figure("Where the paper's bound fails", charts.lines(rows, "epoch", part, "policy", zero=True))
+        yield figure("Where the paper's bound fails", charts.lines(rows, "epoch", part, "policy", part=True))
     rows = [{"epoch": e, size: s.difference, "policy": p} for e, p, s in of]
     yield figure(
         "How far the sharpness of the kept part is off", charts.lines(rows, "epoch", size, "policy", zero=True)
@@ -189,7 +189,7 @@ def _sharpness(found: Any) -> Iterator[str]:
         "worst, adaptive ball": (found.adaptive.rho, found.adaptive.worst),
     }
     rows = [{"radius": r, value: v, "of": k} for k, (rs, vs) in columns.items() for r, v in zip(rs, vs, strict=True)]
-    yield figure("How far the loss rises within a radius", charts.lines(rows, "radius", value, "of", zero=True))
+    yield figure("How far the loss rises within a radius", charts.lines(rows, "radius", value, "of", log=True))
 
 
 def _landscape(found: Any) -> Iterator[str]:
@@ -211,11 +211,11 @@ def _landscape(found: Any) -> Iterator[str]:
 
 def _geometry(found: Any) -> Iterator[str]:
     rows = [
-        {"epoch": r.epoch, "value": v, "of": k}
+        {"epoch": r.epoch, "ratio": v, "of": k}
         for r in found.rows
         for k, v in (("cos(g, g_SAM)", r.step.cosine), ("share of the plain descent", r.step.descent))
     ]
-    yield figure("SAM's gradient beside the plain one", charts.lines(rows, "epoch", "value", "of", zero=True))
+    yield figure("SAM's gradient beside the plain one", charts.lines(rows, "epoch", "ratio", "of", zero=True))
 
 
 def _selection(found: Any) -> Iterator[str]:
@@ -275,7 +275,7 @@ def _flat(found: FlatComparison) -> Iterator[str]:
     rows = [
         {"radius": x, rise: y, "run": r.label} for r in shown for x, y in zip(r.whole.rho, r.whole.worst, strict=True)
     ]
-    yield figure(f"The worst rise within a radius, seed {first}", charts.lines(rows, "radius", rise, "run", zero=True))
+    yield figure(f"The worst rise within a radius, seed {first}", charts.lines(rows, "radius", rise, "run", log=True))
     rows = [
         {"t": t, "loss": v, "run": r.label} for r in shown for t, v in zip(r.line.position, r.line.loss, strict=True)
     ]

@@ -21,7 +21,7 @@ from ausam.diagnostics import (
 from ausam.lab.config import Config
 from ausam.lab.report.records import Environment
 
-VERSION = 1
+VERSION = 1  # of the records and of how they are measured: pieces of another version are measured again
 
 # -- what is measured at one epoch, a file each ------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""ausam diagnose compare DIR: the minima of a comparison side by side."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ausam.lab.diagnose.compare import diagnose_comparison
+from ausam.lab.diagnose.records import NAMES, VERSION, FlatComparison
+from ausam.lab.diagnose.subject import open_run
+from ausam.lab.io import sealed
+from tests.lab.helpers import run
+
+SMALL = ["--train-size", 100, "--test-size", 50, "--batch-size", 32, "--epochs", 1, "--threads", 1]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("flat")
+    assert run("compare", "sgd", "sam", "ausam-0.5", "--seeds", 1, *SMALL, "--out", out) == 0
+    assert run("diagnose", "compare", out, "--samples", 32) == 0
+    return out
+
+
+def read(folder):
+    return sealed.read(folder / "flatness.json", NAMES[FlatComparison], VERSION, FlatComparison)
+
+
+def test_every_run_is_measured_in_the_order_of_the_table(compared):
+    found = read(compared)
+    assert [r.name for r in found.runs] == ["sgd", "sam", "ausam-0.5"]
+    assert [r.label for r in found.runs] == ["SGD", "SAM", "AUSAM-0.5"]
+    assert [(b.first, b.second) for b in found.between] == [("SGD", "SAM"), ("SGD", "AUSAM-0.5")]
+    assert found.left == ()
+    starts = [f.text.split(":")[0] for f in found.findings if f.holds is not None]
+    assert [s.partition("'")[0] for s in starts] == ["SAM", "AUSAM-0.5", "AUSAM-0.5"]
+
+
+def test_the_loss_is_that_of_the_last_weights_on_shared_samples(compared):
+    for r in read(compared).runs:
+        subject = open_run(compared / "runs" / r.name / "seed-0", 32)
+        subject.at(1)
+        with torch.no_grad():
+            loss = float(F.cross_entropy(subject.model.eval()(subject.x), subject.y))
+        assert r.whole.loss == pytest.approx(loss, rel=1e-5)
+        assert r.line.loss[len(r.line.loss) // 2] == pytest.approx(loss, rel=1e-5)
+    ends = read(compared).between[0].slice.loss
+    assert ends[0] == pytest.approx(read(compared).runs[0].whole.loss, rel=1e-4)
+    assert ends[-1] == pytest.approx(read(compared).runs[1].whole.loss, rel=1e-4)
+
+
+def test_again_measures_nothing(compared):
+    pieces = sorted(compared.glob("**/diagnosis/*.json"))
+    times = [p.stat().st_mtime_ns for p in pieces]
+    before = read(compared)
+    again = diagnose_comparison(compared, 32, before.command, lambda name, total: None)
+    assert [p.stat().st_mtime_ns for p in pieces] == times
+    assert again.runs == before.runs
+    assert again.findings == before.findings
+
+
+def test_the_page_has_a_row_for_each_and_stands_alone(compared):
+    page = (compared / "flatness.html").read_text()
+    assert page.count("<tr><th>") == 4
+    assert "AUSAM-0.5&#x27;s minimum" in page
+    assert "http://" not in page
+
+
+def test_a_run_that_has_not_begun_is_left_out_and_named(compared, tmp_path, capsys):
+    import shutil
+
+    out = tmp_path / "flat"
+    shutil.copytree(compared, out)
+    for path in (out / "runs" / "sam" / "seed-0").glob("*.pt"):
+        path.unlink()
+    found = diagnose_comparison(out, 32, "", lambda name, total: None)
+    assert [r.name for r in found.runs] == ["sgd", "ausam-0.5"]
+    assert [x.part for x in found.left] == ["sam seed 0"]
+
+
+def test_a_comparison_is_no_run(compared, capsys):
+    assert run("diagnose", compared) == 2
+    assert f"Of a whole comparison: ausam diagnose compare {compared}." in capsys.readouterr().err
