@@ -58,7 +58,7 @@ def lemma1(found: Lemma1Part) -> Iterator[Finding]:
     yield Finding(
         "lemma1",
         f"Against the projection on the batch gradient, which is Taylor's first-order term, its error is "
-        f"{_span(first_order, percent)}: "
+        f"{_span(first_order, percent)} of it: "
         + ("DLP is that projection." if close else "at this rho the curvature counts too."),
     )
     yield Finding(

@@ -118,7 +118,7 @@ def _conditions(c: Conditions, command: str, created: str) -> str:
 
 
 def _lemma1(found: Any) -> Iterator[str]:
-    error, rank = "error, part of the norm", "Spearman correlation with the norm"
+    error, rank = "relative error", "Spearman correlation with the norm"
     rows = []
     for row in found.rows:
         rows.append({"epoch": row.epoch, error: row.norm.relative_error, "of": "against the norm"})
