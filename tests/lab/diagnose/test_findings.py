@@ -149,6 +149,18 @@ def test_landscape():
     assert "without a bump" in text
 
 
+def test_numbers_are_written_as_people_do():
+    assert [findings.number(v) for v in (0.00154, 5.0, 28.5, 999.4, 1012.3, 1e12)] == [
+        "0.00154",
+        "5",
+        "28.5",
+        "999",
+        "1,012",
+        "1e+12",
+    ]
+    assert [findings.percent(v) for v in (0.0086, 0.0994, 0.42, 1.07)] == ["0.86 %", "9.9 %", "42 %", "107 %"]
+
+
 def test_geometry():
     steps = [StepGeometry(1.0, 1.2, c, 1.1, 0.1, 0.5, 0.6) for c in (0.7, 0.95)]
     text, _ = said(findings.geometry(GeometryPart(tuple(GeometryAt(i, s) for i, s in enumerate(steps)))))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from ausam.lab.diagnose import PARTS, measures, parts
 from ausam.lab.diagnose.records import NAMES, VERSION, Diagnosis, Lemma1At
 from ausam.lab.diagnose.run import diagnose
-from ausam.lab.diagnose.subject import open_run, radius_of, spread
+from ausam.lab.diagnose.subject import ROOM, open_run, radius_of, spread
 from ausam.lab.io import sealed
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.pairs import method_and_policy
@@ -307,6 +307,13 @@ def test_a_damaged_snapshot(copied, capsys):
 
 
 # -- small things ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [10, 10_000, 1_000_000])
+def test_gradients_of_samples_are_taken_in_chunks_that_fit(trained, width):
+    subject = replace(open_run(trained, SAMPLES), model=torch.nn.Linear(width, 100, device="meta"))
+    assert subject.chunk == 1 or subject.chunk * subject.parameters <= ROOM
+    assert 1 <= subject.chunk <= 32
 
 
 def test_spread_has_both_ends():

@@ -112,7 +112,9 @@ def sentences(runs: list[FlatRun]) -> Iterator[Finding]:
         f"{_label(runs, n)} {number(statistics.fmean(r.whole.loss for r in runs if r.name == n))}" for n in by_loss
     )
     yield Finding(
-        "flatness", f"Training loss on these samples, from the lowest: {text}. Who has learnt less is flatter."
+        "flatness",
+        f"Training loss on these samples, from the lowest: {text}. "
+        "A network that has learnt less may be flatter for that reason alone.",
     )
 
 

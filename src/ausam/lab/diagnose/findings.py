@@ -33,7 +33,7 @@ def percent(value: float) -> str:
 
 def number(value: float) -> str:
     """A figure with three digits."""
-    return f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def of_run(parts: dict[str, Any]) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ausam.lab.diagnose import charts
 from ausam.lab.diagnose.charts import figure
+from ausam.lab.diagnose.findings import number
 from ausam.lab.diagnose.records import Conditions, Diagnosis, Finding, FlatComparison, Left
 from ausam.lab.report.chart_text import esc
 from ausam.lab.report.shell import document
@@ -252,10 +253,10 @@ def _table(found: FlatComparison) -> str:
             r.seed,
             "running" if r.test is None else f"{r.test:.2f} %",
             f"{r.whole.loss:.3f}",
-            f"{r.eigenvalues.values[0]:.3g}",
-            f"{r.trace.value:.3g} ± {r.trace.error:.2g}",
-            f"{r.whole.worst[middle]:.3g}",
-            f"{r.groups.worst[middle]:.3g}",
+            number(r.eigenvalues.values[0]),
+            f"{number(r.trace.value)} ± {r.trace.error:.2g}",
+            number(r.whole.worst[middle]),
+            number(r.groups.worst[middle]),
         )
         rows.append(f"<tr><th>{esc(r.label)}</th>{''.join(f'<td>{esc(c)}</td>' for c in cells)}</tr>")
     heads = "".join(f"<th>{esc(h)}</th>" for h in head)
