@@ -25,10 +25,6 @@ class Store:
         """Where a piece lies."""
         return self.folder / f"{name}-{digests.of_json(key)[:12]}.json"
 
-    def has(self, name: str, key: dict[str, Any]) -> bool:
-        """Whether a piece is there; a damaged one still is found to be so only when it is read."""
-        return self.path(name, key).exists()
-
     def piece(self, name: str, key: dict[str, Any], kind: type[T], measure: Callable[[], T]) -> T:
         """The piece as it lies there, or measured now and kept."""
         path = self.path(name, key)
