@@ -61,7 +61,7 @@ def test_again_measures_nothing(compared):
 def test_the_page_has_a_row_for_each_and_stands_alone(compared):
     page = (compared / "flatness.html").read_text()
     assert page.count("<tr><th>") == 4
-    assert "AUSAM-0.5&#x27;s minimum" in page
+    assert "AUSAM-0.5&#39;s minimum" in page
     assert "http://" not in page
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ausam.lab.report.chart_text import esc
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 Rows = Sequence[dict[str, Any]]
 Spec = Callable[[int], dict[str, Any]]  # from the width in pixels
@@ -122,14 +124,19 @@ def heat(rows: Rows, x: str, y: str, value: str) -> Spec:
     return spec
 
 
-def figure(name: str, spec: Spec, note: str = "") -> str:
-    """The picture for a wide and for a narrow screen, with its name as caption."""
-    wide, narrow = (_svg(spec(width), name) for width in (WIDE, NARROW))
-    below = f'<br><span class="note">{esc(note)}</span>' if note else ""
-    return (
-        f'<figure style="margin:1.2rem 0"><figcaption><b>{esc(name)}</b>{below}</figcaption>'
-        f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
-    )
+@dataclass(frozen=True)
+class Picture:
+    """A drawing for a wide and for a narrow screen, with its name and what to know of it."""
+
+    name: str
+    note: str
+    wide: Markup
+    narrow: Markup
+
+
+def picture(name: str, spec: Spec, note: str = "") -> Picture:
+    """Draw a specification in both widths."""
+    return Picture(name, note, *(_svg(spec(width), name) for width in (WIDE, NARROW)))
 
 
 def _altair() -> Any:
@@ -187,9 +194,10 @@ def _finished(chart: Any, width: int, height: int | None = None, exact: bool = F
     return found
 
 
-def _svg(spec: dict[str, Any], name: str) -> str:
+def _svg(spec: dict[str, Any], name: str) -> Markup:
     """The drawing, with ids of its own, the page's colours, and no more width than it needs."""
     import vl_convert
+    from markupsafe import Markup, escape
 
     drawn = vl_convert.vegalite_to_svg(spec)
     mine = hashlib.sha256(drawn.encode()).hexdigest()[:8]
@@ -199,5 +207,7 @@ def _svg(spec: dict[str, Any], name: str) -> str:
     drawn = re.sub(r' xmlns(:xlink)?="[^"]*"', "", drawn, count=2)
     width = re.search(r'width="([\d.]+)"', drawn)
     limit = width[1] if width else WIDE
-    head = f'<svg role="img" aria-label="{esc(name)}" style="display:block;max-width:{limit}px;width:100%;height:auto"'
-    return re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"', rf"{head}\1", drawn, count=1)
+    head = (
+        f'<svg role="img" aria-label="{escape(name)}" style="display:block;max-width:{limit}px;width:100%;height:auto"'
+    )
+    return Markup(re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"', rf"{head}\1", drawn, count=1))  # noqa: S704
