@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ausam.lab.cli import listing
+from ausam.lab.cli import exits, listing
 from ausam.lab.cli.progress import Progress
 from ausam.lab.config import Config
 from ausam.lab.experiments import bench, estimate, recipe
@@ -26,7 +26,7 @@ from ausam.lab.experiments.reproduce import Launch, reproduce
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.registry.pairs import PAIRS, configured, method_and_policy
-from ausam.lab.report import records, tables
+from ausam.lab.report import records, skipped, tables
 from ausam.lab.report.records import Run
 from ausam.lab.report.summary import comparison_text, headline
 from ausam.lab.training import folder, ranks, tensorboard
@@ -52,8 +52,9 @@ def train_command(args: argparse.Namespace) -> int:
                 progress.epoch(epoch)
     run = records.read_finished(out / "result.json", Run)
     score = f"test {run.test} after {run.epochs} epochs, {run.train_seconds:.1f} s of training"
-    sys.stdout.write(f"{run.method} × {run.policy}: {score}; {out / 'result.json'}\n")
-    return 0
+    parts = [score, *filter(None, [skipped.of_run(run)]), str(out / "result.json")]
+    sys.stdout.write(f"{run.method} × {run.policy}: {'; '.join(parts)}\n")
+    return _idle([f"the run in {out}"] if run.idle else [])
 
 
 def compare_command(args: argparse.Namespace) -> int:
@@ -74,7 +75,7 @@ def compare_command(args: argparse.Namespace) -> int:
         on_epoch = progress.comparison(names, seeds, config)
         results = compare(names, seeds, config, out, command, on_epoch, args.tensorboard)
     sys.stdout.write(f"{comparison_text(results)}\n\n{headline(results)}\n\n{out / 'report.html'}\n")
-    return 0
+    return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 
 
 def reproduce_command(args: argparse.Namespace) -> int:
@@ -100,7 +101,19 @@ def reproduce_command(args: argparse.Namespace) -> int:
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
         sys.stderr.write(f"ausam: {count} failed: {', '.join(failed)}. The same command tries again.\n")
-    return 1 if failed else 0
+    ended = {cell.id: records.read(cell.folder(out) / "result.json", Run) for cell in cells}
+    idle = _idle([name for name, run in ended.items() if run is not None and run.idle])
+    return exits.FAILED if failed else idle
+
+
+def _idle(names: list[str]) -> int:
+    """The exit code of a command whose runs have ended; these of them took no step."""
+    if names:
+        sys.stderr.write(
+            f"ausam: Nothing was learnt in {', '.join(names)}: every step was skipped, {skipped.WHY}. Look for NaN or "
+            "inf in the data, or use a smaller --lr.\n"
+        )
+    return exits.FAILED if names else 0
 
 
 def _launcher(args: argparse.Namespace, device: str) -> contextlib.AbstractContextManager[Launch | None]:

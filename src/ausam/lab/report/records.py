@@ -120,6 +120,12 @@ class Run(_Checked):
     selection: Selection | None
     environment: Environment
     config: Config
+    steps: Count | None = None  # that were taken, besides those skipped; None in files of before it was counted
+
+    @property
+    def idle(self) -> bool:
+        """Whether every step was skipped, so that nothing was learnt."""
+        return self.steps == 0
 
 
 # -- a comparison ------------------------------------------------------------------------------------------------------
@@ -181,6 +187,7 @@ class Row(_Checked):
     speed_of_sam: Positive | None  # SAM = 100, on the same machine
     samples_of_sam: Positive | None  # SAM = 100
     against_sam: Difference | None = None
+    skipped: Count = 0  # steps, over all its runs
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -115,6 +115,7 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
         samples_backward=first.samples_backward,
         speed_of_sam=speed,
         samples_of_sam=None if samples is None else 1e4 / samples,
+        skipped=sum(r.skipped_steps for r in runs),
     )
 
 

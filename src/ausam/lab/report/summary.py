@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ausam.lab.report.records import Comparison, Difference, Row
+from ausam.lab.report.skipped import notes
 from ausam.lab.report.statistics import holm, paired
 from ausam.lab.report.text import capital, join, show, text_table
 
@@ -148,4 +149,4 @@ def comparison_text(found: Comparison) -> str:
     """The paper's kind of table for a terminal; SAM% is speed and Samples% is work, with SAM = 100."""
     name, unit = metric(found)
     heading = ["Method", f"{capital(name)} {unit}", "from SAM [95 %]", "SAM%", "Samples%", "Train s"]
-    return f"{text_table(heading, row_texts(found.rows))}\n\n{RULE}"
+    return "\n".join([text_table(heading, row_texts(found.rows)), "", RULE, *notes(found.rows)])

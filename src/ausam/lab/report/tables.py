@@ -7,6 +7,7 @@ from functools import partial
 
 from ausam.lab.report.records import PaperTable, Row, TableCell
 from ausam.lab.report.shell import fill, page
+from ausam.lab.report.skipped import notes as skipped_notes
 from ausam.lab.report.text import NONE, capital, show, text_table
 
 TextLine = list[str]
@@ -115,6 +116,7 @@ def footnotes(found: PaperTable) -> list[str]:
             "Small scale: compare our rows with each other, not with the paper's figures, which are of its networks."
         )
         notes += [f"{c.title} is here {c.about}." for c in found.columns]
+    notes += skipped_notes(cell.ours for cell in every if cell.ours is not None)
     if found.missing:
         notes.append(f"{found.missing} of {found.runs} runs are missing.")
     return notes

@@ -233,6 +233,7 @@ def result(state: State, out: Path) -> None:
         selection=selection_summary(state.policy, state.sampler.scores, data.wrong),
         environment=environment(state.config.device),
         config=state.config,
+        steps=state.opt.steps,
     )
     if state.here.rank == 0:
         records.write(out / "result.json", found)

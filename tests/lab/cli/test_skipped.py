@@ -1,0 +1,90 @@
+"""Steps that were skipped are said; a run that took none has failed."""
+
+import pytest
+
+from ausam.lab.report import tables
+from ausam.lab.report.records import PaperTable, Published, TableCell, TableColumn
+from ausam.lab.report.skipped import of_run
+from ausam.lab.report.summary import comparison_text
+from tests.lab.helpers import a_comparison, a_run, named, read, run
+
+MINE = """
+import torch
+from torch.utils.data import TensorDataset
+
+def rows(bad):
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    x[:bad] = torch.nan
+    return TensorDataset(x, torch.arange(64) % 2), TensorDataset(torch.zeros(8, 4), torch.arange(8) % 2)
+
+def all_bad():
+    return rows(64)
+
+def one_bad():
+    return rows(1)
+
+def net(classes, channels):
+    return torch.nn.Linear(channels, classes)
+"""
+WHY = "because the loss or the gradient was not finite"
+FLAGS = ["--model", "mine_nan:net", "--epochs", 2, "--batch-size", 16, "--threads", 1]
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "mine_nan.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore:The loss or the gradient")
+def test_a_run_that_took_no_step_fails(mine, capsys):
+    for _ in range(2):  # also when it is found finished
+        assert run("train", "--data", "mine_nan:all_bad", *FLAGS, "--resume", "--out", "run") == 1
+        out, err = capsys.readouterr()
+        assert f"; 8 of 8 steps skipped, {WHY}; run/result.json" in out
+        assert err.splitlines()[-1] == (
+            f"ausam: Nothing was learnt in the run in run: every step was skipped, {WHY}. Look for NaN or inf in the "
+            "data, or use a smaller --lr."
+        )
+
+
+@pytest.mark.filterwarnings("ignore:The loss or the gradient")
+def test_some_skipped_steps_are_in_the_last_line(mine, capsys):
+    assert run("train", "--data", "mine_nan:one_bad", *FLAGS, "--out", "run") == 0
+    assert f"; 2 of 8 steps skipped, {WHY}; run/result.json" in capsys.readouterr().out
+    found = read("run/result.json")
+    assert (found["skipped_steps"], found["steps"]) == (2, 6)
+
+
+@pytest.mark.filterwarnings("ignore:The loss or the gradient")
+def test_a_comparison_with_such_a_run_fails(mine, capsys):
+    assert run("compare", "sgd", "--seeds", 2, "--data", "mine_nan:all_bad", *FLAGS, "--out", "runs") == 1
+    out, err = capsys.readouterr()
+    assert f"SGD: 16 steps skipped in 2 runs, {WHY}." in out
+    assert "ausam: Nothing was learnt in sgd seed 0, sgd seed 1: every step was skipped" in err
+
+
+def test_tables_say_which_rows_skipped_steps():
+    found = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, skipped_steps=1234)])
+    assert comparison_text(found).splitlines()[-1] == f"sgd: 1,234 steps skipped in 1 run, {WHY}."
+    assert WHY not in comparison_text(a_comparison(named("sam", 90.0)))
+    cells = tuple(TableCell(row.name, row.label, "", Published(), row) for row in found.rows)
+    column = TableColumn("one", "", "A", "A", "a", "", cells)
+    table = PaperTable("table1", "paper", "T", "", "", (0,), 2, 0, {}, "accuracy", "%", (column,))
+    for form in (tables.text, tables.markdown, tables.latex, tables.html):
+        assert "1,234 steps skipped in 1 run" in form(table)
+
+
+def test_a_run_without_skipped_steps_says_nothing_of_them():
+    assert of_run(a_run()) == ""
+    assert of_run(a_run(skipped_steps=3)) == f"3 steps skipped, {WHY}"  # a record of before steps were counted
+
+
+@pytest.mark.parametrize("flags", [["--lr", "inf"], ["--lr", "nan"], ["--rho", "inf"], ["--rho", "nan"]])
+def test_an_infinite_setting_is_refused(tmp_path, capsys, flags):
+    assert run("train", *flags, "--out", tmp_path / "run") == 2
+    assert "It must be a finite number" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert run("compare", "sam", *flags, "--out", tmp_path / "run") == 2
+    assert "It must be a finite number" in capsys.readouterr().err
