@@ -11,6 +11,7 @@ Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]
 Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
 MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
+Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more end in a crash of the process
 
 # Where a run is computed and what is kept of it, not what it is: begun on one machine, it may continue on another.
 HERE = ("data_dir", "init", "workers", "threads", "device", "every")
@@ -59,8 +60,8 @@ class Config:
     seed: Count = setting(0, "seed of weights, order and draws")
     sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one each")
     memory_format: MemoryFormat = setting("channels_last", "how images and convolutions lie in memory")
-    threads: Count = setting(0, "CPU threads; 0: torch's choice")
-    device: str = setting("auto", "cpu, cuda, cuda:0, mps; auto: cuda if there is one")
+    threads: Threads = setting(0, "CPU threads, at most 1024; 0: torch's choice")
+    device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one")
     every: Count = setting(0, "keep the weights of every so many epochs, for ausam diagnose; 0: of the last two alone")
 
     def __post_init__(self) -> None:

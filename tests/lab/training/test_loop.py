@@ -319,6 +319,7 @@ def test_a_run_of_before_a_setting_existed_goes_on(tmp_path):
     config = resolve(data="digits", epochs=2, train_size=64, test_size=20, method="plain")
     rows = train(config, tmp_path)
     next(rows)
+    rows.close()
     old = json.loads((tmp_path / "config.json").read_text())
     del old["lr_steps"]
     (tmp_path / "config.json").write_text(json.dumps(old))

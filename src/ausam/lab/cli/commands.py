@@ -25,7 +25,7 @@ from ausam.lab.experiments.rebuild import rebuild
 from ausam.lab.experiments.reproduce import Launch, reproduce
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import problem, resolve
-from ausam.lab.registry.pairs import PAIRS, configured, method_and_policy
+from ausam.lab.registry.pairs import PAIRS, configured, method_and_policy, refuse_idle
 from ausam.lab.report import records, skipped, tables
 from ausam.lab.report.records import Run
 from ausam.lab.report.summary import comparison_text, headline
@@ -42,10 +42,12 @@ def train_command(args: argparse.Namespace) -> int:
     with ranks.joined(config.device, args.timeout) as here:
         if here.rank:
             logging.disable(logging.WARNING)
-        here.told(lambda: _prepare(config, [config]))
+        here.told(lambda: _prepare(config, [config], _settings(args)))
         if here.rank:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
+        if args.resume and folder.saved_settings(out) is None:
+            sys.stderr.write(f"{out} holds no run yet, so there is nothing to resume: it begins.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
             epochs = train(config, out, resume=args.resume, on_step=progress.step, here=here)
             for epoch in tensorboard.logged(epochs, out, out / "tensorboard") if args.tensorboard else epochs:
@@ -67,7 +69,7 @@ def compare_command(args: argparse.Namespace) -> int:
         raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
     config = resolve(**_settings(args))
     _set_threads(config)
-    _prepare(config, [configured(name, config) for name in names])
+    _prepare(config, [configured(name, config) for name in names], _settings(args))
     command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
     seeds = list(range(args.seed, args.seed + args.seeds))
@@ -120,10 +122,17 @@ def _launcher(args: argparse.Namespace, device: str) -> contextlib.AbstractConte
     if args.launcher == "local":
         if args.address is not None:
             raise ValueError("--address is that of a Ray cluster. Use --launcher ray with it, or leave it out.")
+        for flag in ("cpus", "gpus"):
+            if getattr(args, flag) is not None:
+                raise ValueError(f"--{flag} is what Ray gives a cell. Use --launcher ray with it, or leave it out.")
         return contextlib.nullcontext()
     if device.startswith("cuda:"):
         raise ValueError(f'device is "{device}", but Ray gives each cell a GPU of its own. Use --device cuda.')
-    return on_ray(args.address, args.cpus, float(device == "cuda") if args.gpus is None else args.gpus)
+    return on_ray(
+        args.address,
+        1.0 if args.cpus is None else args.cpus,
+        float(device == "cuda") if args.gpus is None else args.gpus,
+    )
 
 
 def report_command(args: argparse.Namespace) -> int:
@@ -179,10 +188,11 @@ def bench_command(args: argparse.Namespace) -> int:
     return bench.main(args.repeats, args.only, sys.stdout)
 
 
-def _prepare(config: Config, runs: list[Config]) -> None:
+def _prepare(config: Config, runs: list[Config], given: dict[str, Any]) -> None:
     """Refuse what cannot work, then get the data, before a bar is shown: a download shows one of its own."""
     for run in runs:
         method_and_policy(run, steps=1)
+    refuse_idle(given, runs)
     builder(config.model)
     problem(config)
 

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     )
     again.add_argument("--launcher", choices=["local", "ray"], default="local", help="run the cells here, or on Ray")
     again.add_argument("--address", help="of a running Ray cluster, or auto (default: start one on this machine)")
-    again.add_argument("--cpus", type=float, default=1, help="CPUs that Ray gives a cell (default: 1)")
+    again.add_argument("--cpus", type=float, help="CPUs that Ray gives a cell (default: 1)")
     again.add_argument("--gpus", type=float, help="GPUs that Ray gives a cell (default: 1 with --device cuda, else 0)")
     _add_settings(again, {f.name for f in fields(Config)} - {"data_dir", "init", "threads", "device"})
     again.set_defaults(run=commands.reproduce_command)

@@ -13,7 +13,7 @@ from ausam.lab.experiments.layout import run_folder
 from ausam.lab.io import files
 from ausam.lab.registry.pairs import configured, label, method_and_policy
 from ausam.lab.report import csv, page, records, statistics
-from ausam.lab.report.records import Comparison, CurvePoint, Epoch, NamedRun, Run
+from ausam.lab.report.records import Comparison, CurvePoint, Epoch, NamedRun
 from ausam.lab.training import folder
 from ausam.lab.training.environment import environment
 from ausam.lab.training.loop import train
@@ -70,8 +70,8 @@ def collect(names: list[str], seeds: list[int], config: Config, out: Path, comma
 
 
 def named_run(name: str, place: Path) -> NamedRun | None:
-    """The run in a folder under this name, with its learning curve; None if it has not ended."""
-    found = records.read(place / "result.json", Run)
+    """The run in a folder under this name, with its learning curve; None if it has not ended or is damaged."""
+    found = folder.finished(place)
     return None if found is None else NamedRun(name, found, curve(place))
 
 

@@ -9,7 +9,7 @@ from ausam.lab.experiments.layout import pair_of
 from ausam.lab.io import files
 from ausam.lab.registry.pairs import PAIRS
 from ausam.lab.report import page, records, tables
-from ausam.lab.report.records import Comparison, NamedRun, PaperTable, Run
+from ausam.lab.report.records import Comparison, PaperTable, Run
 from ausam.lab.report.summary import comparison_text, headline
 
 
@@ -37,6 +37,8 @@ def _from_file(path: Path) -> tuple[str, Path]:
 
 
 def _from_folder(folder: Path) -> str:
+    for path in folder.rglob("result.json"):
+        records.read_finished(path, Run)  # a page that leaves out a damaged run would say less than is known
     if records.kind_of(folder / "results.json") is PaperTable:
         old = records.read_finished(folder / "results.json", PaperTable)
         found = recipe.read(old.table, old.scale)
@@ -72,5 +74,6 @@ def _comparison(folder: Path) -> Comparison:
 def _single(folder: Path) -> Comparison:
     run = records.read_finished(folder / "result.json", Run)
     name = f"{run.method} × {run.policy}"
-    named = NamedRun(name, run, compare.curve(folder))
-    return compare.comparison(f"{run.config.data}: one run", "", [run.seed], run.config, [(name, name)], [named], 1)
+    named = compare.named_run(name, folder)
+    title = f"{run.config.data}: one run"
+    return compare.comparison(title, "", [run.seed], run.config, [(name, name)], [named] if named else [], 1)

@@ -18,12 +18,12 @@ from ausam.lab.experiments.recipe import Block, Cell, Recipe, base
 from ausam.lab.io import files
 from ausam.lab.io.locks import held
 from ausam.lab.problems.download import DownloadError
-from ausam.lab.registry.pairs import label
+from ausam.lab.registry.pairs import label, with_canonical
 from ausam.lab.report import csv, records, tables
-from ausam.lab.report.records import Comparison, Epoch, PaperTable, Published, Run, TableCell, TableColumn
+from ausam.lab.report.records import Comparison, Epoch, PaperTable, Published, TableCell, TableColumn
 from ausam.lab.report.summary import headline
 from ausam.lab.training.failures import explained
-from ausam.lab.training.folder import saved_settings
+from ausam.lab.training.folder import finished, saved_settings
 from ausam.lab.training.loop import train
 from ausam.lab.training.tensorboard import logged
 
@@ -132,7 +132,7 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str | N
 
 def _epochs(folder: Path, config: Config) -> Iterator[Epoch]:
     """The epochs that are left. A run of another place goes on here; any other difference ``train`` refuses."""
-    theirs, mine = saved_settings(folder), asdict(config)
+    theirs, mine = saved_settings(folder), with_canonical(asdict(config))
     # Where weights lie is not what a run is, but whether it started from any is.
     same = theirs is not None and bool(theirs["init"]) == bool(config.init)
     if theirs is not None and same and theirs | {k: mine[k] for k in HERE} == mine:
@@ -145,17 +145,21 @@ def _epochs(folder: Path, config: Config) -> Iterator[Epoch]:
 
 
 def _done(folder: Path) -> bool:
-    return records.read(folder / "result.json", Run) is not None
+    return finished(folder) is not None
 
 
 def _claim(recipe: Recipe, out: Path) -> None:
     """Refuse a folder that holds something else."""
     path = out / "results.json"
-    if files.read_json(path) is None:
+    try:
+        found = records.read(path, PaperTable)
+    except ValueError as error:
+        if not any((out / block.name / "runs").is_dir() for block in recipe.blocks):
+            raise ValueError(f"{out} holds other results. Choose another --out.") from None
+        log.warning("%s. It is written again from the runs.", str(error).partition(". Remove it")[0])
         return
-    if records.kind_of(path) is not PaperTable:
-        raise ValueError(f"{out} holds other results. Choose another --out.")
-    found = records.read_finished(path, PaperTable)
+    if found is None:
+        return
     if (found.table, found.scale) != (recipe.table, recipe.scale):
         raise ValueError(f"{out} holds {found.table} at scale {found.scale}. Choose another --out.")
 

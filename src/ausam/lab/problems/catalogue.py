@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import torch
-
 from ausam.lab.config import Config
 from ausam.lab.problems.problem import Problem, Wanted
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
@@ -19,7 +17,9 @@ from ausam.lab.problems.sources.mpii import mpii
 from ausam.lab.problems.sources.stick_figures import stick_figures
 from ausam.lab.problems.sources.tiny import tiny_imagenet
 from ausam.lab.problems.user_datasets import user_data
+from ausam.lab.registry.devices import device
 from ausam.lab.registry.lookup import find
+from ausam.lab.registry.pairs import canonical
 from ausam.lab.registry.user_code import is_own
 
 
@@ -158,11 +158,12 @@ def resolve(**given: Any) -> Config:
     name = given.get("data", Config.data)
     suited = {} if is_own(name) else entry(name).settings
     config = Config(**{**suited, **given})
-    if config.device == "auto":
-        config = replace(config, device="cuda" if torch.cuda.is_available() else "cpu")
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f'device is "{config.device}", but torch sees no CUDA device here. Use --device cpu.')
-    return config
+    return replace(
+        config,
+        device=device(config.device),
+        method=canonical("method", config.method),
+        policy=canonical("policy", config.policy),
+    )
 
 
 def problem(config: Config) -> Problem:

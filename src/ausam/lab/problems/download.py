@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import http.client
@@ -21,11 +22,14 @@ from typing import BinaryIO
 from rich import progress as rich
 from rich.console import Console
 
+from ausam.lab.io.files import written
 from ausam.lab.io.locks import held
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
 GROWTH, PLENTY = 50, 100_000_000  # an archive that unpacks to more times its size, and to more bytes, is a trap
+LONGEST = 1024  # bytes of the name of a member; far longer ones break the unpacking, and the tidying up after it
+BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EINVAL, errno.EILSEQ, errno.ENOENT)
 
 
 class DownloadError(RuntimeError):
@@ -102,6 +106,15 @@ def unpack(archive: Path, folder: Path, inside: str) -> Path:
         except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise DownloadError(
                 f"{archive} cannot be unpacked ({error}). Delete it to have it downloaded again."
+            ) from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno not in BAD_NAME:
+                with written(target):
+                    raise
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DownloadError(
+                f"{archive} was not unpacked: a member has a name that no file can have here ({why}). "
+                "Do not use this file."
             ) from None
         made = Path(temporary) / inside
         if not made.is_dir():
@@ -229,6 +242,10 @@ def _unzip(archive: Path, folder: Path) -> None:
 
 def _check(archive: Path, name: str, ordinary: bool) -> None:
     windows = PureWindowsPath(name)
+    if len(name.encode(errors="replace")) > LONGEST or any(
+        len(p.encode(errors="replace")) > 255 for p in windows.parts
+    ):
+        raise DownloadError(f'{archive} was not unpacked: the name "{name[:40]}..." is too long. Do not use this file.')
     outside = PurePosixPath(name).is_absolute() or windows.drive or windows.root or ".." in windows.parts
     if outside or not ordinary:
         why = "leaves the folder" if outside else "is a link or a device"

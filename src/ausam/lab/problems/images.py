@@ -44,7 +44,9 @@ class ImageSet(Labelled):
         return normalised(x, self.mean, self.std)
 
     def prepared(self, wanted: Wanted) -> ImageSet:
-        """As a run asks for it."""
+        """As a run asks for it; a ValueError for workers, because nothing is left to load."""
+        if wanted.workers:
+            raise ValueError(f"workers is {wanted.workers}, but {self.name} lies in memory. Use --workers 0.")
         part = with_sizes(self, wanted.train_size, wanted.test_size)
         return replace(with_label_noise(part, wanted.label_noise), augment=wanted.augment).to(wanted.device)
 

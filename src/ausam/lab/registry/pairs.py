@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any
 
@@ -130,6 +133,75 @@ def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
     return cls.__name__, arguments
 
 
+def canonical(kind: str, text: str) -> str:
+    """The text in one way of writing: the class's own name, then its arguments in their order. ``full`` is ``Full``."""
+    name, arguments = parse(kind, text)
+    cls: Any = (METHODS if kind == "method" else POLICIES)[name]
+    given = [f"{f.name}={_text(arguments[f.name])}" for f in fields(cls) if f.name in arguments]
+    return f"{name}({', '.join(given)})" if given else name
+
+
+def _text(value: Any) -> str:
+    if value in (math.inf, -math.inf):
+        return "1e999" if value > 0 else "-1e999"  # their own names are no literals
+    return f"{type(value).__name__}({', '.join(_given(value))})" if type(value).__name__ in METHODS else repr(value)
+
+
+def _given(thing: Any) -> list[str]:
+    """The arguments that differ from their defaults, as text."""
+    return [
+        f"{f.name}={_text(value)}"
+        for f in fields(thing)
+        if (value := getattr(thing, f.name)) != (f.default if f.default_factory is MISSING else f.default_factory())
+    ]
+
+
+def with_canonical(settings: dict[str, Any]) -> dict[str, Any]:
+    """Saved settings with method and policy in one way of writing; what names none stays as it is."""
+    out = dict(settings)
+    for kind in ("method", "policy"):
+        with contextlib.suppress(ValueError, TypeError):
+            out[kind] = canonical(kind, out[kind])
+    return out
+
+
+# Which flag is an argument of which axis.
+ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
+
+
+def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
+    """Raise a ValueError for a setting that was given and that none of the runs uses."""
+    for name, kind in ARGUMENTS.items():
+        if given.get(name) is None:
+            continue
+        texts = list(dict.fromkeys(getattr(run, kind) for run in runs))
+        if not any(_uses(kind, text, name) for text in texts):
+            flag = f"--{name.replace('_', '-')}"
+            own = [text for text in texts if name in parse(kind, text)[1]]
+            why = (
+                f"{own[0]} says it itself"
+                if own
+                else f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
+            )
+            raise ValueError(f"{flag} is {given[name]}, but {why}, so that it has no effect. Leave {flag} out.")
+
+
+def _uses(kind: str, text: str, name: str) -> bool:
+    """Whether what the text names has this argument, itself or inside, and leaves it open."""
+    cls, arguments = parse(kind, text)
+    names = {f.name for f in fields((METHODS if kind == "method" else POLICIES)[cls])}  # type: ignore[arg-type]
+    if name in arguments:
+        return False
+    return name in names or ("inner" in names and _uses(kind, _inner(text), name))
+
+
+def _inner(text: str) -> str:
+    """The text of the inner method; SAM where none is given."""
+    call = ast.parse(text.strip(), mode="eval").body
+    found = [ast.unparse(k.value) for k in call.keywords if k.arg == "inner"] if isinstance(call, ast.Call) else []
+    return found[0] if found else "SAM"
+
+
 def arguments_of(cls: Any) -> str:
     """The arguments of a method or policy with their defaults: ``rho=0.05, k=5``; a required one stands alone."""
     return ", ".join(f.name + _default(f) for f in fields(cls))
@@ -167,7 +239,12 @@ def brief(thing: object) -> str:
 
 def method_and_policy(config: Config, steps: int) -> tuple[Method, Policy]:
     """The two objects of a run, checked against each other; ``steps`` for methods that plan over all of them."""
-    name, _ = parse("method", config.method)
+    name, arguments = parse("method", config.method)
+    if name == "SAF" and isinstance(gap := arguments.get("gap"), int) and gap > config.epochs:
+        raise ValueError(
+            f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so that none has an "
+            f"answer so old. Use a gap of at most {config.epochs}."
+        )
     counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(name, {}).items()}
     method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)
     policy: Policy = construct(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -24,7 +26,8 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         importlib.invalidate_caches()  # the file may be younger than the last look into the directory
-        module = importlib.import_module(module_name)
+        with _staying(kind, name):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ValueError(f'{kind} "{name}": importing {module_name} failed: {error}.') from error
@@ -38,4 +41,19 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
             f'{kind} "{name}": {module_name} ({module.__file__}) has no function {function_name}. '
             f"It has: {', '.join(sorted(mine)) or 'none'}."
         )
-    return function  # type: ignore[no-any-return]
+
+    @functools.wraps(function)
+    def called(*args: Any, **how: Any) -> Any:
+        with _staying(kind, name):
+            return function(*args, **how)
+
+    return called
+
+
+@contextlib.contextmanager
+def _staying(kind: str, name: str) -> Iterator[None]:
+    """Code of the user's that ends the process inside would look like a command that is done."""
+    try:
+        yield
+    except SystemExit as error:
+        raise ValueError(f'{kind} "{name}": it ended the program (SystemExit: {error}) and returned nothing.') from None

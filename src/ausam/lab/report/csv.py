@@ -15,6 +15,7 @@ COLUMNS = (
     *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "test_score", "train_score"),
     *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "torch"),
 )
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_text(runs: Iterable[tuple[str, NamedRun]]) -> str:
@@ -22,8 +23,13 @@ def csv_text(runs: Iterable[tuple[str, NamedRun]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_line(block, named) for block, named in runs)
+    writer.writerows({k: _cell(v) for k, v in _line(block, named).items()} for block, named in runs)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would compute gets an apostrophe before it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _line(block: str, named: NamedRun) -> dict[str, Any]:

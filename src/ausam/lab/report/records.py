@@ -120,6 +120,7 @@ class Run(_Checked):
     selection: Selection | None
     environment: Environment
     config: Config
+    metrics_sha256: str | None = None  # of metrics.jsonl; None in files of before
     steps: Count | None = None  # that were taken, besides those skipped; None in files of before it was counted
 
     @property

@@ -6,24 +6,41 @@ import contextlib
 import io
 import json
 import logging
+import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from ausam.lab.config import HERE, Config, completed, differences
 from ausam.lab.io import digests, files
+from ausam.lab.registry.pairs import with_canonical
+from ausam.lab.report import records
+from ausam.lab.report.records import Epoch
+from ausam.lab.training.schedule import cannot_extend
 
 log = logging.getLogger("ausam")
 
 # The digest is part of the name, so one rename publishes both, and the file stays an ordinary torch file.
-NAME = re.compile(r"checkpoint-(\d{5})-([0-9a-f]{16})\.pt")
+NAME = re.compile(r"checkpoint-(\d{5,})-([0-9a-f]{16})\.pt")
 KEEP = 2
-KEYS = {"config", "model", "optimizer", "sampler", "random", "epochs", "seconds"}
+KINDS: dict[str, Any] = {
+    "config": str,
+    "model": dict,
+    "optimizer": dict,
+    "sampler": dict,
+    "random": Tensor,
+    "epochs": str,
+    "seconds": int | float,
+    "others": list | None,
+    "init": str | None,
+}
+KEYS = KINDS.keys() - {"others", "init"}  # these two came later
 
 
 def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
@@ -60,11 +77,37 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
     for path in newest_first(folder):
         try:
             content = read(path, KEYS, device)
+            rows = _rows(content, _epoch(path))
         except Exception as error:  # noqa: BLE001  (a file that somebody made may cause any)
             log.warning("%s is damaged (%s); going back to the one before.", path, _brief(error))
             continue
-        return {**content, "path": path}
+        return {**content, "rows": rows, "path": path}
     return None
+
+
+def _rows(content: dict[str, Any], epoch: int) -> list[Epoch]:
+    """The epochs in a checkpoint; a ValueError for a content that no run writes. What only a run knows it checks."""
+    for key, kind in KINDS.items():
+        if not isinstance(content.get(key), kind):
+            raise ValueError(f"its {key} is {content.get(key)!r:.40}")
+    if not all(isinstance(v, Tensor) for v in content["model"].values()):
+        raise ValueError("its model holds something else than tensors")
+    state = content["optimizer"].get("state")
+    if not content["optimizer"].keys() >= {"state", "param_groups", "ausam"} or not isinstance(state, dict):
+        raise ValueError("its optimizer holds something else")
+    if any(x.is_floating_point() and bool(x.isnan().any()) for x in (*content["model"].values(), *_tensors(state))):
+        raise ValueError("it holds weights that are not numbers")
+    if not math.isfinite(content["seconds"]) or content["seconds"] < 0:
+        raise ValueError(f"its seconds are {content['seconds']}")
+    torch.Generator().set_state(content["random"].cpu())
+    rows = records.epochs_of(content["epochs"])
+    if [row.epoch for row in rows] != list(range(1, epoch + 1)):
+        raise ValueError(f"it should hold epochs 1 to {epoch}, but holds {len(rows)} rows")
+    return rows
+
+
+def _tensors(content: Any) -> list[Tensor]:
+    return [x for x in tree_flatten(content)[0] if isinstance(x, Tensor)]
 
 
 def part(saved: dict[str, Any], rank: int) -> tuple[dict[str, Any], Tensor | None]:
@@ -97,11 +140,16 @@ def settings(folder: Path) -> dict[str, Any] | None:
 def fitting(saved: dict[str, Any], config: Config) -> Iterator[None]:
     """Refuse a checkpoint of another run; and inside, explain the error of a content that does not fit this one."""
     remedy = "Remove that file; --resume then takes the one before."
-    theirs, mine = completed(_settings(saved)), asdict(config)
-    if other := differences({**theirs, **{k: mine[k] for k in HERE}}, mine):
+    theirs, mine = with_canonical(completed(_settings(saved))), with_canonical(asdict(config))
+    theirs |= {k: mine[k] for k in HERE}
+    if theirs == mine | {"epochs": theirs["epochs"]} and isinstance(theirs["epochs"], int):
+        if (why := cannot_extend(replace(config, epochs=theirs["epochs"]), config.epochs, len(saved["rows"]))) is None:
+            theirs = mine
+        else:
+            raise ValueError(f"{saved['path']} is of a run of {theirs['epochs']} epochs: {why}. {remedy}")
+    if other := differences(theirs, mine):
         raise ValueError(f"{saved['path']} is of another run: {'; '.join(other)}. {remedy}")
     try:
-        torch.Generator().set_state(saved["random"].cpu())
         yield
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
         raise ValueError(f"{saved['path']} does not fit this run: {_brief(error)}. {remedy}") from error
@@ -123,7 +171,12 @@ def _brief(error: Exception) -> str:
 
 def newest_first(folder: Path) -> list[Path]:
     """The files of the checkpoints in a folder."""
-    return sorted((p for p in folder.glob("checkpoint-*.pt") if NAME.fullmatch(p.name)), reverse=True)
+    return sorted((p for p in folder.glob("checkpoint-*.pt") if NAME.fullmatch(p.name)), key=_epoch, reverse=True)
+
+
+def _epoch(path: Path) -> int:
+    """How many epochs a checkpoint's name says that it holds; by number, because names of 100,000 sort otherwise."""
+    return int(path.name.split("-")[1])
 
 
 def _digest(data: bytes) -> str:

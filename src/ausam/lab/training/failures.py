@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from ausam.lab.io.files import WriteError
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.loading import DataError
@@ -33,4 +35,7 @@ def explained(error: Exception) -> Failure | None:
             "fewer --workers. With 0, a dataset that crashes shows its error.",
             misuse=False,
         )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        what = (str(error).splitlines() or ["MemoryError"])[0][:200]
+        return Failure(f"Memory ran out: {what} Use a smaller --batch-size or --model.", misuse=False)
     return None

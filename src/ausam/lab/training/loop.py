@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ausam import Method, Policy, SelectiveBatchSampler, SharpnessAware
-from ausam.lab.config import Config, lr_parts
-from ausam.lab.io import files
+from ausam.lab.config import Config
+from ausam.lab.io import digests, files
 from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.problem import Problem, Score
@@ -27,6 +26,7 @@ from ausam.lab.training import checkpoint, folder, snapshots, weights
 from ausam.lab.training.environment import environment
 from ausam.lab.training.network import network
 from ausam.lab.training.ranks import ALONE, Ranks
+from ausam.lab.training.schedule import learning_rate
 from ausam.lab.training.selection import selection_summary
 from ausam.random import generator
 
@@ -55,15 +55,16 @@ def train(
     bit on one CPU thread, as one that was not. ``on_step`` is told of every step, for progress bars. ``here`` is this
     process among those that train one network together; the first of them writes the files.
     """
-    if here.told(lambda: folder.is_done(out, config, resume)):
-        return
-    state = begin(config, here)
-    restore(state, out)
-    for epoch in range(len(state.epochs), config.epochs):
-        state.epochs.append(run_epoch(state, epoch, on_step))
-        save(state, out)
-        yield state.epochs[-1]
-    result(state, out)
+    with contextlib.ExitStack() as until:
+        if here.told(lambda: folder.claimed(out, config, resume, until)):
+            return
+        state = begin(config, here)
+        restore(state, out)
+        for epoch in range(len(state.epochs), config.epochs):
+            state.epochs.append(run_epoch(state, epoch, on_step))
+            save(state, out)
+            yield state.epochs[-1]
+        result(state, out)
 
 
 @dataclass
@@ -125,7 +126,7 @@ def restore(state: State, out: Path) -> None:
             mine, random = checkpoint.part(saved, state.here.rank)
             state.opt.load_state_dict(mine)
             state.sampler.load_state_dict(saved["sampler"])
-            state.epochs, state.seconds = records.epochs_of(saved["epochs"]), saved["seconds"]
+            state.epochs, state.seconds = saved["rows"], saved["seconds"]
             state.random = state.random if random is None else random.cpu()
         state.init = saved.get("init")
     elif state.config.init:
@@ -233,6 +234,7 @@ def result(state: State, out: Path) -> None:
         selection=selection_summary(state.policy, state.sampler.scores, data.wrong),
         environment=environment(state.config.device),
         config=state.config,
+        metrics_sha256=digests.of_bytes(records.epochs_text(state.epochs).encode()),
         steps=state.opt.steps,
     )
     if state.here.rank == 0:
@@ -248,13 +250,6 @@ def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
         settings["betas"] = (config.momentum, 0.999)
     optimizer: torch.optim.Optimizer = BASES[config.base](model.parameters(), **settings)
     return optimizer
-
-
-def learning_rate(config: Config, epoch: float) -> float:
-    """The rate after so many epochs: a cosine from lr to 0, or tenfold falls after the parts in ``lr_steps``."""
-    if config.lr_steps:
-        return config.lr * 0.1 ** sum(epoch >= round(part * config.epochs) for part in lr_parts(config.lr_steps))
-    return config.lr * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs))
 
 
 @contextlib.contextmanager

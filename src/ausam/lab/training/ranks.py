@@ -145,6 +145,10 @@ def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
     """
     rank, world = started()
     if world == 1:
+        if seconds is not None:
+            raise ValueError(
+                "--timeout is for processes that wait for each other. Start them with torchrun, or leave it out."
+            )
         yield ALONE
         return
     with alike():

@@ -1,0 +1,151 @@
+"""A setting is honoured or refused, never ignored; what is refused ends with code 2, a sentence and nothing on disk."""
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ausam.lab.cli import commands
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.devices import device, known
+from ausam.lab.registry.pairs import canonical, with_canonical
+from ausam.lab.training.failures import explained
+from tests.lab.helpers import read, run
+
+REFUSED = [
+    (["--threads", "100000"], "threads is 100000. It must be a whole number in [0, 1024]."),
+    (["--device", "gpu"], 'device is "gpu", which is not known. Use one of auto, cpu'),
+    (["--device", "nope"], 'device is "nope", which is not known. Use one of auto, cpu'),
+    (["--device", "meta"], 'device is "meta", which is not known.'),
+    (["--device", "cpu:7"], 'device is "cpu:7", but torch sees 1 of that kind here, counted from 0.'),
+    (["--policy", "UCB(period=1e999)"], "UCB: period is inf. It must be a whole number >= 1."),
+    (["--method", "SAF(gap=10000000)"], "SAF: gap is 10000000, but a sample is visited at most 3 times (--epochs)"),
+    (["--data", "sys:exit"], 'data set "sys:exit": it ended the program (SystemExit: ) and returned nothing.'),
+    (["--model", "sys:exit"], 'model "sys:exit" takes (status=None, /), but it is called with'),
+    (["--policy", "full", "--alpha", "0.5"], "--alpha is 0.5, but Full takes none, so that it has no effect."),
+    (["--method", "plain", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so that it has no effect."),
+    (["--method", "sam(rho=0.2)", "--rho", "0.1"], "--rho is 0.1, but SAM(rho=0.2) says it itself, so that it has no"),
+    (["--method", "rst(inner=plain())", "--rho", "0.1"], ""),
+    (["--ramp", "3"], "--ramp is 3, but Full takes none"),
+    (["--policy", "random", "--s-min", "0.1"], "--s-min is 0.1, but Random takes none"),
+    (["--policy", "random", "--s-max", "0.9"], "--s-max is 0.9, but Random takes none"),
+    (["--workers", "2"], "workers is 2, but digits lies in memory. Use --workers 0."),
+    (["--timeout", "5"], "--timeout is for processes that wait for each other."),
+]
+if not torch.backends.mps.is_available():
+    REFUSED.append((["--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'))
+if not torch.xpu.is_available():
+    REFUSED.append((["--device", "xpu"], 'device is "xpu", but torch sees no XPU device here. Use --device cpu.'))
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
+def test_train_refuses(tmp_path, capsys, flags, message):
+    assert run("train", "--epochs", 3, *flags, "--out", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ausam: ")
+    assert message in error
+    assert "Traceback" not in error
+    assert not list((tmp_path / "run").glob("[!.]*"))  # at most the lock, whose name begins with a dot
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so that it has no effect. Leave --rho out."),
+        (["sgd", "sam", "--ramp", "2"], "--ramp is 2, but Full takes none"),
+        (["sam", "--data", "sys:exit"], 'data set "sys:exit": it ended the program'),
+        (["sam", "--threads", "100000"], "threads is 100000"),
+        (["sam", "--device", "gpu"], 'device is "gpu"'),
+    ],
+    ids=" ".join,
+)
+def test_compare_refuses(tmp_path, capsys, flags, message):
+    assert run("compare", *flags, "--out", tmp_path / "run") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("flag", ["--cpus", "--gpus"])
+def test_reproduce_refuses_what_only_ray_uses(tmp_path, capsys, flag):
+    assert run("reproduce", "table1", flag, 1, "--out", tmp_path / "run") == 2
+    assert f"{flag} is what Ray gives a cell. Use --launcher ray with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--method", "rst", "--rho", "0.1"], ["--policy", "random", "--alpha", "0.5"]])
+def test_a_flag_with_an_effect_is_taken(flags):
+    args = argparse.Namespace(**dict(zip([flags[0][2:], flags[2][2:]], [flags[1], float(flags[3])], strict=True)))
+    config = resolve(**commands._settings(args), train_size=64, test_size=20)
+    commands._prepare(config, [config], commands._settings(args))
+
+
+def test_a_module_that_ends_the_program_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine_script.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("train", "--data", "mine_script:data", "--out", "run") == 2
+    assert 'data set "mine_script:data": it ended the program (SystemExit: 0)' in capsys.readouterr().err
+
+
+def test_the_largest_number_of_threads_is_one_that_works(tmp_path):
+    code = (
+        "import torch; torch.set_num_threads(1024); x = torch.ones(3000, 300).double(); print(float((x @ x.T).sum()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, str(3000.0 * 3000 * 300))
+
+
+def test_memory_that_ran_out_is_told():
+    known_text = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+    for error in (MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(known_text)):
+        failure = explained(error)
+        assert failure is not None
+        assert failure.text.startswith("Memory ran out: ")
+        assert not failure.misuse
+    assert explained(RuntimeError("else")) is None
+
+
+def test_devices_that_are_here():
+    assert device("cpu") == device("cpu:0").partition(":")[0] == "cpu"
+    assert known()[:2] == ["auto", "cpu"]
+    assert device("auto") in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("policy", "full", "Full"),
+        ("policy", " Full() ", "Full"),
+        ("policy", "ausampling(ramp=2,alpha=.5)", "AUSampling(alpha=0.5, ramp=2)"),
+        ("policy", "infobatch(on='first')", "InfoBatch(on='first')"),
+        ("method", "LOOKSAM(k = 10)", "LookSAM(k=10)"),
+        ("method", "aesam(inner=looksam(k=3))", "AESAM(inner=LookSAM(k=3))"),
+        ("method", "rst(inner=sam())", "RST(inner=SAM())"),
+    ],
+)
+def test_one_way_of_writing(kind, text, expected):
+    assert canonical(kind, text) == expected == canonical(kind, expected)
+
+
+def test_settings_that_name_nothing_stay_as_they_are():
+    assert with_canonical({"method": "nope(", "policy": 3}) == {"method": "nope(", "policy": 3}
+
+
+def test_full_and_its_other_spellings_are_one_run(tmp_path, capsys):
+    few = ["--epochs", 1, "--train-size", 64, "--test-size", 20, "--threads", 1, "--out", tmp_path / "run"]
+    assert run("train", "--policy", "full", "--method", "sam", *few) == 0
+    assert read(tmp_path / "run" / "config.json")["policy"] == "Full"
+    assert run("train", "--policy", "Full()", "--method", "SAM", *few, "--resume") == 0
+    old = (tmp_path / "run" / "config.json").read_text()
+    (tmp_path / "run" / "config.json").write_text(old.replace('"Full"', '"full"'))  # as it was written once
+    assert run("train", *few, "--resume") == 0
+
+
+def test_resume_with_nothing_there_says_that_it_begins(tmp_path, capsys):
+    few = ["--epochs", 1, "--train-size", 64, "--test-size", 20, "--threads", 1, "--out", tmp_path / "run", "--resume"]
+    line = f"{tmp_path / 'run'} holds no run yet, so there is nothing to resume: it begins."
+    assert run("train", *few) == 0
+    assert line in capsys.readouterr().err.splitlines()
+    assert run("train", *few) == 0
+    assert line not in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""A run that has ended is made longer where its epochs would have been the same; where not, it says why."""
+
+import json
+
+import pytest
+
+from ausam.lab.training import checkpoint
+from tests.lab.helpers import read, run
+
+FEW = ["--train-size", 128, "--test-size", 50, "--threads", 1]
+
+
+def train(out, *flags):
+    return run("train", *FEW, *flags, "--out", out)
+
+
+def without_times(out):
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in rows]
+
+
+@pytest.mark.parametrize("policy", ["full", "ausampling"])
+def test_a_run_of_constant_rate_is_extended_bit_for_bit(tmp_path, policy):
+    constant = ["--lr-steps", "1", "--policy", policy]
+    assert train(tmp_path / "whole", *constant, "--epochs", 4) == 0
+    assert train(tmp_path / "run", *constant, "--epochs", 2) == 0
+    assert read(tmp_path / "run" / "result.json")["epochs"] == 2
+    assert train(tmp_path / "run", *constant, "--epochs", 4, "--resume") == 0
+    one, other = read(tmp_path / "run" / "result.json"), read(tmp_path / "whole" / "result.json")
+    assert one["epochs"] == 4
+    assert one["weights_sha256"] == other["weights_sha256"]
+    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+    assert read(tmp_path / "run" / "config.json") == read(tmp_path / "whole" / "config.json")
+
+
+def test_an_extension_that_was_killed_before_its_first_epoch_goes_on(tmp_path):
+    constant = ["--lr-steps", "1"]
+    assert train(tmp_path / "run", *constant, "--epochs", 1) == 0
+    settings = read(tmp_path / "run" / "config.json") | {"epochs": 2}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(settings))  # what it had written by then
+    assert train(tmp_path / "run", *constant, "--epochs", 2, "--resume") == 0
+    assert read(tmp_path / "run" / "result.json")["epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ([], "its learning rate falls as a cosine over all epochs, so that the 2 that are done would have had another"),
+        (["--lr-steps", "0.5"], "its learning rate falls in steps at parts of all epochs"),
+        (["--lr-steps", "1", "--policy", "infobatch"], "InfoBatch plans over all epochs"),
+        (["--lr-steps", "1", "--method", "aesam"], "AESAM plans over all epochs"),
+    ],
+)
+def test_where_the_epochs_would_have_differed_it_says_why(tmp_path, capsys, flags, why):
+    assert train(tmp_path, *flags, "--epochs", 2) == 0
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert train(tmp_path, *flags, "--epochs", 4, "--resume") == 2
+    error = capsys.readouterr().err
+    assert f"ausam: {tmp_path} holds this run with 2 epochs, and it cannot have 4: {why}" in error
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_run_cannot_be_made_shorter(tmp_path, capsys):
+    assert train(tmp_path, "--lr-steps", "1", "--epochs", 2) == 0
+    assert train(tmp_path, "--lr-steps", "1", "--epochs", 1, "--resume") == 2
+    assert "it was begun with 2 epochs, and a run can only be made longer" in capsys.readouterr().err
+
+
+def test_names_of_checkpoints_survive_epoch_100000(tmp_path):
+    assert train(tmp_path, "--epochs", 1) == 0
+    saved = checkpoint.load(tmp_path)
+    assert saved is not None
+    row = json.loads(saved["epochs"])
+    del saved["path"], saved["rows"]
+    rows = "".join(json.dumps({**row, "epoch": e}) + "\n" for e in range(1, 100_001))
+    for epoch in (99_999, 100_000):
+        text = "".join(f"{line}\n" for line in rows.splitlines()[:epoch])
+        checkpoint.save(tmp_path, epoch, {**saved, "epochs": text})
+    assert checkpoint.saved_epochs(tmp_path) == 100_000
+    assert sorted(p.name[:17] for p in tmp_path.glob("*.pt")) == ["checkpoint-100000", "checkpoint-99999-"]
+    newest = checkpoint.load(tmp_path)
+    assert newest is not None
+    assert len(newest["rows"]) == 100_000
