@@ -161,7 +161,7 @@ def test_odd_names_in_an_archive_are_our_error(tmp_path, kind, name):
     else:
         with zipfile.ZipFile(archive, "w") as content:
             content.writestr(name, "")
-    with pytest.raises(DownloadError, match='was not unpacked: the name "inside/x.* is too long'):
+    with pytest.raises(DownloadError, match=r'was not unpacked: the name "inside/x.* is too long'):
         unpack(archive, tmp_path, "inside")
     assert [p.name for p in tmp_path.iterdir()] == [archive.name]
 

@@ -32,7 +32,9 @@ def setting(default: Any, about: str) -> Any:
 class Config:
     """Everything that fixes a run. None for a method's or policy's own default."""
 
-    data: str = setting("digits", "data set by name, or your own as module:function")
+    data: str = setting(
+        "digits", "data set by name, folder:PATH, hf:PATH-or-NAME, or your own as module:function or file.py:function"
+    )
     data_dir: str = setting("data", "where downloaded data lies")
     label_noise: Below1 = setting(0.0, "part of the training labels that is made wrong, 0 <= p < 1")
     train_size: Count = setting(0, "training samples, a fixed part with balanced classes; 0: all")

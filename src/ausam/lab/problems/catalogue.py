@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from ausam.lab.config import Config
+from ausam.lab.problems.folder import folder_data
+from ausam.lab.problems.hf import hf_data
 from ausam.lab.problems.problem import Problem, Wanted
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
@@ -191,5 +193,7 @@ def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **wanted: 
 
 @lru_cache(maxsize=1)
 def _load(name: str, data_dir: str, place: str, wanted: Wanted) -> Problem:  # noqa: ARG001  (elsewhere it is another)
-    found: Problem = user_data(name) if is_own(name) else entry(name).load(data_dir)
+    kinds = {"folder": folder_data, "hf": hf_data}
+    own = kinds.get(name.partition(":")[0], user_data)
+    found: Problem = own(name) if is_own(name) else entry(name).load(data_dir)
     return found.prepared(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,8 @@ from ausam.lab.problems.loading import loaded, sample
 from ausam.lab.problems.problem import Wanted
 from ausam.lab.registry.user_code import imported
 from ausam.random import generator
+
+log = logging.getLogger("ausam")
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,28 @@ def user_data(name: str) -> ImageSet | UserSet:
         raise ValueError(
             f"{name} returned {_described(found)}, but a pair (train_dataset, test_dataset) or an ImageSet is needed."
         )
-    train, test = found
+    return labelled(name, *found)
+
+
+def labelled(name: str, train: Any, test: Any, classes: int | None = None) -> UserSet:
+    """The problem of two datasets; a ValueError for labels that no network can learn."""
     train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
-    classes = 1 + int(max(train_y.max(), test_y.max()))
-    return UserSet(name, train, test, train_y, test_y, classes)
+    present = train_y.unique()
+    needed = 1 + int(max(train_y.max(), test_y.max()))
+    if len(present) < 2:
+        raise ValueError(
+            f"The training set of {name} has a single class, {int(present[0])}: there is nothing to learn."
+        )
+    if needed > 2 * len(torch.cat([train_y, test_y]).unique()):
+        raise ValueError(
+            f"The labels of {name} leave gaps: {len(present)} classes, but numbers up to {needed - 1}, and a network "
+            "has an output for each. Number the classes 0, 1, 2, ... without gaps."
+        )
+    if classes is not None and needed > classes:
+        raise ValueError(f"The labels of {name} reach {needed - 1}, but it says that it has {classes} classes.")
+    if only := sorted(set(test_y.tolist()) - set(present.tolist())):
+        log.warning("The test set of %s has classes that its training set lacks: %s.", name, str(only[:5])[1:-1])
+    return UserSet(name, train, test, train_y, test_y, needed if classes is None else classes)
 
 
 def _labels(dataset: Any, what: str) -> Tensor:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -18,7 +21,7 @@ def is_own(name: str) -> bool:
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
     """The function; the current directory comes first among the places where modules are found."""
-    module_name, _, function_name = name.partition(":")
+    module_name, _, function_name = name.rpartition(":")
     if not module_name or not function_name:
         raise ValueError(f'"{name}" is not a {kind}: write module:function, e.g. mine:make for make() of mine.py.')
     here = os.getcwd()
@@ -27,7 +30,7 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
     try:
         importlib.invalidate_caches()  # the file may be younger than the last look into the directory
         with _staying(kind, name):
-            module = importlib.import_module(module_name)
+            module = _of_file(kind, name, module_name) if module_name.endswith(".py") else _of_name(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ValueError(f'{kind} "{name}": importing {module_name} failed: {error}.') from error
@@ -36,7 +39,7 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
         ) from None
     function = getattr(module, function_name, None)
     if not callable(function):
-        mine = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]
+        mine = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         raise ValueError(
             f'{kind} "{name}": {module_name} ({module.__file__}) has no function {function_name}. '
             f"It has: {', '.join(sorted(mine)) or 'none'}."
@@ -48,6 +51,24 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
             return function(*args, **how)
 
     return called
+
+
+def _of_name(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def _of_file(kind: str, name: str, path: str) -> ModuleType:
+    """The module in a file, wherever it lies; its own folder is searched for what it imports."""
+    place = Path(path).resolve()
+    spec = importlib.util.spec_from_file_location(f"ausam_user_{place.stem}", place)
+    if not place.is_file() or spec is None or spec.loader is None:
+        raise ValueError(f'{kind} "{name}": there is no file {place}.')
+    if str(place.parent) not in sys.path:
+        sys.path.insert(0, str(place.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles look there
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextlib.contextmanager

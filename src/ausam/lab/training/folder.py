@@ -33,6 +33,7 @@ def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack
         mine = until.enter_context(held(out / LOCK))
     if not mine:
         raise ValueError(f"Another process works on the run in {out}. Wait for its end, or choose another --out.")
+    until.callback(_tidy, out)
     refuse_foreign(out, config, resume)
     run = finished(out)
     if run is None or not _same(asdict(run.config), asdict(config)):
@@ -40,6 +41,14 @@ def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack
     if files.read_json(out / "config.json") != asdict(run.config):
         files.write_json(out / "config.json", asdict(run.config))
     return True
+
+
+def _tidy(out: Path) -> None:
+    """Remove a folder in which nothing was written but the lock: a mistake was found before."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in out.iterdir()] == [LOCK]:
+            (out / LOCK).unlink()
+            out.rmdir()
 
 
 def refuse_foreign(out: Path, config: Config, resume: bool) -> None:

@@ -1,0 +1,125 @@
+"""Data by its place: class folders, Hugging Face's formats, a file; and labels that no network can learn."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from ausam.lab.problems.catalogue import load
+from ausam.lab.problems.user_datasets import labelled
+from tests.lab.helpers import read, run
+
+FLAGS = ["--model", "resnet-tiny", "--epochs", 1, "--batch-size", 8, "--threads", 1]
+
+
+def picture(label, number, side=8):
+    rng = np.random.default_rng([label, number])
+    return Image.fromarray(rng.integers(0, 255, (side, side, 3), dtype=np.uint8))
+
+
+def class_folders(place, held_out="val", side=lambda i: 8):
+    for which, count in (("train", 8), (held_out, 3)):
+        for label, cls in enumerate(["cat", "dog"]):
+            (place / which / cls).mkdir(parents=True)
+            for i in range(count):
+                picture(label, i, side(i)).save(place / which / cls / f"{i}.png")
+    return place
+
+
+@pytest.mark.parametrize("held_out", ["val", "test"])
+def test_class_folders(tmp_path, held_out):
+    place = class_folders(tmp_path / "pets", held_out)
+    data = load(f"folder:{place}")
+    assert (len(data.train_y), len(data.test_y), data.classes, data.channels) == (16, 6, 2, 3)
+    x, y = data.train[9]
+    assert y == 1
+    expected = np.asarray(picture(1, 1), dtype=np.float64).transpose(2, 0, 1) / 255
+    np.testing.assert_allclose(x.numpy(), (expected - 0.5) / 0.25, rtol=1e-5, atol=1e-5)
+    assert run("train", "--data", f"folder:{place}", *FLAGS, "--out", tmp_path / "run") == 0
+    assert read(tmp_path / "run" / "result.json")["data"] == {"train": 16, "test": 6, "classes": 2}
+
+
+def test_images_of_several_sizes_need_one(tmp_path, capsys):
+    place = class_folders(tmp_path / "pets", side=lambda i: 8 + i)
+    assert run("train", "--data", f"folder:{place}", *FLAGS, "--out", tmp_path / "run") == 2
+    assert f"the images are of several sizes: 8x8 ({place}/train/cat/0.png) and 9x9" in capsys.readouterr().err
+    assert load(f"folder:{place}@12").example().shape == (2, 3, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda place: (place / "train").rename(place / "training"), "there is no folder"),
+        (lambda place: (place / "val").rename(place / "valid"), "has neither a folder val nor a folder test"),
+        (lambda place: (place / "val" / "emu").mkdir(), "has classes that"),
+        (lambda place: (place / "train" / "cat" / "x.png").write_text("no"), "is no image that can be read"),
+    ],
+)
+def test_folders_that_are_not_so_are_refused(tmp_path, capsys, broken, message):
+    place = class_folders(tmp_path / "pets")
+    broken(place)
+    assert run("train", "--data", f"folder:{place}", *FLAGS, "--out", tmp_path / "run") == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", ["saved", "parquet", "images"])
+def test_hugging_face_formats(tmp_path, monkeypatch, form):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    place = tmp_path / "pets"
+    if form == "images":
+        class_folders(place, "test")
+    else:
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+        splits = {
+            which: datasets.Dataset.from_dict(
+                {
+                    "image": [picture(c, i) for c in (0, 1) for i in range(n)],
+                    "label": [c for c in (0, 1) for _ in range(n)],
+                },
+                features=features,
+            )
+            for which, n in (("train", 8), ("test", 3))
+        }
+        if form == "saved":
+            datasets.DatasetDict(splits).save_to_disk(str(place))
+        else:
+            place.mkdir()
+            for which, split in splits.items():
+                split.to_parquet(str(place / f"{which}-00000-of-00001.parquet"))
+    data = load(f"hf:{place}")
+    assert (len(data.train_y), len(data.test_y), data.classes) == (16, 6, 2)
+    expected = np.asarray(picture(1, 1), dtype=np.float64).transpose(2, 0, 1) / 255
+    np.testing.assert_allclose(data.train[9][0].numpy(), (expected - 0.5) / 0.25, rtol=1e-5, atol=1e-5)
+
+
+def test_a_function_in_a_file(tmp_path, capsys):
+    (tmp_path / "my data.py").write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset\n"
+        "def data():\n    one = TensorDataset(torch.randn(16, 4), torch.arange(16) % 2)\n    return one, one\n"
+        "def net(classes, channels):\n    return torch.nn.Linear(channels, classes)\n"
+    )
+    own = ["--data", f"{tmp_path}/my data.py:data", "--model", f"{tmp_path}/my data.py:net", "--epochs", 1]
+    assert run("train", *own, "--threads", 1, "--out", tmp_path / "run") == 0
+    assert run("train", "--data", f"{tmp_path}/none.py:data", "--out", tmp_path / "other") == 2
+    assert f"there is no file {tmp_path}/none.py." in capsys.readouterr().err
+
+
+def of(*labels):
+    return TensorDataset(torch.zeros(len(labels), 2), torch.tensor(labels))
+
+
+def test_labels_that_no_network_can_learn_are_refused(caplog):
+    with pytest.raises(ValueError, match="leave gaps: 2 classes, but numbers up to 1000000"):
+        labelled("mine", of(0, 1_000_000), of(0))
+    with pytest.raises(ValueError, match="leave gaps: 2 classes, but numbers up to 1000000"):
+        labelled("mine", of(0, 1), of(0, 1_000_000))
+    with pytest.raises(ValueError, match="has a single class, 0: there is nothing to learn"):
+        labelled("mine", of(0, 0), of(0, 1))
+    with pytest.raises(ValueError, match="reach 2, but it says that it has 2 classes"):
+        labelled("mine", of(0, 1, 2), of(0), classes=2)
+    assert labelled("mine", of(0, 1), of(0, 2)).classes == 3
+    assert "The test set of mine has classes that its training set lacks: 2." in caplog.messages
