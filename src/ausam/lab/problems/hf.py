@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face's package `datasets`: by name, or a local folder of parquet files, images or a saved one."""
+"""Data sets of Hugging Face's package `datasets`: by name, or a local folder of parquet files or images."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Rows:
 def hf_data(name: str) -> UserSet:
     """The problem ``hf:PATH-or-NAME``, or with ``@SIZE`` where the images are of several sizes."""
     if find_spec("datasets") is None:
-        raise ValueError(f"{name} needs the package datasets, which is not installed: pip install datasets")
+        raise ValueError(f"{name} needs the package datasets, which is not installed: pip install 'ausam[datasets]'")
     text, size = sized(name.removeprefix("hf:"))
     splits = _splits(name, text)
     held_out = [which for which in HELD_OUT if which in splits]
     if "train" not in splits or not held_out:
         raise ValueError(
-            f"{name} has the splits {', '.join(splits) or 'none'}, but train and one of {', '.join(HELD_OUT)} are needed."
+            f"{name} has the splits {', '.join(splits) or 'none'}, but needs train and one of {', '.join(HELD_OUT)}."
         )
     train, test = splits["train"], splits[held_out[0]]
     image, label = _columns(name, train)
     count = getattr(train.features[label], "num_classes", None)
     rows = [Rows(split, image, tuple(split[label]), size) for split in (train, test)]
-    return labelled(name, *rows, classes=count)
+    return labelled(name, rows[0], rows[1], classes=count)
 
 
 def _splits(name: str, text: str) -> dict[str, Any]:

@@ -117,13 +117,13 @@ def user_data(name: str) -> ImageSet | UserSet:
 def labelled(name: str, train: Any, test: Any, classes: int | None = None) -> UserSet:
     """The problem of two datasets; a ValueError for labels that no network can learn."""
     train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
-    present = train_y.unique()
+    present = torch.unique(train_y)
     needed = 1 + int(max(train_y.max(), test_y.max()))
     if len(present) < 2:
         raise ValueError(
             f"The training set of {name} has a single class, {int(present[0])}: there is nothing to learn."
         )
-    if needed > 2 * len(torch.cat([train_y, test_y]).unique()):
+    if needed > 2 * len(torch.unique(torch.cat([train_y, test_y]))):
         raise ValueError(
             f"The labels of {name} leave gaps: {len(present)} classes, but numbers up to {needed - 1}, and a network "
             "has an output for each. Number the classes 0, 1, 2, ... without gaps."

@@ -189,7 +189,7 @@ def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
 def _uses(kind: str, text: str, name: str) -> bool:
     """Whether what the text names has this argument, itself or inside, and leaves it open."""
     cls, arguments = parse(kind, text)
-    names = {f.name for f in fields((METHODS if kind == "method" else POLICIES)[cls])}  # type: ignore[arg-type]
+    names = {f.name for f in fields((METHODS if kind == "method" else POLICIES)[cls])}
     if name in arguments:
         return False
     return name in names or ("inner" in names and _uses(kind, _inner(text), name))

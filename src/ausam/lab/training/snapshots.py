@@ -13,7 +13,7 @@ from typing import Any
 
 from ausam.lab.training import checkpoint
 
-NAME = re.compile(r"snapshot-(\d{5})-([0-9a-f]{16})\.pt")
+NAME = re.compile(r"snapshot-(\d{5,})-([0-9a-f]{16})\.pt")
 KEYS = {"config", "model", "sampler"}
 
 
