@@ -466,7 +466,7 @@ def test_schedule_free_and_cache_settings_reach_training_by_rows(tmp_path, monke
 
 
 def test_a_dataset_of_hugging_face_is_chosen_from(tmp_path):
-    datasets = pytest.importorskip("datasets", reason='needs pip install "ausam[stream]"')
+    datasets = pytest.importorskip("datasets", reason='needs pip install "ausam[datasets]"')
     own = Sentences()
     rows = {"input_ids": own.words.tolist(), "labels": own.labels.tolist(), "note": ["dropped"] * N}
     models = [classifier(), classifier()]

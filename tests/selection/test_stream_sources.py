@@ -42,7 +42,7 @@ def sampler():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_parquet_files_of_datasets(workers, tmp_path):
-    datasets = pytest.importorskip("datasets", reason='needs pip install "ausam[stream]"')
+    datasets = pytest.importorskip("datasets", reason='needs pip install "ausam[datasets]"')
     datasets.disable_progress_bars()
     values = torch.arange(N) * 3 + 1
     for part in torch.arange(N).chunk(4):

@@ -23,7 +23,7 @@ from ausam.lab.diagnose.records import (
     Theorem4Of,
 )
 from ausam.lab.diagnose.subject import WATCHED, Subject
-from ausam.lab.training.loop import learning_rate
+from ausam.lab.training.schedule import learning_rate
 from ausam.random import generator
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the run's rho
