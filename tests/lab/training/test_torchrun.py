@@ -31,7 +31,8 @@ from tests.helpers import EXAMPLES
 from tests.helpers import make as method
 from tests.lab.helpers import TESTS, read
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+ME = "tests.lab.training.test_torchrun"  # as the command line finds this module from there
 PATH = {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -79,7 +80,7 @@ def points():
 
 def flags(out):
     """A run on ``points`` of three epochs, of which rank 1 reads 24 samples each; some reads come before."""
-    settings = {"data": "test_torchrun:points", "model": "test_torchrun:line", "method": "friendlysam", "epochs": 3}
+    settings = {"data": f"{ME}:points", "model": f"{ME}:line", "method": "friendlysam", "epochs": 3}
     shown = [x for k, v in {**settings, "batch-size": 16, "threads": 1, "out": out}.items() for x in (f"--{k}", str(v))]
     return ["train", *shown]
 
@@ -93,7 +94,7 @@ def pair(name):
     arguments = ", ".join(f"{k}={v}" for k, v in EXAMPLES.get(name, {}).items() if k != "total_steps")
     policy = "ausampling" if method(name).sharpness == "always" else "full" if name == "MomentumSAM" else "infobatch"
     sizes = {"data": "digits", "epochs": 2, "train_size": 50, "test_size": 31, "batch_size": 16, "threads": 1}
-    how = {"method": f"{name}({arguments})", "policy": policy, "model": "test_torchrun:noisy", "augment": "standard"}
+    how = {"method": f"{name}({arguments})", "policy": policy, "model": f"{ME}:noisy", "augment": "standard"}
     return resolve(**sizes, **how, device="cpu", rho=None)
 
 
@@ -103,7 +104,7 @@ SAME_AS_ONE = ("SAM", "GSAM", "FriendlySAM", "LookSAM", "VSAM", "RST", "AESAM")
 def common(name):
     """Equal shares, one perturbation, and a network without BatchNorm: two ranks compute what one does."""
     policy = "ausampling" if method(name).sharpness == "always" else "full"
-    equal = {"train_size": 48, "policy": policy, "augment": "none", "model": "test_torchrun:smooth"}
+    equal = {"train_size": 48, "policy": policy, "augment": "none", "model": f"{ME}:smooth"}
     return replace(pair(name), sync_perturbation=True, **equal)
 
 
@@ -144,7 +145,7 @@ def two(folder, here):
     for name in SAME_AS_ONE:
         found[f"common {name}"] = watched.run(common(name), folder / "common" / name)
     found["told"] = mistakes(here)
-    with contextlib.chdir(HERE):
+    with contextlib.chdir(ROOT):
         watched.run(points_config(), folder / "points")
         watched.run(points_config(), folder / "killed-2", resume=True)
     return found
@@ -171,14 +172,14 @@ def mistakes(here):
 
 
 def points_config():
-    data, model = "test_torchrun:points", "test_torchrun:line"
+    data, model = f"{ME}:points", f"{ME}:line"
     return resolve(data=data, model=model, method="friendlysam", epochs=3, batch_size=16, threads=1)
 
 
 def three(folder, here):
     watched = Watched(here)
     found = {name: watched.run(pair(name), folder / name / "3", resume=True) for name in METHODS}
-    with contextlib.chdir(HERE):
+    with contextlib.chdir(ROOT):
         found["points"] = watched.run(points_config(), folder / "killed-3", resume=True)
     return found
 
@@ -189,7 +190,7 @@ def joined(folder, work):
 
 
 def command(folder, *args):
-    os.chdir(HERE)
+    os.chdir(ROOT)
     told = (folder / f"told-{os.environ['RANK']}").open("w")
     os.dup2(told.fileno(), sys.stderr.fileno())
     sys.stderr = told
@@ -362,7 +363,7 @@ def test_a_rank_that_dies_stops_the_other_at_once(killed, folder):
 
 
 def test_a_run_of_which_a_rank_was_killed_goes_on(killed, both, all_three, folder, monkeypatch):
-    monkeypatch.chdir(HERE)
+    monkeypatch.chdir(ROOT)
     list(lab.train(points_config(), folder / "killed-1", resume=True))
     whole = read(folder / "points" / "result.json")
     assert read(folder / "killed-2" / "result.json")["weights_sha256"] == whole["weights_sha256"]
@@ -386,7 +387,7 @@ def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
     run = ["-m", "ausam", *flags(folder / "restarted"), "--resume"]
     command = [sys.executable, *TORCHRUN, "--max-restarts", "1", *run]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MARKER": str(folder / "restart"), **PATH}
-    done = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert (folder / "restart").exists()
     result = read(folder / "restarted" / "result.json")
@@ -402,10 +403,7 @@ def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
         (["compare", "sgd"], "ausam compare runs in one process, but 2 were started. Start it without torchrun; "),
         (["reproduce", "table1"], "ausam reproduce runs in one process, but 2 were started."),
         (["train", "--timeout", "0"], "--timeout is 0; give the seconds after which a rank that waits gives up."),
-        (
-            ["train", "--device", "mps"],
-            'device is "mps", but several processes train on "cpu", or on "cuda", a GPU each.',
-        ),
+        (["train", "--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'),
         (["train", "--epochs", "0"], "epochs is 0. It must be a whole number >= 1."),
     ],
 )
