@@ -14,7 +14,7 @@ from ausam.lab.problems.problem import Score
 from ausam.lab.report.page import answer, pictures, render, write_report
 from ausam.lab.report.records import Environment, NamedRun
 from ausam.lab.report.summary import comparison_text, headline
-from tests.lab.helpers import HARDWARE, a_comparison
+from tests.lab.helpers import HARDWARE, a_comparison, named
 from tests.lab.report.example import FIGURES, LABELS, compared
 
 VOID = {"meta", "link", "br", "hr", "img"}
@@ -433,3 +433,9 @@ def test_write_report_is_atomic(results, tmp_path):
     with pytest.raises(ValueError, match="folder cannot be written: Is a directory"):
         write_report(results, path.parent / "folder")
     assert sorted(p.name for p in path.parent.iterdir()) == ["folder", "report.html"]  # nothing half-written stays
+
+
+def test_skipped_steps_stand_under_the_table():
+    runs = [*named("sam", 90, 91, skipped_steps=3), *named("sgd", 80, 81)]
+    assert "sam: 6 steps skipped in 2 runs" in render(a_comparison(runs))
+    assert "skipped" not in render(a_comparison(named("sgd", 80, 81)))

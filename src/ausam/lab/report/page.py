@@ -11,7 +11,7 @@ from typing import Any
 
 from ausam.lab.config import OF_ONE_PAIR
 from ausam.lab.io import files
-from ausam.lab.report import charts
+from ausam.lab.report import charts, skipped
 from ausam.lab.report.charts import Field, PlainRow, Spec
 from ausam.lab.report.records import Comparison, NamedRun, Row, Selection
 from ausam.lab.report.shell import figure, fill, page
@@ -234,6 +234,7 @@ def render(found: Comparison) -> str:
         best=max((row.mean for row in found.rows), default=None),
         ours=ours(found.rows),
         rule=RULE,
+        skipped=skipped.notes(found.rows),
         pictures=[(picture, figure(picture.spec)) for picture in drawn],
         answer=answer(found) if any(picture.name == "chosen" for picture in drawn) else "",
         conditions=_conditions(found),
