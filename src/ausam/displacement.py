@@ -134,14 +134,9 @@ def _beyond(home: list[Tensor], values: list[Tensor], times: Tensor | None) -> l
     if [(v.dtype, v.device) for v in values] != [(w.dtype, w.device) for w in home]:
         factor = 1.0 if times is None else times
         return [(w + v.to(w.device) * factor).to(w.dtype) for v, w in zip(values, home, strict=True)]
-    if times is None:
-        torch._foreach_add_(values, home)
-    elif values[0].device.type == "cpu" and values[0].dtype == times.dtype:
-        for w, v in zip(home, values, strict=True):  # one stroke through memory; a device has fused calls for two
-            torch.addcmul(w, v, times, out=v)
-    else:
-        torch._foreach_mul_(values, times)
-        torch._foreach_add_(values, home)
+    if times is not None:
+        torch._foreach_mul_(values, times)  # not fused with the sum, which would round once where others round twice
+    torch._foreach_add_(values, home)
     return values
 
 

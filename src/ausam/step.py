@@ -256,10 +256,7 @@ class Step:
         return self._displaced(e, measures, relative=True)
 
     def ascended(self, g: Vector, rho: float) -> Displacement:
-        """The weights at ``w + rho g / |g|`` inside: ``shifted(ascent(g, radius(rho)))`` with less traffic in memory.
-
-        The memory of ``g`` is used up.
-        """
+        """The weights at ``w + rho g / |g|`` inside: ``shifted(ascent(g, radius(rho)))``; the memory of ``g`` is used up."""
         radius = self.radius(rho)
         if isinstance(radius, list) or all(t is None for t in g):
             return self.shifted(ascent_(g, radius))
