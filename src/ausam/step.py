@@ -256,9 +256,9 @@ class Step:
         return self._displaced(e, measures, relative=True)
 
     def ascended(self, g: Vector, rho: float) -> Displacement:
-        """The weights at ``w + rho g / |g|`` inside: ``shifted(ascent(g, radius(rho)))``; the memory of ``g`` is used up."""
+        """The weights at ``w + rho g / |g|`` inside, as ``shifted(ascent(g, rho))``; the memory of ``g`` is used up."""
         radius = self.radius(rho)
-        if isinstance(radius, list) or all(t is None for t in g):
+        if isinstance(radius, list) or len({t.device for t in g if t is not None}) != 1:
             return self.shifted(ascent_(g, radius))
         return self._displaced(g, "perturbed", relative=True, times=reach(g, radius))
 
