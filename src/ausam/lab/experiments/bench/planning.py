@@ -51,27 +51,32 @@ def measure(samples: int) -> Planning:
     start = time.perf_counter()
     sampler = SelectiveBatchSampler(samples, BATCH, AUSampling(0.5))
     build = time.perf_counter() - start
-    first, seconds, state = _epoch(sampler)
-    held = (resident() - before) / samples - TABLE
+    first, seconds, state, peak = _epoch(sampler)
+    held = (max(peak, resident()) - before) / samples - TABLE
     return Planning(samples, build, first, 1e9 * seconds / samples, held, state)
 
 
-def _epoch(sampler: SelectiveBatchSampler) -> tuple[float, float, int]:
-    """Seconds until the first batch, and for all of them; bytes that a state in the middle holds beside the scores."""
+def _epoch(sampler: SelectiveBatchSampler) -> tuple[float, float, int, int]:
+    """Seconds until the first batch, and for all; bytes of a state in the middle beside the scores; peak before it.
+
+    A state holds a copy of the scores, which is no part of planning.
+    """
     scores = sampler.scores
     scores.sum.uniform_(generator=generator(1))
     scores.count.fill_(1)
     sampler.set_epoch(1)
-    half, state, saving, first = len(sampler) // 2, 0, 0.0, 0.0
+    half, state, saving, first, peak = len(sampler) // 2, 0, 0.0, 0.0, 0
     start = time.perf_counter()
     for number, _ in enumerate(sampler):
         if number == 0:
             first = time.perf_counter() - start
         if number == half:
             before = time.perf_counter()
+            peak = resident()
             state = _saved(sampler)
+            resident(forget=True)
             saving = time.perf_counter() - before
-    return first, time.perf_counter() - start - saving, state
+    return first, time.perf_counter() - start - saving, state, peak
 
 
 def _saved(sampler: SelectiveBatchSampler) -> int:
