@@ -157,7 +157,7 @@ def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vecto
 
 
 def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
-    """The same in the memory of ``g``, for who has no more use for it."""
+    """The same in the memory of ``g``, which is used up."""
     tensors = present(g)
     if not tensors:
         return g

@@ -510,7 +510,7 @@ def test_training_from_full_precision_and_its_resumption(full, tmp_path, caplog,
     assert result["init_sha256"] == theirs["weights_sha256"]
     assert result["parameters"] == theirs["parameters"]
     first = json.loads((full / "metrics.jsonl").read_text().splitlines()[0])
-    assert rows[0].train_loss < 0.75 * first["train_loss"]  # it did not begin anew
+    assert rows[0].train_loss < 0.75 * first["train_loss"]  # it did not start over
     assert result["test"]["value"] > theirs["test"]["value"] - 10
 
     moved = tmp_path / "moved"

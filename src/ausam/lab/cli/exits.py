@@ -27,7 +27,7 @@ def signals() -> Iterator[list[int]]:
         came.append(number)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # only that one is told of signals
+    if threading.current_thread() is not threading.main_thread():  # only that one receives signals
         yield came
         return
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -33,7 +33,7 @@ OnEpoch = Callable[[str, Epoch], None]
 
 
 class Failed(NamedTuple):
-    """What is told of a cell that failed, and whether its data could not be had."""
+    """What is said of a cell that failed, and whether its data could not be had."""
 
     text: str
     no_data: bool

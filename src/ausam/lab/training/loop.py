@@ -52,8 +52,8 @@ def train(
     """Train and yield each epoch when it is done; ``out`` then holds result.json.
 
     A run that was killed goes on from its last checkpoint with ``resume=True`` and ends with the same weights, bit for
-    bit on one CPU thread, as one that was not. ``on_step`` is told of every step, for progress bars. ``here`` is this
-    process among those that train one network together; the first of them writes the files.
+    bit on one CPU thread, as one that was not. ``on_step`` is called after every step, for progress bars. ``here`` is
+    this process among those that train one network together; the first of them writes the files.
     """
     with contextlib.ExitStack() as until:
         if here.told(lambda: folder.claimed(out, config, resume, until)):
