@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ausam import AESAM, METHODS, RST, SAM, LookSAM
+from ausam import AESAM, METHODS, POLICIES, RST, SAM, LookSAM
 
 # Arguments that have no default, or one that is meant for trainings longer than a test.
 EXAMPLES = {
     "AESAM": {"total_steps": 60},
+    "ClassBalanced": {"labels": [0, 1, 1]},
     "ESAM": {"gamma": 0.5},
     "LookSAM": {"k": 4},
     "MESA": {"start": 0, "decay": 0.9},
@@ -25,8 +26,16 @@ EXAMPLES = {
 # Methods with settings that make them remember or mix more than their example does.
 VARIANTS = {
     "AE-LookSAM": lambda: AESAM(LookSAM(0.2), total_steps=30),
+    "SAM-groups": lambda: SAM(0.2, m=5),
+    "SAM-ascent": lambda: SAM(0.2, ascent=0.5),
     "RST-mixed": lambda: RST(SAM(0.2), schedule="linear", gamma=2.0, total_steps=14),
 }
+
+
+def policy_for(name, n, **settings):
+    """The policy of this name for n samples."""
+    labels = {"labels": torch.arange(n) * torch.arange(n) % 5} if name == "ClassBalanced" else {}
+    return POLICIES[name](**labels, **settings)
 
 
 def make(name):

@@ -131,7 +131,7 @@ def stopped(out):
 
 
 def tables(out):
-    """Kills of ausam reproduce and of ausam compare in the middle of any write; then they may end."""
+    """Kills of ausam reproduce and of ausam compare, in the middle of any write and after a step; then they may end."""
     recipe.FOLDER = out
     commands = {
         "reproduce": ["reproduce", "micro", "--seeds", "1", "--threads", "1", "--out"],
@@ -140,9 +140,21 @@ def tables(out):
     codes = {}
     for name, argv in commands.items():
         assert life([*argv, str(out / name / "calm")], signals=[])[0] == 0
-        writes = [RNG.randint(1, 8) for _ in range(5)] + [RNG.randint(1, 3) for _ in range(15 if TIMES > 1 else 0)]
-        codes[name] = [life([*argv, str(out / name / "killed")], write=("", n))[0] for n in writes]
-        codes[name].append(life([*argv, str(out / name / "killed")], signals=[])[0])
+        few, many = (5, 0) if TIMES == 1 else (10, 10)
+        moments = [{"write": ("", RNG.randint(1, 8))} for _ in range(few)]
+        moments += [{"write": ("", RNG.randint(1, 3))} for _ in range(many)]
+        moments += [{"step": RNG.randint(1, 3)} for _ in range(1 + many)]
+        if many:
+            RNG.shuffle(moments)
+        else:
+            moments.insert(1, moments.pop())  # before the runs have ended
+        codes[name], place = [], out / name / "killed"
+        for moment in moments:
+            while (code := life([*argv, str(place)], **moment)[0]) == 0:  # it had too little left: begin another
+                codes[name].append(code)
+                place.rename(out / name / f"ended-{len(codes[name])}")
+            codes[name].append(code)
+        codes[name].append(life([*argv, str(place)], signals=[])[0])
     return codes
 
 

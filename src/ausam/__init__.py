@@ -1,9 +1,10 @@
 """ausam: sharpness-aware minimisation at the price of SGD.
 
-Two axes that meet in one record: every SAM variant is a gradient estimator of :class:`SharpnessAware`, every selection
-method a policy of :class:`SelectiveBatchSampler`, and :class:`Feedback` carries the per-sample losses between them.
+It has two axes. Every SAM variant is a gradient estimator for :class:`SharpnessAware`, every selection method is a
+policy for :class:`SelectiveBatchSampler`, and :class:`Feedback` carries the per-sample losses between them.
 """
 
+from ausam import _early  # first: torch takes seconds to import
 from ausam.check import check
 from ausam.feedback import Feedback
 from ausam.methods import (
@@ -18,22 +19,29 @@ from ausam.methods import (
     SAF,
     SAM,
     VSAM,
+    WSAM,
     FriendlySAM,
+    FunctionalSAM,
     LookSAM,
     MomentumSAM,
     Plain,
+    PreviousGradientSAM,
 )
 from ausam.optimizer import SharpnessAware
+from ausam.rho_schedule import RhoSchedule
 from ausam.selection import (
     POLICIES,
     UCB,
     AUSampling,
+    ClassBalanced,
     EpsilonGreedy,
     Full,
     Indexed,
     InfoBatch,
+    OrderDP,
     Policy,
     Random,
+    Repeated,
     Scores,
     SelectiveBatchSampler,
     SelectiveStream,
@@ -42,7 +50,7 @@ from ausam.selection import (
 )
 from ausam.step import Method, Step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AESAM",
@@ -58,19 +66,26 @@ __all__ = [
     "SAM",
     "UCB",
     "VSAM",
+    "WSAM",
     "AUSampling",
+    "ClassBalanced",
     "EpsilonGreedy",
     "Feedback",
     "FriendlySAM",
     "Full",
+    "FunctionalSAM",
     "Indexed",
     "InfoBatch",
     "LookSAM",
     "Method",
     "MomentumSAM",
+    "OrderDP",
     "Plain",
     "Policy",
+    "PreviousGradientSAM",
     "Random",
+    "Repeated",
+    "RhoSchedule",
     "Scores",
     "SelectiveBatchSampler",
     "SelectiveStream",
@@ -80,3 +95,5 @@ __all__ = [
     "Uncertainty",
     "check",
 ]
+
+_early.end()

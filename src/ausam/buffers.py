@@ -1,37 +1,39 @@
-"""BufferGuard: which pass of a step may move BatchNorm's statistics and the other buffers.
+"""BufferGuard: which pass of a step may change BatchNorm's statistics and the other buffers.
 
-BatchNorm statistics, spectral-norm vectors and quantisation observers move in every training-mode forward, but a step
-may move them only once. Copying and restoring is right for all of them, custom classes too.
+BatchNorm statistics, spectral-norm vectors and quantisation observers change in every training-mode forward, but a
+step must change them only once. Copying and restoring works for all of them, including custom classes.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ausam.journal import Journal
+from ausam.journal import Journal, exhaust
 
-get_shape = operator.attrgetter("shape")
+get_buffers, get_shape = operator.itemgetter("_buffers"), operator.attrgetter("shape")
 
 
 class Moved(enum.Enum):
-    """Which forward of this step has moved the buffers."""
+    """Which forward of this step has changed the buffers."""
 
     NOT_YET = enum.auto()
-    AWAY = enum.auto()  # one at shifted weights: it stands if no pass at w comes
+    AWAY = enum.auto()  # a pass at shifted weights: its changes stay if no pass at w follows
     HERE = enum.auto()
 
 
 class Snapshot:
-    """The buffers of a model at one moment: the tensors, where they hang, and a copy of their values.
+    """A model's buffers at one moment: the tensors, their owners, and a copy of their values.
 
-    Its memory is used again at the next :meth:`take`. A buffer that cannot be written (an expanded view, one made in
-    inference mode) or does not exist yet (a lazy module's) has no copy: no forward pass can have written it.
+    The next :meth:`take` reuses its memory. A buffer that cannot be written (an expanded view, one made in inference
+    mode) or does not exist yet (a lazy module's) has no copy, because no forward pass can have written it.
     """
 
     def __init__(self) -> None:
@@ -42,11 +44,14 @@ class Snapshot:
         self._shapes: list[torch.Size] = []
         self._copies: list[Tensor] = []
         self._modules: Sequence[nn.Module] = ()
+        self._vars: list[dict[str, Any]] = []  # each module's vars(): avoids the slow Module.__getattr__
         self._ids: list[int] = []
 
     def take(self, modules: Sequence[nn.Module]) -> None:
         """Copy every buffer of the modules."""
-        now = [b for m in modules if m._buffers for b in m._buffers.values()]
+        if modules is not self._modules:
+            self._vars = list(map(vars, modules))
+        now = list(itertools.chain.from_iterable(map(dict.values, map(get_buffers, self._vars))))
         if (
             modules is self._modules
             and list(map(id, now)) == self._ids
@@ -61,21 +66,19 @@ class Snapshot:
         self._live = [b.detach() if b.requires_grad else b for b in now if b is not None and writable(b)]
         self._shapes = list(map(get_shape, self._live))
         self._copies = [b.detach().clone() for b in self._live]
-        # A lazy module makes its buffers in place, so what is known of them holds for this time only.
+        # A lazy module creates its buffers in place, so this lookup cannot be reused.
         self._modules = () if any(b is not None and is_lazy(b) for b in now) else modules
 
     def restore(self) -> None:
-        """The same tensors in the same places (a forward may have replaced one) with the same values."""
-        for owner, name, buffer in zip(self._owners, self._names, self._buffers, strict=True):
-            owner[name] = buffer
+        """Put the same tensors back in the same places (a forward may have replaced one), with the same values."""
+        exhaust(map(operator.setitem, self._owners, self._names, self._buffers))
         if self._live:
-            for b, shape in zip(self._live, self._shapes, strict=True):
-                if b.shape != shape:
-                    b.resize_(shape)
+            if list(map(get_shape, self._live)) != self._shapes:
+                exhaust(map(Tensor.resize_, self._live, self._shapes))
             torch._foreach_copy_(self._live, self._copies)
 
     def note(self, journal: Journal) -> None:
-        """Write down how to restore it, in C functions."""
+        """Record how to restore it, using C functions only."""
         if self._buffers:
             journal.note_each(operator.setitem, self._owners, self._names, self._buffers)
         if self._live:
@@ -84,9 +87,9 @@ class Snapshot:
 
 
 class BufferGuard:
-    """Lets one pass of each step move the buffers: the first with gradient at ``w``, or at shifted weights if none is.
+    """Lets one pass per step change the buffers: the first with gradient at ``w``, or at shifted weights if none is.
 
-    One guard serves all steps of an optimizer, so that its memory is allocated once.
+    One guard serves all steps of an optimizer, so its memory is allocated once.
     """
 
     def __init__(self) -> None:
@@ -104,7 +107,7 @@ class BufferGuard:
         self._start.note(journal)
 
     def before_pass(self, *, training: bool, shifted: bool) -> None:
-        """Take back what the last pass may not have moved, and see to it that this one can be taken back."""
+        """Undo the last pass's changes unless it was allowed them, and make this pass undoable."""
         self.settle()
         if training and self._moved is not Moved.HERE and (not shifted or self._moved is Moved.NOT_YET):
             if self._moved is Moved.AWAY:
@@ -115,19 +118,19 @@ class BufferGuard:
             self._pending = True
 
     def settle(self) -> None:
-        """Take back what the last pass may not have moved; autograd needs the buffers until its backward is over."""
+        """Undo the last pass's changes unless it was allowed them: late, because its backward needs the buffers."""
         if self._pending:
             self._before_pass.restore()
             self._pending = False
 
     def rollback(self) -> None:
-        """The buffers as they were when the step began."""
+        """Restore the buffers to their state at the start of the step."""
         self._pending = False
         self._start.restore()
 
 
 def writable(b: Tensor) -> bool:
-    """Whether the buffer exists already and can be written: no lazy one, expanded view or tensor of inference mode."""
+    """Whether the buffer exists and can be written: not lazy, an expanded view or made in inference mode."""
     if is_lazy(b):
         return False
     overlaps = any(stride == 0 and size > 1 for stride, size in zip(b.stride(), b.shape, strict=True))

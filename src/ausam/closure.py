@@ -16,7 +16,7 @@ from ausam.tensors import Vector
 class ClosureStep(Step):
     """A step whose only source is torch's closure: it runs forward and backward and returns the loss.
 
-    A closure that clears the gradients first replaces what ``.grad`` held before; one that does not adds to it, as in
+    A closure that clears the gradients first replaces the previous ``.grad``; one that does not adds to it, as in
     torch. To tell the two apart, one slot holds a tensor of zeros while the closure runs for the first time.
     """
 
@@ -33,9 +33,14 @@ class ClosureStep(Step):
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:  # noqa: ARG002
         """Refuse: a closure has no per-sample losses."""
         raise RuntimeError(
-            "This method needs per-sample losses, which opt.step(closure) cannot give. "
+            "This method needs per-sample losses, which opt.step(closure) cannot provide. "
             "Call opt.backward(loss_fn, *batch) and then opt.step()."
         )
+
+    @property
+    def count(self) -> int:
+        """Refuse: a closure does not say how many samples it uses."""
+        return len(self.forward())
 
     def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:  # noqa: ARG002
         """Refuse: a closure has no outputs."""
@@ -59,16 +64,16 @@ class ClosureStep(Step):
         self._values.append(value)
         for part in tree_leaves(value):
             if isinstance(part, (Tensor, float, int)):
-                self._totals.append(torch.as_tensor(part).detach().float().sum())
+                self._looked_at.append(torch.as_tensor(part).detach().float().sum())
         return self._collect()
 
     def _make_lazy_modules(self) -> None:
-        """Nothing: the closure's first run makes them."""
+        """Do nothing: the closure's first run creates them."""
 
     @property
     def _adds(self) -> bool:
         return not self._cleared
 
     def result(self) -> Any:
-        """What the closure returned when it ran first, at ``w``."""
+        """What the closure returned in its first run, at ``w``."""
         return self._values[0] if self._values else None

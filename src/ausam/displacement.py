@@ -1,8 +1,8 @@
-"""Displacement: the weights elsewhere, and back.
+"""Displacement: move the weights to another point, and back.
 
-The weights ``w`` are not written. Their tensors get the storage of a vector that holds the other point, and their own
-storage back afterwards: nothing is copied, and coming back is exact. Where a swap would be felt elsewhere (sharded
-parameters, storage that others share, addresses that a compiled graph has recorded) the values are copied instead.
+The weights ``w`` are not overwritten. Their tensors borrow the storage of a vector that holds the other point, and get
+their own storage back afterwards: nothing is copied, and the return is exact. Where a swap would have side effects
+(sharded parameters, shared storage, addresses that a compiled graph has recorded) the values are copied instead.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam.journal import Journal, each, get_data, set_data
-from ausam.tensors import PLAIN, Vector, local, sharded
+from ausam.journal import Journal, exhaust, get_data, set_data
+from ausam.tensors import PLAIN, Vector, get_device, get_dtype, local, present, sharded, where
 
 
 class Displacement:
-    """A context in which the weights are at another point; leaving it brings them back bit for bit.
+    """A context in which the weights are at another point; leaving it restores them bit for bit.
 
     Arguments:
         params: the parameters to move.
-        values: where to: one tensor per parameter, None where it stays. They are given up if ``relative``.
-        relative: the values are distances from ``w``, and their memory becomes that of ``w + values``.
-        times: a scalar that relative values are multiplied with on the way, or None.
-        journal: where to write down how to come back, before anything moves.
-        modules: of the model; their casts and gathered weights are stale once the weights have moved.
+        values: the target: one tensor per parameter, None where it stays. They are overwritten if ``relative``.
+        relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
+        journal: records how to return, before anything moves.
+        modules: the model's modules; their casts and gathered weights are stale once the weights have moved.
         swap: whether the storage of these parameters may be swapped.
     """
 
@@ -39,13 +38,12 @@ class Displacement:
         *,
         relative: bool,
         swap: bool,
-        times: Tensor | None = None,
     ) -> None:
-        moved = [(p, v) for p, v in zip(params, values, strict=True) if v is not None]
-        self._params = [p for p, _ in moved]
-        self._values = [v for _, v in moved]
+        if len(values) != len(params):
+            raise ValueError(f"{len(values)} values for {len(params)} parameters. Give one per parameter, or None.")
+        self._values = present(values)
+        self._params = params if len(self._values) == len(params) else where(params, values)
         self._relative = relative
-        self._times = times
         self._journal = journal
         self._modules = modules
         self._swap = swap
@@ -56,37 +54,33 @@ class Displacement:
         if self._params:
             if self._swap:
                 self._home = list(map(get_data, self._params))
-                there = (
-                    _beyond(self._home, self._values, self._times) if self._relative else _as(self._home, self._values)
-                )
+                there = (_beyond if self._relative else _as)(self._home, self._values)
                 self._journal.note_each(set_data, self._params, self._home)
-                each(set_data, self._params, there)
+                exhaust(map(set_data, self._params, there))
             else:
                 self._home = [local(p).detach() for p in self._params]
                 self._saved = [t.clone() for t in self._home]
                 self._journal.note(torch._foreach_copy_, self._home, self._saved)
                 values = [local(v) for v in self._values]
-                if self._times is not None:
-                    torch._foreach_mul_(values, self._times)
                 move = torch._foreach_add_ if self._relative else torch._foreach_copy_
                 move(self._home, values)
-        self._values = []  # a copy of the weights less while the passes inside run
+        self._values = []  # saves one copy of the weights during the passes inside
         self._forget()
 
     def __exit__(self, *_: object) -> None:
         if self._params:
             if self._swap:
-                each(set_data, self._params, self._home)
+                exhaust(map(set_data, self._params, self._home))
             else:
                 torch._foreach_copy_(self._home, self._saved)
         self._forget()
         self.active = False
 
     def _forget(self) -> None:
-        """Drop what was made of the weights before they moved: an enclosing autocast's casts, FSDP's whole weights."""
+        """Drop what was derived from the old weights: casts of an enclosing autocast, FSDP's gathered weights."""
         if torch.is_autocast_cache_enabled():
             torch.clear_autocast_cache()
-        if self._params and sharded(self._params[0]):
+        if not self._swap and self._params and sharded(self._params[0]):
             for m in self._modules:
                 reshard: Any = getattr(m, "reshard", None)
                 if reshard is not None:
@@ -94,9 +88,9 @@ class Displacement:
 
 
 class Swappable:
-    """Whether the storage of parameters may be swapped; looked at again only when one of them has moved in memory.
+    """Whether the parameters' storage may be swapped; checked again only when one of them has moved in memory.
 
-    Each must be an ordinary tensor that has a storage to itself, and no compiled graph may have recorded its address.
+    Each must be an ordinary tensor with its own storage, and no compiled graph may have recorded its address.
 
     Arguments:
         model: the model that they belong to.
@@ -109,11 +103,11 @@ class Swappable:
         self._answer = False
 
     def __call__(self, params: Sequence[Tensor]) -> bool:
-        """Whether it may be done with these."""
+        """Whether these parameters may be swapped."""
         if self._compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
             return False
         addresses = list(map(Tensor.data_ptr, params))
-        if addresses != self._addresses or not any(addresses):  # no address: the meta device, or nothing in them
+        if addresses != self._addresses or not any(addresses):  # no address: on the meta device, or empty
             self._addresses, self._answer = addresses, _alone(params, addresses)
         return self._answer
 
@@ -129,17 +123,14 @@ def _alone(params: Sequence[Tensor], addresses: list[int]) -> bool:
     return whole and len(set(known)) == len(known)
 
 
-def _beyond(home: list[Tensor], values: list[Tensor], times: Tensor | None) -> list[Tensor]:
-    """``home + times * values``, in the memory of ``values`` where it is fit for the weights."""
-    if [(v.dtype, v.device) for v in values] != [(w.dtype, w.device) for w in home]:
-        factor = 1.0 if times is None else times
-        return [(w + v.to(w.device) * factor).to(w.dtype) for v, w in zip(values, home, strict=True)]
-    if times is not None:
-        torch._foreach_mul_(values, times)  # not fused with the sum, which would round once where others round twice
+def _beyond(home: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    """``home + values``, in the memory of ``values`` where the weights can use it."""
+    if [*map(get_dtype, values), *map(get_device, values)] != [*map(get_dtype, home), *map(get_device, home)]:
+        return [(w + v.to(w.device)).to(w.dtype) for v, w in zip(values, home, strict=True)]
     torch._foreach_add_(values, home)
     return values
 
 
 def _as(home: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    """The values, as what the weights are."""
+    """The values, in the form of the weights."""
     return [v.to(w.device, w.dtype) for v, w in zip(values, home, strict=True)]

@@ -1,7 +1,7 @@
-"""Several processes: who is who, the few things that they tell each other, and what DDP has averaged.
+"""Several processes: ranks, the few values that they exchange, and what DDP has averaged.
 
-Everything that takes a group is collective: every process of the group calls it at the same point. One process alone
-calls none of it.
+Every function that takes a group is collective: all processes of the group call it at the same point. A single process
+calls none of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def place(rank: int | None = None, world_size: int | None = None) -> tuple[int, 
 
 
 def device(group: Group = None) -> torch.device:
-    """Where a group's backend takes tensors from: the CPU unless it knows only accelerators (nccl)."""
+    """The device that a group's backend works on: the CPU, unless it supports only accelerators (nccl)."""
     backend = str(dist.get_backend(group))
     kind = torch.accelerator.current_accelerator()
     # A group made without naming a backend has the name "undefined"; without an accelerator it is gloo.
@@ -53,14 +53,21 @@ def gather(x: Tensor, lengths: Sequence[int] | None = None, group: Group = None)
 
 
 def any_of(flag: Tensor, group: Group) -> bool:
-    """Whether the flag is up in one of the processes."""
+    """Whether the flag is set in any process."""
     raised = flag.to(device(group), torch.int32)
     dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=group)
     return bool(raised)
 
 
+def least(value: int, group: Group) -> int:
+    """The smallest of the processes' values."""
+    found = torch.tensor([value], device=device(group))
+    dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
+    return int(found)
+
+
 def mean(value: Tensor, group: Group) -> Tensor:
-    """The mean of a tensor over the processes, where the tensor is."""
+    """The mean of a tensor over the processes, on the tensor's device."""
     total = value.detach().to(device(group), copy=True)
     dist.all_reduce(total, group=group)
     average: Tensor = total / group.size()
@@ -71,7 +78,7 @@ def mean(value: Tensor, group: Group) -> Tensor:
 def average_gradients(params: Sequence[Tensor], gradient: Vector, group: Group) -> Vector:
     """The mean of a gradient over the processes: None where none has an entry, and a missing one counts as zero.
 
-    One call per precision, whatever the number of parameters; which of them have a gradient travels at the end.
+    One call per precision, for any number of parameters; flags at the end say which of them have a gradient.
     """
     result: Vector = [None] * len(params)
     kinds: dict[torch.dtype, list[int]] = {}
@@ -93,12 +100,12 @@ def average_gradients(params: Sequence[Tensor], gradient: Vector, group: Group) 
 class GradientSync:
     """Which gradients DDP has averaged over the processes, and which it has not.
 
-    DDP averages what a backward leaves in ``.grad``, but the passes of a step begin with empty slots. So what the user
-    accumulates inside ``no_sync`` is averaged here, at the first call outside it. What a method remembers from inside
+    DDP averages what a backward leaves in ``.grad``, but the passes of a step start with empty slots. So gradients
+    accumulated inside ``no_sync`` are averaged here, at the first call outside it. A method's state from inside
     ``no_sync`` differs between processes, so from then on every gradient is averaged here.
 
     Arguments:
-        model: the model as the user gave it: DDP's wrapper, a sharded model, or an ordinary one.
+        model: the user's model: DDP's wrapper, a sharded model, or an ordinary one.
         sync_perturbation: average the gradients of the perturbation too.
     """
 
@@ -129,7 +136,7 @@ class GradientSync:
         return self._ddp_group is None or bool(getattr(self._model, "require_backward_grad_sync", True))
 
     def note(self, journal: Journal) -> None:
-        """Write down whether DDP synchronises, because a step switches it off and on."""
+        """Record whether DDP synchronises, because a step switches it off and on."""
         switch = "require_backward_grad_sync"
         if switch in self._model.__dict__:
             journal.note(operator.setitem, self._model.__dict__, switch, self._model.__dict__[switch])
@@ -137,12 +144,12 @@ class GradientSync:
     def paused(self) -> contextlib.AbstractContextManager[Any] | None:
         """A context in which processes do not average; None where they never do, or always should.
 
-        DDP decides in forward whether the backward will synchronise, so the context holds both.
+        DDP decides in forward whether the backward will synchronise, so the context must cover both.
         """
         return None if self._no_sync is None else self._no_sync()
 
     def before_backward(self) -> None:
-        """Give DDP a gradient for what any pass since the last average has reached: it fails where there is none."""
+        """Give DDP a gradient for every parameter reached since the last average, because it fails on a missing one."""
         if self._reached and self.averages:
             for p in self._reached:
                 p.grad = torch.zeros_like(p)
@@ -155,7 +162,7 @@ class GradientSync:
 
     @property
     def owes(self) -> bool:
-        """Whether ``.grad`` or the method's memory hold what DDP has not averaged, and it is time: outside no_sync."""
+        """Whether to average now: outside no_sync, with unaveraged values in ``.grad`` or the method's memory."""
         return self.averages and (self._in_grad_unsynced or self._in_memory_unsynced)
 
     def settled(self, *, remembers: bool) -> Action:

@@ -1,4 +1,4 @@
-"""The one record in which the two axes meet: what an optimizer step learned about each sample."""
+"""Feedback, the record that links the two axes: what an optimizer step learned about each sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Feedback:
         index: dataset index of each sample, or None if it was not given.
         loss: loss of each sample at the weights ``w``; NaN where it was not evaluated.
         perturbed: loss of each sample at ``w + e``; NaN where it was not evaluated.
-        outputs: what ``loss_fn`` returned beside the losses at ``w``, detached; None if it returned the losses alone.
+        outputs: what ``loss_fn`` returned alongside the losses at ``w``, detached; None if it returned only losses.
     """
 
     index: Tensor | None
@@ -26,5 +26,5 @@ class Feedback:
 
     @property
     def sharpness(self) -> Tensor:
-        """The paper's DLP, ``|L(w + e) - L(w)|``: the free estimate of ``rho`` times the sample's gradient norm."""
+        """The paper's DLP, ``|L(w + e) - L(w)|``: a free estimate of ``rho`` times the sample's gradient norm."""
         return (self.perturbed - self.loss).abs()

@@ -1,6 +1,6 @@
-"""Frameworks that own the loop and step the optimizer themselves: each needs its adapter, which is found here.
+"""Frameworks that own the loop and step the optimizer themselves: finds the adapter that each needs.
 
-Nothing is imported before a module of the framework turns up, so the core depends on none of them.
+Nothing is imported until a module of the framework turns up, so the core depends on none of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def meet(optimizer: Any, model: nn.Module) -> None:
 
 
 def refuse_stranger(closure: Callable[..., Any]) -> None:
-    """Raise a RuntimeError for the closure of a framework whose adapter did not take it: it clips in every pass."""
+    """Raise a RuntimeError for a framework's closure that bypasses its adapter: it would clip in every pass."""
     owner = str(getattr(getattr(closure, "func", closure), "__module__", None)).partition(".")[0]
     if owner in ADAPTERS:
         raise RuntimeError(
-            "Lightning steps this optimizer, but it was not made for the LightningModule in configure_optimizers, so "
-            "clipping, accumulation and DDP would go wrong in silence. "
+            "Lightning steps this optimizer, but it was not built for the LightningModule in configure_optimizers, so "
+            "clipping, accumulation and DDP would silently go wrong. "
             "Return SharpnessAware(base, method, self) from configure_optimizers."
         )

@@ -1,4 +1,4 @@
-"""GradientSlots: the ``.grad`` of every parameter, kept while the passes of a step use them, and filled at its end."""
+"""GradientSlots: every parameter's ``.grad``, set aside while the passes of a step run, and filled at its end."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ausam.journal import Action, Journal, each, get_grad, row_by_row, set_grad
-from ausam.tensors import Vector
+from ausam.journal import Action, Journal, exhaust, get_grad, set_grad
+from ausam.tensors import Vector, present
+
+NOTHING = itertools.repeat(None)
 
 
 class GradientSlots:
-    """What ``.grad`` held before a step, and room for the gradient of each of its passes.
+    """The contents of ``.grad`` before a step, and space for the gradient of each pass.
 
     Arguments:
         params: the parameters that the optimizer trains.
-        foreign: parameters of the model that another optimizer owns. Their gradient is that of the last pass, because
-            no method combines it.
-        journal: where to write down what was there.
+        foreign: parameters of the model that another optimizer owns. They get the last pass's gradient, because no
+            method combines it.
+        journal: records the previous contents.
     """
 
     def __init__(self, params: list[nn.Parameter], foreign: list[nn.Parameter], journal: Journal) -> None:
@@ -31,10 +33,10 @@ class GradientSlots:
 
     def clear(self) -> None:
         """Empty every slot."""
-        each(set_grad, self.all, itertools.repeat(None))
+        exhaust(map(set_grad, self.all, NOTHING))
 
     def mark(self) -> int | None:
-        """Put zeros into one of the slots that held a gradient before the step; which one, None if none did."""
+        """Put zeros into one slot that held a gradient before the step, and return which; None if none did."""
         slot = next((i for i, g in enumerate(self.kept) if g is not None), None)
         if slot is not None:
             self._mark = torch.zeros_like(self.all[slot])
@@ -42,7 +44,7 @@ class GradientSlots:
         return slot
 
     def marked(self, slot: int | None) -> bool:
-        """Whether nobody has taken those zeros out of their slot."""
+        """Whether those zeros are still in their slot."""
         return slot is not None and self.all[slot].grad is self._mark
 
     def collect(self, *, views: bool) -> Vector:
@@ -58,12 +60,12 @@ class GradientSlots:
         return found[: self._own]
 
     def deposit(self, gradient: Vector, *, add: bool = True) -> list[Action]:
-        """What adds the gradient to what was there before the step, as loss.backward() would; or puts it in its place.
+        """Actions that add the gradient to the one from before the step, like loss.backward(), or replace it.
 
-        As actions for :meth:`Journal.commit`, because an addition in place cannot be undone.
+        For :meth:`Journal.commit`, because an addition in place cannot be undone.
         """
         found = [*gradient, *self._last] if self._last else gradient
-        if not add or all(k is None for k in self.kept):
+        if not add or not present(self.kept):
             return [self.put(found)]
         pairs = [(k, g) for k, g in zip(self.kept, found, strict=True) if k is not None and g is not None]
         if all(k.layout == g.layout == torch.strided for k, g in pairs):
@@ -73,11 +75,11 @@ class GradientSlots:
         return [self.put(self.total(gradient))]
 
     def put(self, gradient: Vector) -> Action:
-        """What puts a gradient of all slots in the place of what was there."""
-        return row_by_row(set_grad, self.all, gradient)
+        """The action that replaces the gradients in all slots."""
+        return exhaust, map(set_grad, self.all, gradient)
 
     def total(self, gradient: Vector, *, add: bool = True) -> Vector:
-        """What would be in the slots after :meth:`deposit`, in new memory where something is added."""
+        """What the slots would hold after :meth:`deposit`, in new memory where something is added."""
         found = [*gradient, *self._last]
         return [_sum(k, g) for k, g in zip(self.kept, found, strict=True)] if add else found
 

@@ -1,8 +1,8 @@
-"""Journal: what must be undone if a step is cut off, written down before it is done.
+"""Journal: how to undo an interrupted step; each change is recorded before it is made.
 
-A signal handler may raise between any two bytecode instructions, inside a ``finally`` too. It cannot run inside a call
-of C code. So every entry is a C function with its arguments, and all entries are undone by one C call: a second signal
-comes before it, when nothing is lost, or after it, when everything is back.
+A signal handler may raise between any two bytecode instructions, even inside a ``finally``, but not inside a C call. So
+every entry is a C function with its arguments, and one C call undoes all entries. A second signal arrives either before
+it, when nothing is lost, or after it, when everything is restored.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ set_data = Tensor.data.__set__  # type: ignore[attr-defined]
 
 Action = tuple[Any, ...]  # a C function and its arguments
 
+# exhaust(map(f, x, y)) calls a C function f for each row of the columns x and y in one C call: for all rows, or for
+# none if a signal arrives.
+exhaust: Callable[[Iterable[Any]], Any] = functools.partial(deque, maxlen=0)
+
 
 class Journal:
     """The changes of one step, each with its inverse."""
@@ -34,27 +38,17 @@ class Journal:
         self._entries: list[Action] = []
 
     def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
-        """Write down that ``undo(*arguments)`` takes back what comes next. Only C functions: see the module's text."""
+        """Record that ``undo(*arguments)`` undoes the next change. C functions only: see the module docstring."""
         self._entries.append((undo, *arguments))
 
     def note_each(self, undo: Callable[..., Any], *columns: Iterable[Any]) -> None:
-        """The same for ``undo`` with one argument out of each column, row by row."""
-        self._entries.append(row_by_row(undo, *columns))
+        """The same, row by row, with one argument from each column."""
+        self._entries.append((exhaust, map(undo, *columns)))
 
     def eraser(self) -> Callable[[], Any]:
-        """A C function that undoes everything, entries that are still to come included; the second time, nothing."""
-        return functools.partial(deque, itertools.starmap(operator.call, self._entries), 0)
+        """A C function that undoes everything, including later entries; a second call does nothing."""
+        return functools.partial(exhaust, itertools.starmap(operator.call, self._entries))
 
     def commit(self, actions: Sequence[Action]) -> None:
-        """Carry out the last changes of the step and forget how to undo any: one C call, so all of it or nothing."""
-        deque(itertools.starmap(operator.call, [*actions, (self._entries.clear,)]), 0)
-
-
-def row_by_row(function: Callable[..., Any], *columns: Iterable[Any]) -> Action:
-    """The action that calls a C function with one argument out of each column, row by row."""
-    return deque, map(function, *columns), 0
-
-
-def each(function: Callable[..., Any], *columns: Iterable[Any]) -> None:
-    """Call a C function with one argument out of each column, row by row: all rows, or none if a signal comes."""
-    deque(map(function, *columns), 0)
+        """Make the step's final changes and clear the journal, in one C call: all or nothing."""
+        exhaust(itertools.starmap(operator.call, [*actions, (self._entries.clear,)]))

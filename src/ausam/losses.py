@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ausam.tensors import HALF
 
 
 def per_sample(losses: Any, expected: int | None) -> Tensor:
-    """The losses if there is one per sample, in at least float32; else an error that says what to return."""
+    """The losses in at least float32 if there is one per sample; otherwise an error that says what to return."""
     if not isinstance(losses, Tensor):
         raise TypeError(
             f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "
@@ -18,7 +19,7 @@ def per_sample(losses: Any, expected: int | None) -> Tensor:
         )
     if losses.dim() == 0:
         raise TypeError(
-            "loss_fn returned a scalar, but the losses of the single samples are needed. "
+            "loss_fn returned a scalar, but per-sample losses are needed. "
             'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
         )
     if losses.dim() != 1:
@@ -27,9 +28,19 @@ def per_sample(losses: Any, expected: int | None) -> Tensor:
             "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
         )
     if expected is not None and losses.shape[0] != expected:
-        raise ValueError(
-            f"loss_fn returned {len(losses)} losses for {expected} samples. One loss for each sample is needed."
-        )
+        raise ValueError(f"loss_fn returned {len(losses)} losses for {expected} samples. Return one loss per sample.")
     if losses.shape[0] == 0:
-        raise ValueError("The batch is empty: there is no loss to learn from. Skip empty batches.")
+        raise ValueError("The batch is empty, so it has no loss. Skip empty batches.")
     return losses.float() if losses.dtype in HALF else losses
+
+
+def samples_in(batch: Any) -> int:
+    """How many samples a batch has: the length that all of its tensors share."""
+    lengths = {len(t) for t in tree_leaves(batch) if isinstance(t, Tensor) and t.dim() > 0}
+    if len(lengths) != 1:
+        found = f"tensors of lengths {', '.join(map(str, sorted(lengths)))}" if lengths else "no tensors"
+        raise ValueError(
+            f"This method splits the batch, but the batch holds {found}, so the number of samples is not known. "
+            "Pass index= to opt.backward: one whole number per sample, e.g. torch.arange(n)."
+        )
+    return lengths.pop()

@@ -1,4 +1,4 @@
-"""Memory: what a method remembers from step to step, and of which parameters."""
+"""Memory: a method's state between steps, and the parameters that it belongs to."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ausam.inventory import Inventory
 class Memory:
     """A method's values, bound to the parameters that its vectors have entries for.
 
-    Freezing or thawing a layer changes those parameters, and the memory begins afresh: an entry of one layer must not
-    serve another. Names, not object identities, say what it belongs to, so that a saved or copied memory knows it too.
+    Freezing or thawing a layer changes those parameters and resets the memory, because an entry of one layer must not
+    serve another. Parameters are identified by name, not by object, so a saved or copied memory still fits.
 
     Arguments:
         values: what the method wrote into ``step.state``.
-        owners: the name of each parameter; None for a memory that has none yet.
+        owners: the name of each parameter; None for a memory that is not bound yet.
     """
 
     def __init__(self, values: dict[str, Any] | None = None, owners: list[str] | None = None) -> None:
@@ -26,8 +26,8 @@ class Memory:
         self._params: list[nn.Parameter] = []
 
     def of(self, params: list[nn.Parameter], inventory: Inventory) -> Memory:
-        """The memory of these parameters: this one if it belongs to them, else an empty one."""
-        if list(map(id, params)) == list(map(id, self._params)):
+        """The memory for these parameters: this one if it belongs to them, otherwise an empty one."""
+        if params is self._params:
             return self
         names = owners(params, inventory)
         memory = Memory(self.values if self.owners in (None, names) else {}, names)
@@ -41,7 +41,7 @@ class Memory:
         return memory
 
     def state_dict(self) -> dict[str, Any]:
-        """The values and what they belong to."""
+        """The values and their owners."""
         return {"values": self.values, "owners": self.owners}
 
     @classmethod
@@ -51,7 +51,7 @@ class Memory:
 
 
 def owners(params: list[nn.Parameter], inventory: Inventory) -> list[str]:
-    """What each parameter is known by: the model's name for it, or its place and shape if it is not the model's."""
+    """The name of each parameter: the model's, or its position and shape if it is outside the model."""
     names = inventory.names(params)
     return [name or f"#{i} {tuple(p.shape)}" for i, (name, p) in enumerate(zip(names, params, strict=True))]
 

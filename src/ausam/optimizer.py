@@ -1,9 +1,8 @@
-"""SharpnessAware: any torch optimizer, with the gradient of any method."""
+"""SharpnessAware: any torch optimizer, driven by the gradient of any method."""
 
 from __future__ import annotations
 
 import enum
-import math
 import threading
 import warnings
 from collections import OrderedDict
@@ -25,7 +24,7 @@ from ausam.memory import Memory
 from ausam.methods import Plain
 from ausam.settings import COUNT, OneOf, holding
 from ausam.step import LossFn, Method, Step
-from ausam.tensors import Vector, size
+from ausam.tensors import Vector, nonfinite
 
 NonFinite = Literal["skip", "raise", "ignore"]
 
@@ -50,8 +49,8 @@ class Grad(enum.Enum):
 class SharpnessAware(Optimizer):
     """A torch optimizer whose gradient comes from a sharpness-aware method.
 
-    ``opt.backward(loss_fn, *batch)`` takes the place of ``loss.backward()``; everything after it stays as it was:
-    clipping, accumulation, ``scaler.step(opt)``, schedulers, checkpoints.
+    ``opt.backward(loss_fn, *batch)`` replaces ``loss.backward()``. Everything after it stays the same: clipping,
+    accumulation, ``scaler.step(opt)``, schedulers, checkpoints.
 
     >>> import torch
     >>> from ausam import SAM, SharpnessAware
@@ -64,24 +63,24 @@ class SharpnessAware(Optimizer):
     torch.Size([8])
 
     Arguments:
-        base: the optimizer that takes the step. Its ``param_groups``, ``state`` and ``defaults`` are also ours.
-        method: what gradient it takes it with: ``Plain()``, ``SAM(rho)``, ``ASAM(rho)``, ...
-        model: the module that the losses come from; with DDP, the wrapped one. Needed for BatchNorm and no_sync.
-        sync_perturbation: average the perturbation's gradient over processes. False (default): each perturbs by its own
-            batch, as the SAM paper does. Sharded models (FSDP2) always average.
+        base: the optimizer that takes the step. This class shares its ``param_groups``, ``state`` and ``defaults``.
+        method: computes the gradient: ``Plain()``, ``SAM(rho)``, ``ASAM(rho)``, ...
+        model: the module that produces the losses; with DDP, the wrapped one. Needed for BatchNorm and no_sync.
+        sync_perturbation: average the perturbation's gradient over processes. False (default): each process perturbs
+            with its own batch, as in the SAM paper. Sharded models (FSDP2) always average.
         nonfinite: what to do when a loss or gradient is inf or NaN. "skip" (default): ``step`` changes nothing, counts
-            it in ``skipped`` and warns once. "raise": RuntimeError, everything restored. "ignore": nothing is read back
-            or promised.
-        seed: of the decisions that a method draws (RST's coin), the same in every process.
-        replay: draw torch's random numbers (dropout, stochastic depth) once a step: its later passes see the same
-            masks, as in the authors' JAX code, as far as they use the same rows. False (default): new ones each pass.
+            it in ``skipped`` and warns once. "raise": RuntimeError, with everything restored. "ignore": no check and no
+            guarantee.
+        seed: for a method's random decisions (RST's coin); the same in every process.
+        replay: draw torch's random numbers (dropout, stochastic depth) once per step. Later passes over the same rows
+            then see the same masks, as in the authors' JAX code. False (default): new numbers in each pass.
 
-    Between steps the model is at ``w``: evaluate, save and copy it at any time. A signal or an error inside
-    ``backward`` leaves weights, buffers, gradients and modes as they were before it. Hooks that are registered here
-    get this optimizer; those of ``base``, and torch's global ones, get the base.
+    Between steps the model is at ``w``, so you can evaluate, save or copy it at any time. If a signal or an error
+    interrupts ``backward``, weights, buffers, gradients and modes are restored. Hooks registered here receive this
+    optimizer; hooks on ``base``, and torch's global ones, receive the base.
     """
 
-    # torch's GradScaler would otherwise hand its scale to us when a fused base asks for it, and base.step() miss it.
+    # A fused base asks GradScaler for its scale. Without this, GradScaler would give it to us and base.step() miss it.
     _step_supports_amp_scaling = False
 
     def __init__(
@@ -97,22 +96,22 @@ class SharpnessAware(Optimizer):
     ) -> None:
         # No super().__init__(): groups, state, defaults and hooks are the base's own, through properties.
         if isinstance(base, SharpnessAware):
-            raise TypeError("The base is a SharpnessAware already; wrap the plain torch optimizer, once.")
+            raise TypeError("The base is already a SharpnessAware. Wrap the plain torch optimizer, once.")
         if not isinstance(base, Optimizer):
             raise TypeError(f"base is a {type(base).__name__}, but a torch.optim.Optimizer is needed, e.g. SGD(...).")
         if isinstance(base, LBFGS):
             raise TypeError(
-                "LBFGS searches along a line and evaluates its closure many times a step, so one sharpness-aware "
-                "gradient a step has no meaning for it. Use SGD, Adam, AdamW or RMSprop."
+                "LBFGS searches along a line and evaluates its closure many times per step, so one sharpness-aware "
+                "gradient per step has no meaning for it. Use SGD, Adam, AdamW or RMSprop."
             )
         if isinstance(method, type) or not hasattr(method, "gradient"):
             raise TypeError(f"method is {method!r}, but an instance such as SAM(rho=0.05) is needed.")
         if not isinstance(model, nn.Module):
-            raise TypeError(f"model is a {type(model).__name__}, but the torch.nn.Module that is trained is needed.")
+            raise TypeError(f"model is a {type(model).__name__}, but it must be the torch.nn.Module being trained.")
         if type(model).__name__ == "FullyShardedDataParallel":
             raise TypeError(
-                "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, of which no norm over all "
-                "processes can be taken. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
+                "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
+                "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
             )
         holding("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
         holding("SharpnessAware", "seed", seed, COUNT)
@@ -132,25 +131,25 @@ class SharpnessAware(Optimizer):
         meet(self, model)
 
     def _set_up(self, model: nn.Module) -> None:
-        """What is neither saved nor copied."""
+        """Set up the parts that are neither saved nor copied."""
         self._inventory = Inventory(model, self.base)
         self._guard = BufferGuard()
         self._swappable = Swappable(model)
         self._sync = GradientSync(model, self.sync_perturbation)
-        self._under_way: dict[Step, int] = {}  # the steps that have begun and not ended, and their threads
+        self._under_way: dict[Step, int] = {}  # the unfinished steps and their threads
         self._told: set[str] = set()
-        for hooks in HOOKS:  # ours, so that a hook gets this optimizer and all of its state, not the base's
+        for hooks in HOOKS:  # ours: a hook receives this optimizer with all of its state, not the base
             setattr(self, hooks, OrderedDict())
 
     @property
     def model(self) -> nn.Module:
-        """The module whose losses are minimised; set it where a framework wraps it after the optimizer was built."""
+        """The module whose losses are minimised. Set it if a framework wraps the model after the optimizer is built."""
         return self._inventory.model
 
     @model.setter
     def model(self, model: nn.Module) -> None:
         if model is self._inventory.model:
-            return  # or what it knows of gradients that DDP has not averaged would be lost
+            return  # a new one would lose track of the gradients that DDP has not averaged
         self._inventory = Inventory(model, self.base)
         self._sync = GradientSync(model, self.sync_perturbation)
         self._swappable = Swappable(model)
@@ -168,9 +167,9 @@ class SharpnessAware(Optimizer):
         """Add the method's gradient of the mean loss to ``.grad`` and return the per-sample losses.
 
         Arguments:
-            loss_fn: ``loss_fn(*batch)`` returns losses of shape ``(n,)``, or ``(losses, outputs)``. Neither reduced nor
-                back-propagated. Called as often as the method needs.
-            batch: what ``loss_fn`` takes.
+            loss_fn: ``loss_fn(*batch)`` returns losses of shape ``(n,)``, or ``(losses, outputs)``. It must not reduce
+                or back-propagate them. Called as often as the method needs.
+            batch: the arguments of ``loss_fn``.
             index: dataset index of each sample, for the sampler's ``update``.
             weight: factor of each sample's loss (``sampler.weight(index)``); the mean stays over n.
             backward: how a scalar loss is back-propagated, e.g. ``lambda loss: scaler.scale(loss).backward()`` or
@@ -187,10 +186,10 @@ class SharpnessAware(Optimizer):
         return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take the base optimizer's step; with a closure, by torch's protocol, find the gradient first.
+        """Take the base optimizer's step. With a closure, compute the gradient first, by torch's protocol.
 
-        The closure runs forward and backward and returns the loss; it runs as often as the method needs, and its first
-        value is returned. If it clears the gradients, its gradient replaces what ``.grad`` held; if not, it is added.
+        The closure runs forward and backward and returns the loss. It runs as often as the method needs; ``step``
+        returns its first value. If it clears the gradients, its gradient replaces ``.grad``; if not, it is added.
         Methods that need rows or outputs refuse a closure.
         """
         if self._under_way:
@@ -214,11 +213,11 @@ class SharpnessAware(Optimizer):
         return loss
 
     def accumulate(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:
-        """What ``step(closure)`` does before the step: leave the gradient in ``.grad``, for more to be added to it.
+        """The first half of ``step(closure)``: leave the gradient in ``.grad``, where more may be added to it.
 
         Arguments:
             closure: as for :meth:`step`; its first value is returned.
-            scale: what the closure multiplies the loss with before ``backward``: that of a GradScaler, a part of 1.
+            scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
         return self._estimate(ClosureStep(closure, scale, **self._surroundings()))
 
@@ -235,10 +234,10 @@ class SharpnessAware(Optimizer):
         }
 
     def _estimate(self, step: Step) -> Any:
-        """Let the method find its gradient and leave it in ``.grad``, or leave everything as it was.
+        """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged.
 
-        A signal may raise wherever a function is called. Up to the commit, whatever has happened is undone by one C
-        call. The commit is one C call, too, so a step is recorded whole or not at all.
+        A signal may raise at any function call. Before the commit, one C call undoes everything. The commit is also
+        one C call, so a step is recorded completely or not at all.
         """
         undo = step.journal.eraser()
         try:
@@ -268,47 +267,45 @@ class SharpnessAware(Optimizer):
             raise
 
     def _finite(self, step: Step, gradient: Vector) -> bool:
-        size = step.size(gradient)
-        if step.group is None:
-            return math.isfinite(size.item())
-        # One process alone may have met it; if the others carried on, they would wait for it or drift away from it.
-        return not any_of(~size.isfinite(), step.group)
+        flag = step.nonfinite(gradient)
+        # Perhaps only one process met it. If the others continued, they would wait for it or diverge from it.
+        return not (flag.item() if step.group is None else any_of(flag, step.group))
 
     def _refuse(self, step: Step, gradient: Vector) -> None:
-        """A step that is not finite leaves no trace but a non-finite ``.grad``."""
+        """Undo a step that is not finite; only a non-finite ``.grad`` remains."""
         step.rollback()
         if self.nonfinite == "raise":
             raise RuntimeError(
-                f"The loss or the gradient of step {self.steps} is not finite. Weights and buffers are as before it. "
-                'Look for a too large learning rate or bad input, or pass nonfinite="skip" to leave such batches out.'
+                f"The loss or the gradient of step {self.steps} is not finite. Weights and buffers are restored. "
+                'Look for bad input or too large a learning rate, or pass nonfinite="skip" to skip such batches.'
             )
         for g in gradient:
             if g is not None:
-                # A finite gradient of an infinite loss would pass GradScaler's test and be used after all.
+                # Otherwise a finite gradient of an infinite loss would pass GradScaler's test and be used.
                 (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
                 break
         self._tell(
             "skipped",
-            f"The loss or the gradient of step {self.steps} is not finite: that step changes nothing. "
-            "This is said once; `opt.skipped` counts.",
+            f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
+            "This warning appears once; `opt.skipped` counts such steps.",
             stacklevel=5,
         )
 
     def _to_be_skipped(self) -> bool:
-        """Whether ``.grad`` holds a gradient that is not finite: somebody may have cleared or unscaled it since."""
+        """Whether ``.grad`` still holds a non-finite gradient: it may have been cleared or unscaled since."""
         if self._grad is not Grad.NONFINITE:
             return False
-        return not math.isfinite(size([p.grad for g in self.param_groups for p in g["params"]]).item())
+        return bool(nonfinite([p.grad for g in self.param_groups for p in g["params"]]).item())
 
     def _warn_if_passed_by(self) -> None:
-        """Say so if the gradients of a step do not come from the method."""
+        """Warn if the gradients of a step do not come from the method."""
         if isinstance(self.method, Plain) or all(p.grad is None for g in self.param_groups for p in g["params"]):
             return
         self._tell(
             "passed by",
-            f"opt.step() found gradients that {type(self.method).__name__} did not compute: this step is the base "
-            "optimizer's own. Call opt.backward(loss_fn, *batch) in place of loss.backward(), or opt.step(closure). "
-            "This is said once.",
+            f"opt.step() found gradients that {type(self.method).__name__} did not compute, so this is an ordinary "
+            "step of the base optimizer. Replace loss.backward() by opt.backward(loss_fn, *batch), or use "
+            "opt.step(closure). This warning appears once.",
             stacklevel=4,
         )
 
@@ -321,12 +318,12 @@ class SharpnessAware(Optimizer):
         here = threading.get_ident()
         if all(thread == here for thread in self._under_way.values()):
             return (
-                "The loss function, or the closure, of this optimizer calls opt.backward or opt.step itself, while the "
-                "weights may be displaced. Let it compute the losses only, and call the optimizer once it has returned."
+                "The loss function or closure calls opt.backward or opt.step itself, while the weights may be "
+                "displaced. Let it compute the losses only, and call the optimizer after it returns."
             )
         return (
             "Another thread is inside this optimizer, and the weights may be displaced. "
-            "Let one thread at a time call opt.backward and opt.step."
+            "Call opt.backward and opt.step from one thread at a time."
         )
 
     def _hooks(self, name: str) -> list[Callable[..., Any]]:
@@ -345,7 +342,7 @@ class SharpnessAware(Optimizer):
 
     @property
     def state(self) -> Any:
-        """The base's state; nothing of ours is in it."""
+        """The base's state, without anything of the method's."""
         return self.base.state
 
     @state.setter
@@ -362,7 +359,7 @@ class SharpnessAware(Optimizer):
         self.base.defaults = defaults
 
     def __getattr__(self, name: str) -> Any:
-        """Hooks and whatever else the base has and we do not."""
+        """Forward everything else, such as hooks, to the base."""
         if name.startswith("__") or "base" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.base, name)
@@ -402,7 +399,7 @@ class SharpnessAware(Optimizer):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load ours or a plain base optimizer's; the latter starts the method afresh."""
+        """Load our state dict or a plain base optimizer's. With the latter, the method starts from scratch."""
         state_dict = dict(state_dict)
         for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
             changed = hook(self, state_dict)
@@ -416,11 +413,12 @@ class SharpnessAware(Optimizer):
         if ours.get("method", name) != name:
             warnings.warn(
                 f"The state was saved with {ours['method']} and is loaded into {name}: "
-                "the base optimizer's part is used, the method starts afresh.",
+                "the base optimizer's part is used, and the method starts from scratch.",
                 stacklevel=2,
             )
         elif "memory" in ours:
-            self._memory = Memory.load(ours["memory"], self._inventory.trained())
+            self._inventory.refresh()
+            self._memory = Memory.load(ours["memory"], self._inventory.params)
         for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
             hook(self)
 
@@ -441,7 +439,7 @@ def _as_index(index: Any) -> Tensor | None:
     given: Tensor = torch.as_tensor(index)
     if given.dim() != 1 or given.dtype.is_floating_point or given.dtype == torch.bool:
         raise TypeError(
-            f"index has shape {tuple(given.shape)} and type {given.dtype}, but one whole number per sample is needed: "
-            "the dataset index that Indexed(dataset) delivers."
+            f"index has shape {tuple(given.shape)} and type {given.dtype}, but it must be one whole number per sample: "
+            "the dataset index that Indexed(dataset) returns."
         )
     return given

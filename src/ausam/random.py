@@ -1,4 +1,4 @@
-"""Random numbers of our own: global random state is neither read nor touched, but to replay it on request."""
+"""Separate random numbers: the global random state is neither read nor changed, except to replay it on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ States = dict[torch.device, Tensor]
 
 
 class Replay:
-    """Draws torch's random numbers once a step: later passes see those of the first, the same dropout masks."""
+    """Draws torch's random numbers once per step: later passes reuse the first pass's, hence its dropout masks."""
 
     def __init__(self) -> None:
         self._first: States | None = None
@@ -30,7 +30,7 @@ class Replay:
     def call(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], on: Iterable[Tensor], journal: Journal
     ) -> Any:
-        """Call the function with the random numbers of the first call; torch's generators stand after that one."""
+        """Call the function with the first call's random numbers; torch's generators end where that call left them."""
         now = torch_states(t.device for t in on)
         if self._first is None:
             self._first = now

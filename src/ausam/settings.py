@@ -1,4 +1,4 @@
-"""One way to check a setting: the type of a field says what it may be, and :func:`check` holds the values to it.
+"""One way to check a setting: a field's type declares the allowed values, and :func:`check` enforces it.
 
     @dataclass(frozen=True)
     class SAM:
@@ -7,7 +7,7 @@
         def __post_init__(self) -> None:
             check(self)
 
-The ranges are data, so the command line lists them and a test can walk over every setting of every class.
+The ranges are data, so the command line lists them and a test can visit every setting of every class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REAL = "a finite number"
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers a setting may be: between ``low`` and ``high``, whole ones only if ``whole``; never inf or NaN."""
+    """The allowed numbers: between ``low`` and ``high``, integers only if ``whole``; never inf or NaN."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -54,7 +54,7 @@ class Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """The names a setting may be."""
+    """The allowed names."""
 
     names: tuple[str, ...]
 
@@ -65,7 +65,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class YesNo:
-    """True or False, and nothing that merely counts as one of them."""
+    """True or False, and nothing that is merely truthy or falsy."""
 
     def __str__(self) -> str:
         return "True or False"
@@ -74,7 +74,7 @@ class YesNo:
 Finite = Annotated[float, Range()]
 NonNegative = Annotated[float, Range(low=0.0)]
 Positive = Annotated[float, Range(low=0.0, low_open=True)]
-Part = Annotated[float, Range(low=0.0, high=1.0, low_open=True)]  # a part that is kept: something always is
+Part = Annotated[float, Range(low=0.0, high=1.0, low_open=True)]  # a fraction to keep: never nothing
 Probability = Annotated[float, Range(low=0.0, high=1.0)]
 Decay = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]  # the weight of the past in an average
 COUNT = Range(low=0, whole=True)
@@ -101,7 +101,7 @@ def check(settings: Any) -> None:
 
 
 def holding(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = False) -> Any:
-    """The value as a plain Python one if the rule holds; else an error that says what is allowed."""
+    """The value as a plain Python value if the rule holds; otherwise an error that says what is allowed."""
     if isinstance(rule, OneOf):
         if not isinstance(value, str) or value not in rule.names:
             raise ValueError(f"{owner}: {name} is {value!r}. It must be {rule}.")
@@ -125,7 +125,7 @@ def holding(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = F
 
 
 def known_device(owner: str, name: str, value: Any) -> None:
-    """Raise a TypeError or ValueError unless the value names a device of torch's."""
+    """Raise a TypeError or ValueError unless the value names a torch device."""
     if not isinstance(value, (str, torch.device)):
         raise TypeError(f'{owner}: {name} is {value!r}. It must be the name of a device such as "cpu", or None.')
     try:
@@ -138,7 +138,7 @@ def known_device(owner: str, name: str, value: Any) -> None:
 
 @cache
 def rules(cls: type) -> dict[str, tuple[Rule, bool]]:
-    """Of each field that has a rule: the rule, and whether None is allowed too."""
+    """For each field with a rule: the rule, and whether None is also allowed."""
     hints = get_type_hints(cls, include_extras=True)
     found = {f.name: _rule(hints[f.name]) for f in fields(cls)}
     return {name: rule for name, rule in found.items() if rule is not None}
@@ -153,7 +153,7 @@ def _rule(hint: Any) -> tuple[Rule, bool] | None:
 
 
 def _number(value: Any) -> float | None:
-    """A real number as Python's int or float; None for what is not one, True and False among it."""
+    """A real number as a Python int or float; None for anything else, including True and False."""
     if isinstance(value, Tensor):
         value = value.item() if value.numel() == 1 and value.device.type != "meta" else None
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

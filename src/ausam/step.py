@@ -1,12 +1,13 @@
-"""Step: the whole vocabulary of a method.
+"""Step: everything that a method can do with one batch.
 
-A method evaluates losses and gradients at the weights or elsewhere, and returns one gradient. What all methods need
-alike is behind these words, each in a file of its own: moving the weights (displacement), BatchNorm (buffers), the
-``.grad`` slots (gradients), DDP (distributed), what a method remembers (memory).
+A method evaluates losses and gradients at the weights or elsewhere, and returns one gradient. The shared machinery is
+in one file per topic: moving the weights (displacement), BatchNorm (buffers), the ``.grad`` slots (gradients), DDP
+(distributed), the state that a method keeps (memory).
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -24,30 +25,31 @@ from ausam.feedback import Feedback
 from ausam.gradients import GradientSlots
 from ausam.inventory import Inventory
 from ausam.journal import Action, Journal
-from ausam.losses import per_sample
+from ausam.losses import per_sample, samples_in
 from ausam.memory import Memory
 from ausam.random import Replay, generator
-from ausam.tensors import Vector, ascent_, reach, sharded, size
+from ausam.tensors import Vector, ascent_, nonfinite, sharded
 
 LossFn = Callable[..., Any]
 Measured = Literal["loss", "perturbed"]
 
 NO_OUTPUTS = (
-    "This method needs the model's outputs, but loss_fn returned the losses alone. Return both: "
+    "This method needs the model's outputs, but loss_fn returned only the losses. Return both: "
     'z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
 )
 
 
-TOO_FEW_FOR_BATCHNORM = "Expected more than 1 value per channel"  # what torch says of a single sample
+TOO_FEW_FOR_BATCHNORM = "Expected more than 1 value per channel"  # torch's message for a single sample
 
 MIN_BATCH = (
     "BatchNorm cannot train on one sample. Let the sampler join such a batch to its neighbour: "
-    "SelectiveBatchSampler(..., min_batch=2)."
+    "SelectiveBatchSampler(..., min_batch=2). If the method splits the batch, as SAM(m=...) and SAM(ascent=...) do, "
+    "make each part two samples or more."
 )
 
 
 class Method(Protocol):
-    """What a method is: a declaration of what it measures, and one function."""
+    """The interface of a method: two declarations and one function."""
 
     @property
     def sharpness(self) -> str:
@@ -58,24 +60,36 @@ class Method(Protocol):
         """Samples through forward and through backward, per sample of the batch."""
 
     def gradient(self, step: Step) -> Vector:
-        """The gradient that the base optimizer shall use, one entry per parameter."""
+        """The gradient for the base optimizer, one entry per parameter."""
 
 
 class Step:
-    """One batch in the hands of a method.
+    """One batch, as a method sees it.
 
     Arguments:
         loss_fn: the per-sample losses of a batch, or the losses and the model's outputs.
-        batch: what ``loss_fn`` takes.
+        batch: the arguments of ``loss_fn``.
         index: dataset index of each sample, or None.
         weight: factor of each sample's loss, or None.
         backward: how a scalar loss is back-propagated.
-        inventory, guard, sync, swappable: the optimizer's; they outlive the step.
-        memory: what the method remembers.
+        inventory: the parameters and buffers. It and the next three belong to the optimizer and outlive the step.
+        guard: decides which pass may change buffers.
+        sync: tracks what DDP has averaged.
+        swappable: whether weights may borrow other memory.
+        memory: the method's state from earlier steps.
         number: optimizer steps taken so far.
-        seed: of what the method draws.
+        seed: for the method's random numbers.
         replay: whether all passes draw the same random numbers.
     """
+
+    scale: Tensor | float = 1.0
+    samples_forward = 0
+    samples_backward = 0
+    _displacement: Displacement | None = None
+    _measures: Measured = "loss"
+    _outputs: Any = None
+    _outputs_at_w: Any = None  # for all rows, detached; from the first pass if none is at w
+    _outputs_in_parts = False
 
     def __init__(
         self,
@@ -105,32 +119,25 @@ class Step:
         self._seed = seed
         self._replay = Replay() if replay else None
         self._memory = memory
-        self._displacement: Displacement | None = None
-        self._measures: Measured = "loss"
         self._measured: dict[Measured, Tensor] = {}
-        self._totals: list[Tensor] = []  # of the losses of each pass: not finite if one of them is not
-        self._outputs: Any = None
-        self._outputs_at_w: Any = None  # of all rows, detached; those of the first pass if none is at w
+        self._looked_at: list[Tensor] = []  # the losses of each pass, to see whether they are finite
         self._n = None if index is None else len(index)
         self._written: list[tuple[Tensor, tuple[Tensor, ...], Tensor]] = []
         self.journal = Journal()
         self.index = index
         self.number = number
-        self.scale: Tensor | float = 1.0
-        self.samples_forward = 0
-        self.samples_backward = 0
 
     def begin(self) -> None:
-        """Look at what is there and write down how to restore it. Nothing has moved before."""
+        """Record the current state and how to restore it, before anything changes."""
         inventory, journal = self._inventory, self.journal
         inventory.refresh()
-        self.params = inventory.trained()
+        self.params = inventory.params
         self.group = self._sync.group(self.params)
         self._memory = self._memory.of(self.params, inventory)
         self.state = dict(self._memory.values)
         journal.note(torch._C._set_grad_enabled, torch.is_grad_enabled())
         self._sync.note(journal)
-        self._slots = GradientSlots(self.params, inventory.foreign(), journal)
+        self._slots = GradientSlots(self.params, inventory.foreign, journal)
         self._guard.begin(inventory.modules, journal)
         self._slots.clear()
         if inventory.lazy:
@@ -144,12 +151,15 @@ class Step:
         return self._inventory.names(self.params)
 
     def radius(self, rho: float) -> float | list[float]:
-        """``rho``, or one radius per parameter if a parameter group carries a ``rho`` of its own."""
+        """``rho``, or the parameter groups' own value; one radius per parameter if these differ."""
         radii = self._inventory.radii(rho)
-        return rho if radii is None else radii
+        if radii is None:
+            return rho
+        # If all groups share one radius (a schedule), a scalar is as fast as the method's own and rounds the same.
+        return radii[0] if len(set(radii)) == 1 else radii
 
     def rng(self, stream: int = 0) -> Generator:
-        """A new generator for this step, the same in every process; another stream draws other numbers."""
+        """A new generator for this step, the same in every process; each stream gives different numbers."""
         return generator(self._seed, self.number, stream)
 
     @property
@@ -159,12 +169,12 @@ class Step:
 
     @property
     def buffers(self) -> list[Tensor]:
-        """The model's floating-point buffers, e.g. BatchNorm's statistics, as they are now; no views that are fixed."""
+        """The model's floating-point buffers now, e.g. BatchNorm's statistics; read-only views are left out."""
         return [b for b in self._inventory.model.buffers() if writable(b) and b.is_floating_point()]
 
     @property
     def outputs(self) -> Any:
-        """What ``loss_fn`` returned beside the losses in the last forward."""
+        """What ``loss_fn`` returned alongside the losses in the last forward."""
         if self._outputs is None:
             raise TypeError(NO_OUTPUTS)
         return self._outputs
@@ -179,12 +189,23 @@ class Step:
         """Loss of each sample at perturbed weights; NaN where it was not evaluated."""
         return self._column("perturbed")
 
+    @property
+    def count(self) -> int:
+        """The number of samples; before the first pass, taken from the index, the weights or the batch."""
+        if self._n is None:
+            self._n = samples_in((self._weight,) if self._weight is not None else self._batch)
+        return self._n
+
+    def least(self, value: int) -> int:
+        """The smallest value over the training processes: for numbers of passes, on which all must agree."""
+        return value if self.group is None else distributed.least(value, self.group)
+
     def agreed(self, value: Tensor) -> Tensor:
-        """The mean of a scalar over the processes that train the model: for decisions that all must share."""
+        """The mean of a scalar over the training processes: for decisions on which all must agree."""
         return value if self.group is None else distributed.mean(value, self.group)
 
     def write(self, table: Tensor, place: tuple[Tensor, ...], values: Tensor) -> None:
-        """``table[place] = values`` in a table that is too large to copy; taken back if the step comes to nothing."""
+        """``table[place] = values`` in a table that is too large to copy; undone if the step fails."""
         before = table[place]
         self._written.append((table, place, before))
         self.journal.note(Tensor.index_put_, table, place, before)
@@ -193,7 +214,7 @@ class Step:
     # -- evaluating ----------------------------------------------------------------------------------------------
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
-        """Per-sample losses at the present weights, of all rows or some; ``grad=False`` only looks."""
+        """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
         self._guard.before_pass(training=grad, shifted=self._away)
         batch = self._batch if rows is None else tree_map(lambda x: self._select(x, rows), self._batch)
         result = self._call(self._loss_fn, batch, grad=grad)
@@ -207,35 +228,44 @@ class Step:
         self.samples_forward += n
         self._record(losses.detach(), rows)
         if not grad:
-            self._totals.append(losses.detach().sum())
-        if self._outputs is not None and rows is None and (self._outputs_at_w is None or not self._away):
-            self._outputs_at_w = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self._outputs)
+            self._looked_at.append(losses.data)
+        if self._outputs is not None:
+            self._keep_outputs(rows)
         return losses
 
     def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter."""
+        n = losses.shape[0]
+        share = torch.full_like(losses, 1.0 / n)
         if self._weight is not None:
             weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
-            losses = losses * weight.to(losses.device, losses.dtype)
-        self.samples_backward += losses.shape[0]
+            share *= weight.to(share.device, share.dtype)
+        self.samples_backward += n
+        self._looked_at.append(losses.data)
         self._sync.before_backward()
-        mean = losses.mean()
-        self._totals.append(mean.detach())
-        if self._backward is not Tensor.backward and mean.requires_grad:
-            mean.register_hook(self._note_scale)  # type: ignore[no-untyped-call]
-        self._backward(mean)
+        if self._backward is Tensor.backward:
+            torch.autograd.backward(losses, share)  # the gradient of their mean, without a graph node for the mean
+        else:
+            mean = (losses * share).sum()  # not their product @, which autocast would compute in half precision
+            if mean.requires_grad:
+                mean.register_hook(self._note_scale)  # type: ignore[no-untyped-call]
+            self._backward(mean)
         return self._collect()
 
     def gradient(self, rows: Tensor | None = None, *, sync: bool = True) -> Vector:
-        """Forward and backward; with ``sync=False`` processes do not average the result."""
+        """Forward and backward; with ``sync=False`` the processes do not average the result."""
         paused = None if sync else self._sync.paused()
         if paused is None:
             return self.backward(self.forward(rows), rows)
         with paused:
             return self.backward(self.forward(rows), rows)
 
+    def alone(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which the processes do not average, for a forward and a backward; ``gradient(sync=False)``."""
+        return self._sync.paused() or contextlib.nullcontext()
+
     def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
-        """The outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or trace."""
+        """Outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or side effects."""
         self._guard.before_pass(training=False, shifted=True)
         with self.at(values):
             for b, value in zip(self.buffers, buffers, strict=True):
@@ -249,29 +279,24 @@ class Step:
     # -- moving the weights --------------------------------------------------------------------------------------
 
     def shifted(self, e: Vector, *, measures: Measured = "perturbed") -> Displacement:
-        """The weights at ``w + e`` inside, at ``w`` bit for bit afterwards; the memory of ``e`` is used up.
+        """Move the weights to ``w + e`` inside the context, then back to ``w`` bit for bit. Overwrites ``e``.
 
-        ``measures`` says which column of the feedback the losses inside belong to.
+        ``measures`` names the feedback column for losses evaluated inside.
         """
         return self._displaced(e, measures, relative=True)
 
     def ascended(self, g: Vector, rho: float) -> Displacement:
-        """The weights at ``w + rho g / |g|`` inside, as ``shifted(ascent(g, rho))``; the memory of ``g`` is used up."""
-        radius = self.radius(rho)
-        if isinstance(radius, list) or len({t.device for t in g if t is not None}) != 1:
-            return self.shifted(ascent_(g, radius))
-        return self._displaced(g, "perturbed", relative=True, times=reach(g, radius))
+        """Move the weights to ``w + rho g / |g|``, like ``shifted(ascent(g, rho))``. Overwrites ``g``."""
+        return self.shifted(ascent_(g, self.radius(rho)))
 
     def at(self, values: Vector) -> Displacement:
-        """The weights at ``values`` inside, at ``w`` bit for bit afterwards."""
+        """Move the weights to ``values`` inside the context, then back to ``w`` bit for bit."""
         return self._displaced(values, "perturbed", relative=False)
 
-    def _displaced(
-        self, values: Vector, measures: Measured, *, relative: bool, times: Tensor | None = None
-    ) -> Displacement:
+    def _displaced(self, values: Vector, measures: Measured, *, relative: bool) -> Displacement:
         if self._away:
             raise RuntimeError(
-                "The weights are shifted already. Leave the first `with step.shifted(...)` before the next."
+                "The weights are already shifted. Leave the first `with step.shifted(...)` before entering another."
             )
         self._measures = measures
         self._displacement = Displacement(
@@ -281,7 +306,6 @@ class Step:
             self._inventory.modules,
             relative=relative,
             swap=self._swappable(self.params),
-            times=times,
         )
         return self._displacement
 
@@ -292,21 +316,21 @@ class Step:
     # -- the end (called by the optimizer) -----------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Take back what the last pass did to the buffers, if it was not the one that may move them."""
+        """Undo the last pass's changes to the buffers, unless it was the one allowed to change them."""
         self._guard.settle()
 
-    def size(self, gradient: Vector) -> Tensor:
-        """A scalar that is finite if this gradient and all losses of the step are; nothing is read."""
-        return size(gradient, *self._totals)
+    def nonfinite(self, gradient: Vector) -> Tensor:
+        """A scalar that is 0 if this gradient and all losses of the step are finite; stays on the device."""
+        return nonfinite(gradient, *self._looked_at)
 
     def rollback(self) -> None:
-        """Buffers and tables as they were before the step: for one that turned out not to be finite."""
+        """Restore buffers and tables after a step that was not finite."""
         self._guard.rollback()
         for table, place, before in reversed(self._written):
             table.index_put_(place, before)
 
     def deposit(self, gradient: Vector) -> list[Action]:
-        """What adds the gradient to ``.grad``, as loss.backward() would; what earlier calls left is averaged here."""
+        """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
         if self.group is None:
             return self._slots.deposit(gradient, add=self._adds)
         flags = self._sync.settled(remembers=bool(self.state))
@@ -325,7 +349,7 @@ class Step:
         return self._memory.renewed(self.state)
 
     def result(self) -> Any:
-        """What the caller gets: the feedback of the samples."""
+        """The caller's return value: the per-sample feedback."""
         return Feedback(self.index, self.loss, self.perturbed, self._outputs_at_w)
 
     # -- inner workings ------------------------------------------------------------------------------------------
@@ -341,12 +365,12 @@ class Step:
         return result
 
     def _make_lazy_modules(self) -> None:
-        """A look at the batch, because lazy modules make their parameters in the first forward."""
+        """Run one forward, because lazy modules create their parameters in the first one."""
         self._evaluate()
         self._inventory.find_lazy()
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, grad: bool) -> Any:
-        """Call the user's function. What it leaves behind if it raises, the journal takes back."""
+        """Call the user's function. If it raises, the journal undoes its side effects."""
         before = torch.is_grad_enabled()
         torch._C._set_grad_enabled(grad)
         try:
@@ -377,13 +401,27 @@ class Step:
             known[rows] = losses
             self._measured[name] = known
 
+    def _keep_outputs(self, rows: Tensor | None) -> None:
+        if rows is None:
+            if self._outputs_at_w is None or not self._away:
+                self._outputs_at_w = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self._outputs)
+                self._outputs_in_parts = False
+        elif not self._away and (self._outputs_at_w is None or self._outputs_in_parts):
+            # The method never sees the whole batch at w: assemble the parts that it does see, if they are one tensor.
+            z = self._outputs.detach() if isinstance(self._outputs, Tensor) else None
+            if z is not None and z.is_floating_point() and len(z) == len(rows):
+                if self._outputs_at_w is None:
+                    self._outputs_at_w = z.new_full((self._n or 0, *z.shape[1:]), torch.nan)
+                    self._outputs_in_parts = True
+                self._outputs_at_w[rows.to(z.device)] = z
+
     def _select(self, x: Any, rows: Tensor) -> Any:
         if isinstance(x, Tensor) and x.dim() > 0 and len(x) == self._n:
             return x[rows.to(x.device)]
         return x
 
     def _note_scale(self, factor: Tensor) -> None:
-        # What reaches the mean loss in the backward pass is the factor it was multiplied with on the way.
+        # The gradient that reaches the mean loss is the factor that the user's backward multiplied it by.
         self.scale = factor.detach()
 
     def _collect(self) -> Vector:
@@ -391,7 +429,7 @@ class Step:
         self._sync.after_backward(self.params, gradient)
         if gradient and sharded(self.params[0]) and all(g is None for g in gradient):
             raise RuntimeError(
-                "FSDP kept the gradients to itself, as set_requires_gradient_sync(False) asks it to, so the method has "
-                "none. Leave it True: opt.backward adds up the averaged gradients of several calls itself."
+                "FSDP holds the gradients back because of set_requires_gradient_sync(False), so the method has none. "
+                "Leave it True: opt.backward adds up the averaged gradients of several calls itself."
             )
         return gradient

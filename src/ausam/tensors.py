@@ -6,11 +6,15 @@ gradient, because weight decay and momentum would then move the parameter. Compl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 Vector = list[Tensor | None]
 
 # Keeps the direction of a zero gradient finite (the value the common implementations use).
@@ -19,31 +23,43 @@ TINY = 1e-12
 HALF = (torch.float16, torch.bfloat16)
 
 
-PLAIN = {Tensor, torch.nn.Parameter}  # a look at the type is faster than asking for an attribute that is not there
+get_dtype, get_device, get_layout = map(operator.attrgetter, ("dtype", "device", "layout"))
+
+PLAIN = {Tensor, torch.nn.Parameter}  # checking the type is faster than looking for a missing attribute
 
 
 def sharded(t: Tensor) -> bool:
-    """Whether this is a DTensor, of which each process holds a part. Known by its methods: the import is slow."""
+    """Whether this is a DTensor, spread over processes. Recognised by a method, because the import is slow."""
     return type(t) not in PLAIN and hasattr(t, "to_local")
 
 
 def local(t: Tensor) -> Tensor:
-    """The part of a sharded tensor (a DTensor, under FSDP) that this process holds; any other as it is."""
+    """The part of a sharded tensor (a DTensor, under FSDP) that this process holds; any other tensor unchanged."""
     return t.to_local() if sharded(t) else t  # type: ignore[attr-defined]
 
 
 def whole(t: Tensor) -> Tensor:
-    """All of a sharded tensor, put together from its parts; any other as it is."""
+    """A sharded tensor, assembled from its parts; any other tensor unchanged."""
     return t.full_tensor() if sharded(t) else t  # type: ignore[attr-defined]
 
 
 def present(x: Vector) -> list[Tensor]:
     """The entries that exist."""
-    return [t for t in x if t is not None]
+    return where(x, x)  # type: ignore[arg-type]
+
+
+def where(values: Sequence[T], x: Vector) -> list[T]:
+    """The values for which ``x`` has an entry."""
+    return list(itertools.compress(values, map(operator.is_not, x, itertools.repeat(None))))
+
+
+def dense(tensors: Iterable[Tensor]) -> bool:
+    """Whether none is sparse."""
+    return all(map(operator.is_, map(get_layout, tensors), itertools.repeat(torch.strided)))
 
 
 def as_real(x: Vector) -> Vector:
-    """Complex entries as views with a last dimension of two; the others as they are."""
+    """Complex entries as views with a last dimension of two; the others unchanged."""
     return [torch.view_as_real(t) if t is not None and t.is_complex() else t for t in x]
 
 
@@ -57,40 +73,62 @@ def as_complex(x: Vector, like: Vector) -> Vector:
 
 def norm(x: Vector) -> Tensor:
     """Euclidean norm over all entries together, a scalar tensor of at least float32 on the first entry's device."""
-    tensors = present(x)
-    return whole(torch.linalg.vector_norm(torch.stack(_norms(tensors)))) if tensors else torch.zeros(())
+    return _norm(_by_kind(present(x)))
 
 
-def _norms(tensors: list[Tensor]) -> list[Tensor]:
-    """The norm of each, as scalars of one precision on one device."""
-    first = tensors[0]
-    kinds = dict.fromkeys([(t.dtype, t.device, t.layout) for t in tensors])
-    if any(layout is not torch.strided for _, _, layout in kinds):
+def _norm(kinds: list[list[Tensor]]) -> Tensor:
+    norms = [_norms(alike) for alike in kinds]
+    if len(norms) == 1:
+        return whole(torch.linalg.vector_norm(torch.stack(norms[0])))
+    if not norms:
+        return torch.zeros(())
+    home, widest = norms[0][0].device, max((some[0].dtype for some in norms), key=lambda d: d.itemsize)
+    return whole(torch.linalg.vector_norm(torch.stack([n.to(home, widest) for some in norms for n in some])))
+
+
+def _norms(alike: list[Tensor]) -> list[Tensor]:
+    """The norm of each, in at least float32."""
+    try:
+        return list(torch._foreach_norm(alike, 2, dtype=_wide_norm(alike[0].dtype)))
+    except RuntimeError as error:
+        if dense(alike):
+            raise
         raise RuntimeError(
             "A gradient is sparse, and a norm over all parameters needs dense ones. "
             "Build the embedding with sparse=False."
-        )
-    if len(kinds) == 1:
-        return list(torch._foreach_norm(tensors, 2, dtype=_wide_norm(first.dtype)))
-    norms: list[Tensor] = []  # a model over several devices or precisions: one fused call for each
-    for dtype, device, _ in kinds:
-        alike = [t for t in tensors if t.dtype == dtype and t.device == device]
-        norms += torch._foreach_norm(alike, 2, dtype=_wide_norm(dtype))
-    widest = torch.float64 if any(n.dtype == torch.float64 for n in norms) else None
-    return [n.to(first.device, widest) for n in norms]
+        ) from error
 
 
-def size(x: Vector, *scalars: Tensor) -> Tensor:
-    """A scalar that is finite if every entry and every scalar is; nothing is read. Entries may be sparse."""
-    values = [t if t.layout == torch.strided else t.coalesce().values() for t in x if t is not None]
-    if not values or sharded(values[0]):
-        total = norm(values)  # type: ignore[arg-type]
-        for scalar in scalars:
-            total = total + scalar.to(total.device)
-        return total
-    norms = _norms(values)
-    home = norms[0].device
-    return torch.stack([*norms, *(s if s.device == home else s.to(home) for s in scalars)]).sum()
+def _by_kind(tensors: list[Tensor]) -> list[list[Tensor]]:
+    """Lists by precision and device, one fused call each, because a model may be spread over several."""
+    if not tensors:
+        return []
+    if len({*map(get_dtype, tensors)}) == len({*map(get_device, tensors)}) == 1:
+        return [tensors]
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for t in tensors:
+        kinds.setdefault((t.dtype, t.device), []).append(t)
+    return list(kinds.values())
+
+
+def nonfinite(x: Vector, *others: Tensor) -> Tensor:
+    """A scalar that is 0 if every number in ``x`` and the other tensors is finite, else 1; it stays on the device.
+
+    Entries may be sparse. For sharded ones, only this process's part counts.
+    """
+    tensors = [*present(x), *others]
+    if not tensors:
+        return torch.zeros(())
+    flag = torch.zeros((), device=tensors[0].device)
+    try:
+        if not PLAIN.issuperset(map(type, tensors)):
+            tensors = list(map(local, tensors))
+        # GradScaler's own test: one fused call, faster than a norm. It also multiplies by one.
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, torch.ones_like(flag))
+    except RuntimeError:  # several devices or precisions, a sparse or complex one, memory that cannot be written
+        finite = [(t if dense([t]) else t.coalesce().values()).isfinite().all().to(flag.device) for t in tensors]
+        flag = torch.stack(finite).all().logical_not()
+    return flag
 
 
 def scale(x: Vector, factor: float | Tensor) -> Vector:
@@ -144,35 +182,36 @@ def average(old: Vector, new: Vector, decay: float) -> Vector:
 
 
 def hardest(scores: Tensor, part: float) -> Tensor:
-    """Positions of the largest ``part`` of the scores: ``max(1, round(part * n))`` of n, also where they tie."""
-    return scores.topk(max(1, round(part * len(scores)))).indices
+    """Positions of the largest ``part`` of the scores: ``max(1, round(part * n))`` of n, even with ties."""
+    return scores.topk(rounded(part, len(scores))).indices
+
+
+def rounded(part: float, n: int) -> int:
+    """The number of rows in a fraction of n: at least one."""
+    return max(1, round(part * n))
 
 
 def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
     """SAM's perturbation ``e = rho * g / (|g| + tiny)``, the norm taken over all parameters together.
 
-    ``rho`` may hold one radius per parameter (parameter groups with their own): each scales the common direction.
+    ``rho`` may hold one radius per parameter (groups with their own): each scales the common direction.
     """
     return ascent_([None if t is None else t.clone() for t in g], rho, tiny)
 
 
 def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
-    """The same in the memory of ``g``, which is used up."""
-    tensors = present(g)
-    if not tensors:
-        return g
-    factor = reach(g, 1.0 if isinstance(rho, Sequence) else rho, tiny)
+    """The same in place: overwrites ``g``."""
+    kinds = _by_kind(present(g))
     if isinstance(rho, Sequence):
+        factor = _norm(kinds).add_(tiny).reciprocal_()
         for t, r in zip(g, rho, strict=True):
             if t is not None:
                 t.mul_(r)
-    _times_(tensors, factor)
+    else:
+        factor = _norm(kinds).add_(tiny).reciprocal_().mul_(rho)
+    for alike in kinds:
+        torch._foreach_mul_([*map(local, alike)] if sharded(alike[0]) else alike, factor.to(alike[0].device))
     return g
-
-
-def reach(g: Vector, rho: float, tiny: float = TINY) -> Tensor:
-    """``rho / (|g| + tiny)``: what a gradient is multiplied with to have the length rho."""
-    return norm(g).add_(tiny).reciprocal_().mul_(rho)
 
 
 def _wide_norm(dtype: torch.dtype) -> torch.dtype | None:
@@ -194,14 +233,6 @@ def _times(tensors: list[Tensor], factor: float | Tensor) -> list[Tensor]:
         # A model over several devices or precisions: the scalar follows each tensor.
         return [t * factor.to(t.device, t.dtype) for t in tensors]
     return list(torch._foreach_mul(tensors, factor))
-
-
-def _times_(tensors: list[Tensor], factor: Tensor) -> None:
-    if {t.device for t in tensors} == {factor.device}:
-        torch._foreach_mul_(tensors, factor)
-    else:
-        for t in tensors:
-            t.mul_(factor.to(t.device))
 
 
 def _spread(x: Vector, values: Sequence[Tensor]) -> Vector:

@@ -14,20 +14,22 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ausam import AESAM, METHODS, RST, AUSampling, LookSAM, SelectiveBatchSampler, SharpnessAware
+from ausam import AESAM, METHODS, RST, SAM, AUSampling, LookSAM, SelectiveBatchSampler, SharpnessAware
 from tests.helpers import make
 
-OWNER = {"G-RST": "RST", "AE-LookSAM": "AESAM"}
+OWNER = {"G-RST": "RST", "AE-LookSAM": "AESAM", "SAM-groups": "SAM", "SAM-ascent": "SAM"}
 CARDS = Path(__file__).parents[2] / "docs" / "methods"
 CASES = {
     **{name: (lambda n=name: make(n)) for name in METHODS},
     "G-RST": lambda: RST(gamma=2.0),
     "AE-LookSAM": lambda: AESAM(LookSAM(), total_steps=60),
+    "SAM-groups": lambda: SAM(m=4),
+    "SAM-ascent": lambda: SAM(ascent=0.5),
 }
 
 
 class Device(TorchDispatchMode):
-    """The meta device as one that can be read: counts each reading, and answers with a number that is not the real one.
+    """The meta device as one that can be read: counts each reading, and answers zero, whatever the number.
 
     Whatever else makes the host wait (a shape that depends on values, a comparison of values) fails on it.
     """
@@ -39,7 +41,7 @@ class Device(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten._local_scalar_dense.default and args[0].device.type == "meta":
             self.readings += 1
-            return True if args[0].dtype == torch.bool else 1.0
+            return False if args[0].dtype == torch.bool else 0.0
         return func(*args, **(kwargs or {}))
 
 

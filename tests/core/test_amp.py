@@ -83,3 +83,18 @@ def test_a_bfloat16_model_perturbs_by_a_float32_norm():
     assert_equal(values(model), before)
     assert feedback.loss.dtype == torch.float32
     assert bool((feedback.perturbed > feedback.loss).all())
+
+
+def test_the_mean_loss_keeps_its_precision_under_autocast():
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    seen = []
+
+    def backward(loss):
+        seen.append(loss.dtype)
+        (2.0**16 * loss).backward()  # GradScaler's first scale, which is infinite in float16
+
+    with torch.autocast("cpu", torch.float16):
+        opt.backward(losses_of(model), *data(), backward=backward)
+    assert seen == [torch.float32, torch.float32]
+    assert opt.skipped == 0

@@ -10,14 +10,15 @@ from torch import nn
 
 from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware, check
 from ausam.selection.signals import AT_PERTURBED_WEIGHTS
-from tests.helpers import make
+from tests.helpers import make, policy_for
 
 N, BATCH = 48, 8
 MORE_POLICIES = {
     "InfoBatch second": POLICIES["InfoBatch"](on="second"),
     "TopLoss el2n": POLICIES["TopLoss"](signal="el2n"),
+    "AUSampling progress": POLICIES["AUSampling"](score="progress", full_epochs=2, trim=0.9, mix=0.5),
 }
-EVERY_POLICY = {name: cls() for name, cls in POLICIES.items()} | MORE_POLICIES
+EVERY_POLICY = {name: policy_for(name, N) for name in POLICIES} | MORE_POLICIES
 
 
 @pytest.mark.parametrize(("method", "policy"), list(itertools.product(METHODS, EVERY_POLICY)))

@@ -23,6 +23,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ausam import (
+    ASAM,
     METHODS,
     SAM,
     AUSampling,
@@ -137,6 +138,47 @@ def accumulate(model, method, rank, world, steps=5, parts=3):
 
 def check_accumulation(rank, folder):
     return {name: accumulate(DistributedDataParallel(network()), make(name), rank, 2) for name in METHODS}
+
+
+CLOSURES = {
+    "plain": (Plain(), {}),
+    "sam": (SAM(0.1), {"sync_perturbation": True}),
+    "asam": (ASAM(0.5), {"sync_perturbation": True}),
+    "own": (SAM(0.1), {}),
+}
+
+
+def by_closure(model, method, more, rank, world, parts=1, steps=4):
+    """Steps by closures, of which each process has its rows; of ``parts`` closures only the last is synchronised."""
+    opt = optimizer(model, method, **more)
+    data, said = torch.Generator().manual_seed(9), []
+    for _ in range(steps):
+        opt.zero_grad()
+        for part in range(parts):
+            x, y = torch.randn(8, 4, generator=data)[rank::world], torch.randint(3, (8,), generator=data)[rank::world]
+
+            def closure(x=x, y=y):
+                if parts == 1:
+                    opt.zero_grad()
+                loss = F.cross_entropy(model(x), y) / parts
+                loss.backward()
+                return loss
+
+            if parts == 1:
+                said.append(opt.step(closure).item())
+                continue
+            with model.no_sync() if world > 1 and part < parts - 1 else contextlib.nullcontext():
+                opt.accumulate(closure, scale=1 / parts)
+        if parts > 1:
+            opt.step()
+    return weights(model), said
+
+
+def check_closure(rank, folder):
+    found = {name: by_closure(DistributedDataParallel(network()), *how, rank, 2) for name, how in CLOSURES.items()}
+    found["accumulated"] = by_closure(DistributedDataParallel(network()), *CLOSURES["plain"], rank, 2, parts=3)
+    found["accumulated sam"] = by_closure(DistributedDataParallel(network()), *CLOSURES["own"], rank, 2, parts=3)
+    return found
 
 
 class Branch(nn.Module):
@@ -333,6 +375,7 @@ CHECKS = {
         check_pair,
         check_uneven,
         check_accumulation,
+        check_closure,
         check_branches,
         check_nonfinite,
         check_apart,
@@ -425,6 +468,48 @@ def test_accumulation_inside_no_sync(found, name):
     if name == "Plain":
         expected, _ = accumulate(network(), make(name), 0, 1)
         torch.testing.assert_close(w0, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["plain", "sam", "asam", "accumulated"])
+def test_closures_in_two_processes_do_what_one_does_on_the_whole_batch(found, name):
+    (w0, a), (w1, b) = (f["check_closure"][name] for f in found)
+    assert torch.equal(w0, w1)
+    how = CLOSURES["plain" if name == "accumulated" else name]
+    expected, said = by_closure(network(), *how, 0, 1, parts=3 if name == "accumulated" else 1)
+    torch.testing.assert_close(w0, expected, rtol=1e-5, atol=1e-6)
+    assert [(x + y) / 2 for x, y in zip(a, b, strict=True)] == pytest.approx(said, rel=1e-5)  # each its own loss
+    assert not torch.allclose(w0, weights(network()), rtol=1e-2)
+
+
+@pytest.mark.parametrize(("name", "parts"), [("own", 1), ("accumulated sam", 3)])
+def test_closures_in_two_processes_perturb_each_by_its_own_rows(found, name, parts):
+    """Written out in one process: the gradient at w + e of each half, e from that half alone, then their mean."""
+    (w0, _), (w1, _) = (f["check_closure"][name] for f in found)
+    assert torch.equal(w0, w1)
+    model = network()
+    params, data = list(model.parameters()), torch.Generator().manual_seed(9)
+    base = torch.optim.SGD(params, lr=0.1, momentum=0.9)
+    for _ in range(4):
+        total = [torch.zeros_like(p) for p in params]
+        for _ in range(parts):
+            x, y = torch.randn(8, 4, generator=data), torch.randint(3, (8,), generator=data)
+            for rank in range(2):
+                half = x[rank::2], y[rank::2]
+                here = [p.detach().clone() for p in params]
+                g = torch.autograd.grad(F.cross_entropy(model(half[0]), half[1]), params)
+                norm = torch.stack([t.norm() for t in g]).norm()
+                with torch.no_grad():
+                    for p, t in zip(params, g, strict=True):
+                        p += 0.1 * t / norm
+                g = torch.autograd.grad(F.cross_entropy(model(half[0]), half[1]), params)
+                with torch.no_grad():
+                    for p, w in zip(params, here, strict=True):
+                        p.copy_(w)
+                total = [t + s / (2 * parts) for t, s in zip(total, g, strict=True)]
+        for p, t in zip(params, total, strict=True):
+            p.grad = t
+        base.step()
+    torch.testing.assert_close(w0, weights(model), rtol=1e-5, atol=1e-6)
 
 
 def test_accumulation_where_the_processes_reach_different_layers(found):
@@ -523,8 +608,8 @@ def test_sharded_models_are_saved_skip_and_refuse(found):
         torch.testing.assert_close(mine["memory"], weights(models[1]), rtol=1e-4, atol=1e-5)
         assert mine["skipped"] == (True, 1)
         assert mine["refused"] == (
-            "FSDP kept the gradients to itself, as set_requires_gradient_sync(False) asks it to, so the method has "
-            "none. Leave it True: opt.backward adds up the averaged gradients of several calls itself."
+            "FSDP holds the gradients back because of set_requires_gradient_sync(False), so the method has none. "
+            "Leave it True: opt.backward adds up the averaged gradients of several calls itself."
         )
 
 

@@ -14,7 +14,7 @@ from tests.helpers import assert_equal, data, losses_of, network, refused, value
 @pytest.mark.parametrize(
     ("changed", "parts"),
     [
-        (lambda model, base: {"base": SharpnessAware(base, SAM(0.1), model)}, ("SharpnessAware already", "once")),
+        (lambda model, base: {"base": SharpnessAware(base, SAM(0.1), model)}, ("already a SharpnessAware", "once")),
         (lambda model, base: {"base": []}, ("base is a list", "e.g. SGD(...)")),
         (
             lambda model, base: {"base": torch.optim.LBFGS(model.parameters())},
@@ -43,7 +43,7 @@ NOT_AN_INDEX = ("one whole number per sample", "Indexed(dataset)")
         (lambda z: z, {}, ValueError, ("shape (8, 3)", "shape (n,)", "losses.flatten(1).mean(1)")),
         (lambda z: [1.0], {}, TypeError, ("returned a list", "shape (n,), or (losses, outputs)")),
         (lambda z: None, {}, TypeError, ("returned a NoneType", "shape (n,), or (losses, outputs)")),
-        (lambda z: z.sum(1), {"index": torch.arange(5)}, ValueError, ("8 losses for 5 samples", "each sample")),
+        (lambda z: z.sum(1), {"index": torch.arange(5)}, ValueError, ("8 losses for 5 samples", "one loss per sample")),
         (lambda z: z.sum(1), {"weight": torch.ones(7)}, ValueError, ("7 entries for 8 samples", "one per sample")),
         (lambda z: z.sum(1)[:0], {}, ValueError, ("empty", "Skip empty batches.")),
         (lambda z: z.sum(1), {"index": torch.rand(8)}, TypeError, ("(8,)", "torch.float32", *NOT_AN_INDEX)),
@@ -77,7 +77,7 @@ def test_another_length_in_pass_2_is_refused():
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
     before = values(model)
     rest = iter([8, 6])
-    with refused(ValueError, "6 losses for 8 samples", "One loss for each sample"):
+    with refused(ValueError, "6 losses for 8 samples", "Return one loss per sample"):
         opt.backward(lambda x: model(x).sum(1)[: next(rest)], data()[0])
     assert_equal(values(model), before)
 

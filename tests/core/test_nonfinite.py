@@ -7,7 +7,8 @@ import copy
 import pytest
 import torch
 
-from ausam import SAM, SharpnessAware
+from ausam import SAM, Plain, SharpnessAware
+from ausam.tensors import nonfinite
 from tests.core.parts import BASES, PLACES, Remembering, spoil
 from tests.helpers import assert_equal, data, losses_of, network, refused, train, values
 
@@ -110,3 +111,33 @@ def test_cleared_gradients_make_a_skipped_step_usable_again():
     train(opt, model, 1)
     train(SharpnessAware(BASES["sgd"](twin.parameters()), SAM(0.1), twin), twin, 1)
     assert_equal(values(model), values(twin))
+
+
+def test_huge_is_not_infinite():
+    """Entries whose squares overflow: the norm is inf, but every number is finite."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), Plain(), model)
+    opt.backward(lambda x: model(x).squeeze(1), torch.full((3, 2), 1e25))
+    opt.step()
+    assert (opt.steps, opt.skipped) == (1, 0)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    "make",
+    {
+        "one precision": lambda v: [torch.ones(3), None, torch.tensor([1.0, v])],
+        "several": lambda v: [torch.ones(3, dtype=torch.bfloat16), torch.tensor([v], dtype=torch.float64)],
+        "complex": lambda v: [torch.ones(2), torch.complex(torch.ones(2), torch.tensor([0.0, v]))],
+        "sparse": lambda v: [torch.tensor([0.0, v]).to_sparse(), torch.ones(2)],
+        "expanded": lambda v: [torch.tensor(v).expand(4)],
+    }.values(),
+)
+def test_what_is_not_finite_is_found_in_every_kind_of_tensor_and_nothing_is_changed(make, bad):
+    for value, expected in ((bad, True), (3e38, False)):
+        vector, twin = make(value), make(value)
+        assert bool(nonfinite(vector)) is expected
+        assert bool(nonfinite([], *[t for t in vector if t is not None])) is expected
+        for a, b in zip(vector, twin, strict=True):
+            assert a is b is None or torch.equal(a.to_dense().nan_to_num(), b.to_dense().nan_to_num())
+    assert not nonfinite([None])

@@ -83,6 +83,6 @@ def test_shifting_twice_is_refused_and_restored():
     model = network()
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), Twice(), model)
     before = values(model)
-    with refused(RuntimeError, "shifted already", "Leave the first `with step.shifted(...)`"):
+    with refused(RuntimeError, "already shifted", "Leave the first `with step.shifted(...)`"):
         opt.backward(losses_of(model), *data())
     assert_equal(values(model), before)

@@ -80,6 +80,22 @@ def sam_rule(rho):
     return rule
 
 
+def slow_groups(w, x, y, weight, rho, groups):
+    """Sample by sample: each at its own group's point, and all divided by n."""
+    total = [torch.zeros_like(t) for t in w]
+    for rows in groups:
+        g = slow_weighted(w, x, y, weight, rows, len(rows))
+        moved = plus(w, g, rho / (length(g) + GUARD))
+        for i in rows:
+            total = plus(total, slow_weighted(moved, x, y, weight, [i], len(y)))
+    return total
+
+
+def slow_weighted(w, x, y, weight, rows, divisor):
+    w = [t.detach().clone().requires_grad_() for t in w]
+    return list(torch.autograd.grad((weight[rows] * losses_at(w, x[rows], y[rows])).sum() / divisor, w))
+
+
 def ours(method, steps, n=8):
     """The weights after every step, as the library takes them."""
     model = network(batchnorm=False)

@@ -1,4 +1,4 @@
-"""ASAM against a slow, literal transcription, step by step."""
+"""ASAM in two forms against slow, literal transcriptions and another library, step by step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 
 import pytest
 import torch
+from pytorch_optimizer import SAM as PeerSAM
+from torch.nn import functional as F
 
 from ausam import ASAM
-from tests.methods.slow import BASES, GUARD, assert_follows
+from tests.methods.slow import BASES, GUARD, LR, MOMENTUM, assert_follows, assert_path, batch, identical, network, ours
 
 
 def asam_perturbation(rho, eta):
@@ -25,3 +27,41 @@ def asam_perturbation(rho, eta):
 @pytest.mark.parametrize(("rho", "eta"), [(0.5, 0.01), (2.0, 0.0)])
 def test_step_by_step(rho, eta, batchnorm, base):
     assert_follows(ASAM(rho, eta), asam_perturbation(rho, eta), batchnorm, base)
+
+
+def elementwise_perturbation(rho):
+    """davda54/sam's adaptive=True: e = w^2 * g * rho / (norm of |w| * g), whatever the parameter is called."""
+
+    def perturbation(named):
+        norms = [torch.linalg.vector_norm(w.abs() * g) for w, g in named.values()]
+        factor = rho / (torch.linalg.vector_norm(torch.stack(norms)) + GUARD)
+        return {n: w**2 * g * factor for n, (w, g) in named.items()}
+
+    return perturbation
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("batchnorm", [False, True])
+def test_every_parameter_scaled_is_davda54s_form(batchnorm, base):
+    assert_follows(ASAM(0.8, eta=0, scaled="all"), elementwise_perturbation(0.8), batchnorm, base)
+
+
+def test_every_parameter_scaled_equals_pytorch_optimizers():
+    """It takes its norm in float32, hence the tolerance."""
+    model = network(batchnorm=False)
+    other = PeerSAM(model.parameters(), torch.optim.SGD, rho=0.8, adaptive=True, lr=LR, momentum=MOMENTUM)
+    path = []
+    for step in range(6):
+        x, y = batch(step)
+
+        def closure(x=x, y=y):
+            other.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        closure()
+        other.step(closure)
+        path.append([p.detach().clone() for p in model.parameters()])
+    assert_path(ours(ASAM(0.8, eta=0, scaled="all"), 6), path, tol=1e-6)
+    assert not identical(ours(ASAM(0.8, eta=0), 6), ours(ASAM(0.8, eta=0, scaled="all"), 6))

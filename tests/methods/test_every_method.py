@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ausam import METHODS, SharpnessAware
+from ausam import METHODS, POLICIES, SharpnessAware
 from tests.helpers import EXAMPLES, VARIANTS, make, refused
 
 # Passes are exact but for these: what a coin, a threshold or a quota may add or take, per sample of a batch.
@@ -22,7 +22,7 @@ COST = {"AESAM": (-0.35, 0.35), "RST": (-0.2, 0.2), "VSAM": (-0.8, 0.0)}
 SAMPLES, BATCH = 32, 16
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
 
-NEED_ROWS = {"ESAM", "KSAM", "MESA", "SAF"}  # or outputs: a closure has neither
+NEED_ROWS = {"ESAM", "FunctionalSAM", "KSAM", "MESA", "SAF"}  # or outputs: a closure has neither
 
 every_method = pytest.mark.parametrize("name", METHODS)
 every_variant = pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
@@ -101,7 +101,7 @@ def assert_same(a, b, but=()):
 
 
 def test_the_examples_are_of_methods_that_exist():
-    assert set(EXAMPLES) | set(COST) | NEED_ROWS <= set(METHODS)
+    assert set(EXAMPLES) | set(COST) | NEED_ROWS <= {*METHODS, *POLICIES}
 
 
 @every_method

@@ -16,7 +16,7 @@ def test_outputs_are_asked_for(method):
     opt = SharpnessAware(sgd(model), method, model)
     (x, y), *_ = batches(1)
     name = type(method).__name__
-    with refused(TypeError, "loss_fn returned the losses alone", "z = model(x)", 'reduction="none"), z'):
+    with refused(TypeError, "loss_fn returned only the losses", "z = model(x)", 'reduction="none"), z'):
         opt.backward(losses_of(model), x, y, index=torch.arange(9))
     with refused(TypeError, f"{name}: the outputs are of shape (9,)", "(n, classes)", 'reduction="none"), z'):
         opt.backward(lambda x, y: (model(x).sum(1),) * 2, x, y, index=torch.arange(9))

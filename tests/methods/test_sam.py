@@ -6,24 +6,34 @@ import copy
 
 import pytest
 import torch
-from pytorch_optimizer import SAM as PeerSAM
 from torch.nn import functional as F
 
-from ausam import SAM, SharpnessAware
-from tests.helpers import losses_of
+from ausam import AESAM, RST, SAM, AUSampling, SelectiveBatchSampler, SharpnessAware
+from tests.helpers import losses_of, refused, with_logits
 from tests.methods.slow import (
     BASES,
     EXACT,
+    GUARD,
+    ROUNDED,
     D,
     assert_follows,
     assert_path,
     assert_same,
+    batch,
     batches,
+    grad_at,
+    identical,
+    length,
+    losses_at,
     network,
     ours,
+    plus,
     sam_perturbation,
     sam_rule,
+    sgd,
+    slow_groups,
     slow_two_passes,
+    slow_weighted,
     theirs,
 )
 
@@ -60,7 +70,8 @@ def test_against_another_implementation():
     opt = SharpnessAware(
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4), SAM(rho=0.1), model
     )
-    other = PeerSAM(peer.parameters(), torch.optim.SGD, rho=0.1, lr=0.1, momentum=0.9, weight_decay=5e-4)
+    peers = pytest.importorskip("pytorch_optimizer")
+    other = peers.SAM(peer.parameters(), torch.optim.SGD, rho=0.1, lr=0.1, momentum=0.9, weight_decay=5e-4)
     mean, var = torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
     for step, (x, y) in enumerate(batches(steps=10), start=1):
         with torch.no_grad():
@@ -85,3 +96,131 @@ def test_against_another_implementation():
         torch.testing.assert_close(model[1].running_var, var, **EXACT)
         assert int(model[1].num_batches_tracked) == step
     assert int(peer[1].num_batches_tracked) == 20  # the other one leaves BatchNorm to the user
+
+
+# -- by parts of the batch ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "groups"),
+    [
+        (8, 4, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (9, 4, [[0, 1, 2], [3, 4, 5], [6, 7, 8]]),
+        (7, 3, [[0, 1, 2], [3, 4], [5, 6]]),
+        (5, 1, [[0], [1], [2], [3], [4]]),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_each_group_has_its_own_perturbation(n, m, groups, weighted):
+    model = network(batchnorm=False)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.2), SAM(0.3, m=m), model)
+    weight = torch.linspace(0.2, 2.0, n, dtype=D) if weighted else None
+    for step in range(4):
+        x, y = batch(step, n)
+        w = [p.detach().clone() for p in model.parameters()]
+        feedback = opt.backward(with_logits(model), x, y, weight=weight)
+        slow = slow_groups(w, x, y, torch.ones(n, dtype=D) if weight is None else weight, 0.3, groups)
+        for p, g in zip(model.parameters(), slow, strict=True):
+            torch.testing.assert_close(p.grad, g, **EXACT)
+        torch.testing.assert_close(feedback.loss, losses_at(w, x, y), **EXACT)
+        torch.testing.assert_close(feedback.outputs, model(x).detach(), **EXACT)
+        for rows in groups:
+            g = slow_weighted(w, x, y, torch.ones(n, dtype=D) if weight is None else weight, rows, len(rows))
+            after = losses_at(plus(w, g, 0.3 / (length(g) + GUARD)), x, y)[rows]
+            torch.testing.assert_close(feedback.perturbed[rows], after, **EXACT)
+        opt.step()
+        opt.zero_grad()
+    assert (opt.samples_forward, opt.samples_backward) == (4 * n * 2, 4 * n * 2)
+
+
+@pytest.mark.parametrize("method", [SAM(0.3, m=8), SAM(0.3, m=100), SAM(0.3, ascent=1.0), SAM(0.3, ascent=0.95)])
+def test_all_rows_are_sam_bit_for_bit(method):
+    assert identical(ours(method, 6), ours(SAM(0.3), 6))
+
+
+@pytest.mark.parametrize(("ascent", "n", "drawn"), [(part, n, k) for part, n, k in ROUNDED if n > 1])
+def test_the_perturbation_comes_from_the_drawn_rows(ascent, n, drawn):
+    model = network(batchnorm=False)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.2), SAM(0.3, ascent=ascent), model, seed=3)
+    seen = set()
+    for step in range(6):
+        x, y = batch(step, n)
+        w = [p.detach().clone() for p in model.parameters()]
+        feedback = opt.backward(with_logits(model), x, y)
+        rows = feedback.loss.isfinite().nonzero()[:, 0]
+        assert len(rows) == drawn
+        seen.add(tuple(rows.tolist()))
+        moved = plus(w, g := grad_at(w, x[rows], y[rows]), 0.3 / (length(g) + GUARD))
+        for p, slow in zip(model.parameters(), grad_at(moved, x, y), strict=True):
+            torch.testing.assert_close(p.grad, slow, **EXACT)
+        torch.testing.assert_close(feedback.loss[rows], losses_at(w, x, y)[rows], **EXACT)
+        torch.testing.assert_close(feedback.perturbed, losses_at(moved, x, y), **EXACT)
+        torch.testing.assert_close(feedback.outputs[rows], model(x)[rows].detach(), **EXACT)
+        assert int(feedback.outputs.isnan().all(1).sum()) == n - drawn
+        opt.step()
+        opt.zero_grad()
+    assert len(seen) > 1  # other rows at each step
+    assert opt.samples_forward == opt.samples_backward == 6 * (n + drawn)
+
+
+def test_what_the_parts_cost():
+    for method, steps in ((SAM(0.1, m=2), 5), (SAM(0.1, ascent=0.25), 5)):
+        model = network()
+        opt = SharpnessAware(sgd(model), method, model)
+        for x, y in batches(steps, n=8):
+            opt.backward(losses_of(model), x, y)
+            opt.step()
+            opt.zero_grad()
+        assert (opt.samples_forward / (steps * 8), opt.samples_backward / (steps * 8)) == method.passes
+        assert int(model[1].num_batches_tracked) == steps
+
+
+@pytest.mark.parametrize("method", [SAM(0.3, m=3), SAM(0.3, ascent=0.5)])
+def test_samples_are_ranked_by_what_the_parts_measure(method):
+    """A visit scores the rows that have both losses, and no others; selection works with it."""
+    model = network(batchnorm=False)
+    opt = SharpnessAware(sgd(model), method, model)
+    x, y = batches(1, n=40)[0]
+    sampler = SelectiveBatchSampler(40, 8, AUSampling(0.5), seed=1)
+    known = torch.zeros(40)
+    for epoch in range(4):
+        for index in map(torch.tensor, sampler):
+            assert len(index) == (8 if epoch == 0 else 4)
+            feedback = opt.backward(losses_of(model), x[index], y[index], index=index)
+            sampler.update(feedback)
+            known[index[feedback.sharpness.isfinite()]] += 1
+            opt.step()
+            opt.zero_grad()
+    assert torch.equal(sampler.scores.count.float(), known)
+    assert known.sum() == (40 + 3 * 20) * (0.5 if method.ascent else 1)
+
+
+def test_parts_are_refused_where_they_cannot_work():
+    with refused(ValueError, "SAM: m is 4 and ascent is 0.5", "Use one of the two"):
+        SAM(m=4, ascent=0.5)
+    for inner in (SAM(m=4), SAM(ascent=0.5)):
+        with refused(ValueError, "AESAM: inner is SAM(", "Use SAM() without m and ascent"):
+            AESAM(inner, total_steps=10)
+        with refused(ValueError, "RST: inner is SAM(", "Use SAM() without m and ascent"):
+            RST(inner, gamma=2.0)
+        assert RST(inner, p=0.5).passes[0] == 1 + 0.5 * (inner.passes[0] - 1)
+        model = network()
+        opt = SharpnessAware(sgd(model), inner, model)
+        with refused(RuntimeError, "needs per-sample losses", "opt.backward(loss_fn, *batch)"):
+            opt.step(lambda model=model: model(batch(0)[0]).sum())
+        x, y = batch(0)
+
+        def losses(x, y, odd, model=model):
+            return F.cross_entropy(model(x), y, reduction="none") + 0 * odd.sum()
+
+        with refused(ValueError, "tensors of lengths 3, 8", "Pass index= to opt.backward"):
+            opt.backward(losses, x, y, torch.ones(3))
+        assert opt.backward(losses, x, y, torch.ones(3), index=torch.arange(8)).loss.isfinite().any()
+
+
+def test_batchnorm_on_one_row_says_what_to_do():
+    model = network()
+    opt = SharpnessAware(sgd(model), SAM(m=1), model)
+    with pytest.raises(ValueError) as error:
+        opt.backward(losses_of(model), *batch(0))
+    assert "make each part two samples or more" in " ".join(error.value.__notes__)

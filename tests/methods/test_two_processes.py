@@ -1,4 +1,4 @@
-"""RST and AESAM decide from step to step: two processes must decide alike."""
+"""Where two processes must decide alike: RST and AESAM from step to step, SAM(m=...) on the number of groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch import nn
 
 from ausam import AESAM, RST, SAM, SharpnessAware
 from tests.helpers import with_logits
-from tests.methods.slow import batches, network, sgd
+from tests.methods.slow import EXACT, LR, batches, network, plus, sgd, slow_groups
+
+# Nine rows are three groups of at most four, eight are two: they agree on two.
+ROWS, GROUPS = (9, 8), ([[0, 1, 2, 3, 4], [5, 6, 7, 8]], [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
 def in_two_processes(rank, where, queue):
@@ -29,10 +32,17 @@ def in_two_processes(rank, where, queue):
             opt.step()
             opt.zero_grad()
         queue.put((rank, type(method).__name__, taken, [p.detach().tolist() for p in model.parameters()]))
+    model = nn.parallel.DistributedDataParallel(network(batchnorm=False))
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=LR), SAM(0.2, m=4), model)
+    for x, y in batches(4, ROWS[rank], seed=rank):
+        opt.backward(with_logits(model), x, y)
+        opt.step()
+        opt.zero_grad()
+    queue.put((rank, "SAM", None, [p.detach().tolist() for p in model.parameters()]))
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_decide_alike_even_where_gradients_are_not_averaged():
+def test_two_processes_decide_alike():
     context = torch.multiprocessing.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +52,7 @@ def test_two_processes_decide_alike_even_where_gradients_are_not_averaged():
         for w in workers:
             w.start()
         found = {}
-        for _ in range(4):
+        for _ in range(6):
             rank, name, taken, weights = queue.get(timeout=300)
             found[rank, name] = (taken, weights)
         for w in workers:
@@ -50,3 +60,11 @@ def test_two_processes_decide_alike_even_where_gradients_are_not_averaged():
     for name in ("RST", "AESAM"):
         assert found[0, name] == found[1, name]
         assert len(set(found[0, name][0])) == 2
+    assert found[0, "SAM"] == found[1, "SAM"]
+    w = [p.detach().clone() for p in network(batchnorm=False).parameters()]
+    for (x0, y0), (x1, y1) in zip(*(batches(4, n, seed=rank) for rank, n in enumerate(ROWS)), strict=True):
+        ones = torch.ones(9, dtype=x0.dtype)
+        g0, g1 = slow_groups(w, x0, y0, ones, 0.2, GROUPS[0]), slow_groups(w, x1, y1, ones, 0.2, GROUPS[1])
+        w = plus(w, [(a + b) / 2 for a, b in zip(g0, g1, strict=True)], -LR)
+    for p, q in zip(found[0, "SAM"][1], w, strict=True):
+        torch.testing.assert_close(torch.tensor(p, dtype=q.dtype), q, **EXACT)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
 import math
+import pickle
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,13 +22,16 @@ from ausam import (
     SAM,
     UCB,
     AUSampling,
+    ClassBalanced,
     EpsilonGreedy,
     Feedback,
     Full,
     InfoBatch,
     MomentumSAM,
+    OrderDP,
     Plain,
     Random,
+    Repeated,
     Scores,
     SelectiveBatchSampler,
     SharpnessAware,
@@ -36,11 +41,11 @@ from ausam import (
 )
 from ausam.random import generator
 from ausam.selection.signals import SIGNALS
-from tests.helpers import refused
+from tests.helpers import policy_for, refused
 from tests.selection.test_planning import slow_order
 
 N, BATCH, SEED, CLASSES = 53, 8, 3, 5
-NAMES = ("loss", "perturbed", "sharpness", "uncertainty", "el2n", "wrong", "forgetting")
+NAMES = ("loss", "perturbed", "sharpness", "signed", "uncertainty", "el2n", "wrong", "forgetting", "progress")
 
 
 # -- a world of its own: logits of every sample in every epoch, and the list-based twins ------------------------------
@@ -64,12 +69,14 @@ class World:
         z, y = self.z[epoch, i].double().tolist(), int(self.y[i])
         total = sum(math.exp(v) for v in z)
         p = [math.exp(v) / total for v in z]
-        if signal == "loss":
+        if signal in ("loss", "progress"):  # the memory makes a fall of two losses
             return float(self.loss[epoch, i])
         if signal == "perturbed":
             return float(self.perturbed[epoch, i])
         if signal == "sharpness":
             return abs(float(self.perturbed[epoch, i]) - float(self.loss[epoch, i]))
+        if signal == "signed":
+            return max(0.0, float(self.perturbed[epoch, i]) - float(self.loss[epoch, i]))
         if signal == "uncertainty":
             return 1 - max(p)
         if signal == "el2n":
@@ -77,11 +84,22 @@ class World:
         return float(p.index(max(p)) != y)
 
 
+class Falls(list):
+    """Takes losses and holds how much each is below the one before."""
+
+    before: float | None = None
+
+    def append(self, loss: float) -> None:
+        if self.before is not None:
+            super().append(self.before - loss)
+        self.before = loss
+
+
 class Memory:
     """What a twin remembers of one sample: all its values, oldest first."""
 
-    def __init__(self) -> None:
-        self.values: list[float] = []
+    def __init__(self, signal: str = "") -> None:
+        self.values: list[float] = Falls() if signal == "progress" else []
 
     def average(self, decay: float) -> float:
         weights = [decay ** (len(self.values) - 1 - j) for j in range(len(self.values))]
@@ -146,6 +164,8 @@ def test_signals_against_softmax_and_the_true_labels(signal, spread):
         "loss": loss.double(),
         "perturbed": perturbed.double(),
         "sharpness": (perturbed.double() - loss.double()).abs(),
+        "signed": (perturbed.double() - loss.double()).relu(),
+        "progress": loss.double(),
         "uncertainty": 1 - p.max(1).values,
         "el2n": (p - F.one_hot(y, 7)).pow(2).sum(1).sqrt(),
         "wrong": (p.argmax(1) != y).double(),
@@ -255,6 +275,20 @@ def test_average_and_spread_against_the_twin(decay):
     torch.testing.assert_close(scores.spread, torch.tensor([m.variance(decay) for m in twin]), rtol=1e-4, atol=1e-6)
 
 
+def test_columns_that_share_memory_survive_copies_and_do_not_leave_with_a_state():
+    for n in (1, 5):
+        scores = Scores(n)
+        scores.record(torch.tensor([0]), torch.tensor([0.5]))
+        state = scores.state_dict()
+        for other in (copy.deepcopy(scores), pickle.loads(pickle.dumps(scores)), Scores(n)):
+            other.load_state_dict(state)
+            other.record(torch.tensor([0]), torch.tensor([1.0]))
+            assert (float(other.sum[0]), int(other.count[0]), float(other.mean[0])) == (1.5, 2, 0.75)
+        assert (float(scores.sum[0]), int(scores.count[0])) == (0.5, 1)
+        assert (float(state["sum"][0]), int(state["count"][0])) == (0.5, 1)
+        assert all(column.is_contiguous() for column in state.values() if isinstance(column, torch.Tensor))
+
+
 def test_forgetting_against_the_twin_and_by_hand():
     by_hand = [([1, 1, 1], math.inf), ([0, 0], 0), ([1, 0], 0), ([0, 1], 1), ([1, 0, 1, 1, 0, 1], 2), ([], math.nan)]
     scores, twin = Scores(len(by_hand), 0.2, forgetting=True, spread=True), []
@@ -287,7 +321,7 @@ def test_saved_scores_without_spread_are_refused():
 @pytest.mark.parametrize("signal", NAMES)
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 0.8])
 def test_top_loss_keeps_what_the_twin_keeps(signal, alpha):
-    world, memory = World(), [Memory() for _ in range(N)]
+    world, memory = World(), [Memory(signal) for _ in range(N)]
     sampler = SelectiveBatchSampler(N, BATCH, TopLoss(alpha, signal), seed=SEED)
     for epoch in range(6):
         expected = []
@@ -310,7 +344,7 @@ def test_top_loss_keeps_what_the_twin_keeps(signal, alpha):
 
 def prune_by_twin(policy, signal: str, kept_by, epochs: int = 9, drop_last: bool = False) -> None:
     """Run a policy of scope "epoch" beside its twin; ``kept_by(memory, found)`` says what should be kept."""
-    world, memory = World(), [Memory() for _ in range(N)]
+    world, memory = World(), [Memory(signal) for _ in range(N)]
     sampler = SelectiveBatchSampler(N, BATCH, policy, seed=SEED, drop_last=drop_last)
     chosen: set[int] = set()
     for epoch in range(epochs):
@@ -336,7 +370,7 @@ def top(memory: list[Memory], k: int, score, found: set[int]) -> set[int]:
     order = rank(memory, list(range(N)), score)
 
     def key(i: int) -> float:
-        return score(memory[i]) if memory[i].values else -1.0  # a score of its own: unseen equals unseen alone
+        return score(memory[i]) if memory[i].values else math.pi  # a score of its own: unseen equals unseen alone
 
     edge = key(order[k - 1])
     better = {i for i in order[:k] if key(i) != edge}
@@ -446,6 +480,72 @@ def test_unseen_samples_come_before_those_never_learned():
     kept = set(flat(list(sampler)))
     assert {8, 9} < kept
     assert len(kept) == 3
+
+
+# -- OrderDP ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("s", "q"), [(0.75, 0.85), (0.5, 0.3), (1.0, 0.5), (0.01, 0.01)])
+def test_orderdp_keeps_the_largest_losses_of_what_it_drew(s, q):
+    """What it drew is what its generator draws: a permutation of the places, of which the first are taken."""
+    world, last = World(), {}
+    sampler = SelectiveBatchSampler(N, BATCH, OrderDP(s, q), seed=SEED)
+    for epoch in range(6):
+        announced, found = len(sampler), list(sampler)
+        order = shuffled(epoch)
+        drawn = [order[place] for place in torch.randperm(N, generator=generator(SEED, epoch, 2))]
+        drawn = drawn[: max(1, int(s * N))]
+        k = max(1, int(q * len(drawn)))
+        kept = set(flat(found))
+        assert kept <= set(drawn)
+        assert len(kept) == k
+        unseen = [i for i in drawn if i not in last]
+        known = sorted((i for i in drawn if i in last), key=lambda i: -last[i])
+        if len(unseen) >= k:
+            assert kept <= set(unseen)
+        else:
+            assert kept == {*unseen, *known[: k - len(unseen)]}
+        assert found == cut([i for i in order if i in kept])
+        assert announced == len(found)
+        for batch in found:
+            sampler.update(world.feedback(epoch, batch))
+            last |= {i: world.value("loss", epoch, i) for i in batch}
+
+
+def test_orderdp_draws_all_samples_equally_often():
+    n, draws = 40, 600
+    count = np.zeros(n)
+    for seed in range(draws):
+        sampler = SelectiveBatchSampler(n, 10, OrderDP(0.5, 1.0), seed=seed)
+        count[flat(list(sampler))] += 1
+    assert abs(count / draws - 0.5).max() < 4.5 * math.sqrt(0.25 / draws)
+
+
+# -- progress ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.0, 0.5])
+def test_progress_is_how_much_the_loss_fell_between_visits(decay):
+    rng = np.random.default_rng(0)
+    scores, twin = Scores(9, decay, progress=True), [Memory("progress") for _ in range(9)]
+    for _ in range(15):
+        index = rng.permutation(9)[: rng.integers(1, 8)]
+        value = rng.normal(size=len(index)).astype(np.float32)
+        value[rng.random(len(index)) < 0.15] = np.nan
+        scores.record(torch.from_numpy(index), torch.from_numpy(value))
+        for i, v in zip(index.tolist(), value.tolist(), strict=True):
+            if math.isfinite(v):
+                twin[i].values.append(v)
+    torch.testing.assert_close(scores.mean, torch.tensor([m.average(decay) for m in twin]), rtol=1e-5, atol=1e-6)
+    assert scores.count.tolist() == [len(m.values) for m in twin]
+
+
+def test_one_visit_tells_no_progress():
+    scores = Scores(2, progress=True)
+    scores.record(torch.tensor([0]), torch.tensor([1.0]))
+    assert scores.mean.isnan().all()
+    scores.record(torch.tensor([0]), torch.tensor([0.25]))
+    assert scores.mean[0] == 0.75
 
 
 # -- InfoBatch ------------------------------------------------------------
@@ -693,7 +793,7 @@ def test_pick_follows_the_policy_inside_a_loaded_batch():
 
 # -- refusing ------------------------------------------------------------
 
-PARTNERS = [name for name in METHODS if name not in ("Plain", "SAF", "MESA", "MomentumSAM")]
+PARTNERS = [name for name in METHODS if name not in ("Plain", "SAF", "MESA", "MomentumSAM", "PreviousGradientSAM")]
 
 
 def make(name: str):
@@ -708,11 +808,17 @@ def make(name: str):
     [
         (Full(), None),
         (Random(), None),
+        (Repeated(), None),
         (AUSampling(), "sharpness"),
         (InfoBatch(), None),
         (InfoBatch(on="second"), "perturbed loss"),
         (Uncertainty(), None),
-        *((p(signal=s), None) for p in (TopLoss, EpsilonGreedy, UCB) for s in NAMES if s not in NAMES[1:3]),
+        *((p(signal=s), None) for p in (TopLoss, EpsilonGreedy, UCB) for s in NAMES if s not in NAMES[1:4]),
+        *((p(signal="signed"), "signed sharpness") for p in (TopLoss, EpsilonGreedy, UCB)),
+        (AUSampling(score="signed"), "signed sharpness"),
+        (AUSampling(score="progress"), None),
+        (ClassBalanced([0]), None),
+        (OrderDP(), None),
         *((p(signal="sharpness"), "sharpness") for p in (TopLoss, EpsilonGreedy, UCB)),
         *((p(signal="perturbed"), "perturbed loss") for p in (TopLoss, EpsilonGreedy, UCB)),
     ],
@@ -730,7 +836,7 @@ def test_check_refuses_exactly_the_pairs_that_cannot_work(method, policy, called
     )
 
 
-SIGNAL_LIST = '"loss", "perturbed", "sharpness", "uncertainty", "el2n", "wrong" or "forgetting"'
+SIGNAL_LIST = '"loss", "perturbed", "sharpness", "signed", "uncertainty", "el2n", "wrong", "forgetting" or "progress"'
 
 
 # Of every setting: values that are refused as of the wrong kind, and values out of range.
@@ -739,12 +845,17 @@ PART = "a finite number in (0, 1]"
 WHOLE = "a whole number"
 REFUSED = {
     (Random, "alpha"): ((0, 1.5, math.nan, math.inf, -0.5), PART),
+    (Repeated, "alpha"): ((0, 1.5, math.nan), PART),
     (AUSampling, "alpha"): ((0, 1.5, math.nan), PART),
     (AUSampling, "s_min"): ((-0.1, math.inf, math.nan), "a finite number >= 0"),
     (AUSampling, "s_max"): ((0, math.inf, math.nan), "a finite number > 0"),
     (AUSampling, "ramp"): ((-1, math.nan, math.inf, 2.5), f"{WHOLE} >= 0"),
     (AUSampling, "full_epochs"): ((-1, 0.5), f"{WHOLE} >= 0"),
-    (AUSampling, "ema"): ((0, 1, math.nan), "a finite number in (0, 1), or None"),
+    (AUSampling, "ema"): ((-0.1, 1, math.nan), "a finite number in [0, 1), or None"),
+    (AUSampling, "trim"): ((0, 1, math.nan), "a finite number in (0, 1), or None"),
+    (AUSampling, "mix"): ((-0.1, 1.1, math.nan), "a finite number in [0, 1]"),
+    (OrderDP, "s"): ((0, 1.5, math.nan), PART),
+    (OrderDP, "q"): ((0, 1.5, math.nan), PART),
     (InfoBatch, "prune"): ((1, -0.1, math.nan), "a finite number in [0, 1)"),
     (InfoBatch, "anneal"): ((1.5, -0.1), "a finite number in [0, 1]"),
     (InfoBatch, "epochs"): ((0, 2.5, math.inf), f"{WHOLE} >= 1, or None"),
@@ -761,6 +872,8 @@ REFUSED = {
     (UCB, "period"): ((0, math.inf), f"{WHOLE} >= 1"),
 }
 NAMED = {
+    (AUSampling, "score"): '"sharpness", "signed" or "progress"',
+    (Repeated, "batch"): '"full" or "reduced"',
     (InfoBatch, "on"): '"first" or "second"',
     (TopLoss, "signal"): SIGNAL_LIST,
     (EpsilonGreedy, "signal"): SIGNAL_LIST,
@@ -768,8 +881,12 @@ NAMED = {
 }
 
 
+# A flag, and what test_classbalanced.py refuses.
+ELSEWHERE = ((AUSampling, "unbiased"), (ClassBalanced, "labels"), (ClassBalanced, "alpha"))
+
+
 def test_every_setting_of_every_policy_is_in_these_tables():
-    known = {(kind.__name__, name) for kind, name in (*REFUSED, *NAMED, (AUSampling, "unbiased"))}
+    known = {(kind.__name__, name) for kind, name in (*REFUSED, *NAMED, *ELSEWHERE)}
     assert {(p, f.name) for p, kind in POLICIES.items() for f in fields(kind)} == known
 
 
@@ -813,13 +930,13 @@ def test_numbers_of_numpy_and_of_one_element_become_pythons():
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_policies_declare_what_a_policy_has(name):
-    policy = POLICIES[name]()
-    assert policy.scope in ("batch", "epoch")
+    policy = policy_for(name, 10)
+    assert policy.scope in ("batch", "epoch", "slice")
     assert policy.period >= 1
     assert policy.spread in (True, False)
     known = policy.count(3, 10)
     assert (known is None) == (name == "InfoBatch")
-    assert policy.count(0, 10) == (5 if name == "Random" else 10)
+    assert policy.count(0, 10) == {"Random": 5, "Repeated": 5, "ClassBalanced": 5, "OrderDP": 5}.get(name, 10)
 
 
 @pytest.mark.parametrize("member", ["signal", "scope", "period", "decay", "spread", "kept", "count"])
@@ -901,7 +1018,7 @@ def test_saved_scores_of_another_signal_are_refused():
 def test_a_policy_is_one_file_with_a_card(name):
     file = Path(inspect.getfile(POLICIES[name]))
     assert file.name == f"{name.lower()}.py"
-    assert POLICIES[name]().kept <= 1
+    assert policy_for(name, 10).kept <= 1
     card = Path(__file__).parents[2] / "docs" / "policies" / f"{name.lower()}.md"
     text = card.read_text()
     assert text.startswith(f"# {name}\n")
@@ -914,7 +1031,7 @@ def test_a_policy_is_one_file_with_a_card(name):
 def test_a_policy_keeps_about_what_it_says(name):
     """Losses of an exponential distribution, as skewed as those of a trained network: 63 % lie below their mean."""
     n, rng = 1000, torch.Generator().manual_seed(0)
-    sampler = SelectiveBatchSampler(n, 50, POLICIES[name](), seed=1)
+    sampler = SelectiveBatchSampler(n, 50, policy_for(name, n), seed=1)
     for index in map(torch.tensor, sampler):
         loss = torch.empty(len(index)).exponential_(generator=rng)
         z = torch.randn(len(index), 4, generator=rng)

@@ -299,7 +299,7 @@ REFUSED = {
     ),
     "a policy for whole epochs": (
         lambda: SelectiveStream(Source(), decode, sampler(InfoBatch(epochs=3))),
-        "InfoBatch chooses among all samples of an epoch, but a stream shows them one after the other. Use a policy "
+        "InfoBatch chooses among all samples, but a stream shows them one after the other. Use a policy "
         "that chooses inside each mini-batch, e.g. AUSampling.",
     ),
     "a batch that is split": (

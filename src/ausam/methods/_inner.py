@@ -1,4 +1,4 @@
-"""What RST and AESAM ask of the method inside them."""
+"""What RST and AESAM require of the method inside them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class Inner(Protocol):
     """A method that evaluates the loss at perturbed weights.
 
-    With ``second(step, g)`` it starts from a gradient ``g = grad L(w)`` that exists already. With ``reuse(step, g)``
-    (LookSAM) it improves the gradient of a step without a second pass. Both are optional.
+    With ``second(step, g)`` it starts from an existing gradient ``g = grad L(w)``. With ``reuse(step, g)`` (LookSAM) it
+    improves a gradient without a second pass. Both are optional. ``takes_parts``: its first pass uses parts of the
+    batch (SAM(m=...), SAM(ascent=...)), so it cannot use a gradient of the whole batch.
     """
 
     @property
@@ -26,17 +27,17 @@ class Inner(Protocol):
         """Samples through forward and through backward, per sample of the batch."""
 
     def gradient(self, step: Step) -> Vector:
-        """The gradient from beginning to end."""
+        """The gradient, with all passes."""
 
 
 def second(inner: Inner, step: Step, g: Vector) -> Vector:
-    """The inner method's gradient, its first pass being ``g``."""
+    """The inner method's gradient, with ``g`` as its first pass."""
     found: Vector = inner.second(step, g)  # type: ignore[attr-defined]
     return found
 
 
 def reuse(inner: Inner, step: Step, g: Vector) -> Vector:
-    """What the inner method makes of ``g`` without a second pass: ``g`` itself if it has no use for it."""
+    """The inner method's gradient from ``g`` without a second pass: ``g`` itself unless it has ``reuse``."""
     found: Vector = inner.reuse(step, g) if hasattr(inner, "reuse") else g
     return found
 
@@ -51,8 +52,13 @@ def refuse(outer: str, inner: object, *, needs_second: bool) -> None:
             f"{outer}: inner is {name}, which never evaluates the loss at perturbed weights, so there is nothing to "
             "choose between. Use SAM() or another method that does."
         )
+    if needs_second and getattr(inner, "takes_parts", False):
+        raise ValueError(
+            f"{outer}: inner is {inner!r}, which perturbs by parts of the batch, but {outer} starts from a gradient of "
+            "the whole batch. Use SAM() without m and ascent."
+        )
     if needs_second and not hasattr(inner, "second"):
         raise ValueError(
-            f"{outer}: inner is {name}, which cannot start from a gradient that exists already: it has no "
+            f"{outer}: inner is {name}, which cannot start from an existing gradient: it has no "
             "second(step, g). Use SAM(), ASAM() or another method that has."
         )

@@ -1,6 +1,6 @@
-"""A quota of steps that is drawn within a window and follows how fast a term changes (vSAM's): pure functions.
+"""vSAM's quota of sampled steps per window, which follows how fast a term changes: pure functions.
 
-``memory`` holds the quota, how much of it is used, and windows over the last sampled steps. None is changed in place.
+``memory`` holds the quota, how much of it is used, and windows over the last sampled steps. It is not changed in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ausam.tensors import TINY
 
 
 def renew(memory: Mapping[str, Any], alpha1: float, alpha2: float, most: int) -> dict[str, Any]:
-    """The quota of the next window, within [1, most], and nothing of it used."""
+    """The quota of the next window, within [1, most], still unused."""
     change = alpha1 * drift(memory.get("ratios")) + alpha2 * drift(memory.get("variances"))
     return {"quota": max(1.0, min(memory["quota"] * (1.0 + change), float(most))), "used": 0}
 
@@ -28,9 +28,9 @@ def due(memory: Mapping[str, Any], position: int, window: int, rng: Generator) -
 
 
 def observe(memory: Mapping[str, Any], term: Tensor, gradient: Tensor, window: int, blocks: int) -> dict[str, Tensor]:
-    """The windows with one more sampled step: norms of the term, their ratios to the gradient's, and variances.
+    """The windows with one more sampled step: norms of the term, their ratios to the gradient's norm, and variances.
 
-    The variance is the mean of those inside ``blocks`` equal parts of the sorted norms, once their window is full.
+    Once the window of norms is full, the variance is the mean over ``blocks`` equal parts of the sorted norms.
     """
     norms = push(memory.get("norms"), term, window)
     seen = {"norms": norms, "ratios": push(memory.get("ratios"), term / (gradient + TINY), window)}
@@ -49,11 +49,11 @@ def push(values: Tensor | None, value: Tensor, length: int) -> Tensor:
 
 
 def drift(values: Tensor | None) -> float:
-    """Mean relative change from one value to the next, within [-1, 1]; 0 where there are no two to compare."""
+    """Mean relative change from one value to the next, within [-1, 1]; 0 with fewer than two values."""
     if values is None:
         return 0.0
     changes = values.diff() / values[:-1]
     good = changes.isfinite()
-    # Without an index by a mask, whose size a device would have to tell.
+    # No boolean indexing, because the size of its result would have to be read from the device.
     mean = torch.where(good, changes, 0.0).sum() / good.sum().clamp(min=1)
     return float(mean.clamp(-1.0, 1.0)) if len(changes) else 0.0

@@ -1,4 +1,4 @@
-"""SAF's memory: the logits of each sample's last visits, in a ring of slots with the visit that each was written at."""
+"""SAF's memory: the logits of each sample's last visits, in a ring of slots stamped with the visit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ring = tuple[Tensor, Tensor, Tensor]  # logits (rows, slots, classes), stamps (r
 
 
 def room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, device: torch.device) -> Ring:
-    """The memory with a row for every index, in ``state`` from now on; the tensors are new only where they grew."""
+    """The memory, stored in ``state``, with a row for every index; a tensor is new only if it grew."""
     shape = (slots, z.shape[1])
     ring = (
         state.get("logits", z.new_zeros(0, *shape)).to(device),
@@ -21,11 +21,11 @@ def room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, device: to
     if ring[0].shape[1:] != shape:
         raise ValueError(
             f"SAF: the memory holds {tuple(ring[0].shape[1:])} numbers per sample (gap + 1, classes), but {shape} are "
-            "needed. Resume with the gap and the classes of the saved run, or begin afresh."
+            "needed. Resume with the gap and the classes of the saved run, or start a new one."
         )
     missing = int(index.max()) + 1 - len(ring[0])
     if missing > 0:
-        fills = (0, -slots, 0)  # a stamp that is `gap` visits before no visit
+        fills = (0, -slots, 0)  # a stamp that is never `gap` visits ago
         more = [t.new_full((missing, *t.shape[1:]), fill) for t, fill in zip(ring, fills, strict=True)]
         ring = (torch.cat((ring[0], more[0])), torch.cat((ring[1], more[1])), torch.cat((ring[2], more[2])))
     state.update(zip(("logits", "stamps", "visits"), ring, strict=True))
@@ -33,7 +33,7 @@ def room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, device: to
 
 
 def read(ring: Ring, index: Tensor, gap: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each sample: the logits of ``gap`` visits ago, whether they are of exactly then, and its visits so far."""
+    """For each sample: the logits from ``gap`` visits ago, whether they are exactly that old, and its visits so far."""
     logits, stamps, visits = ring
     now = visits[index]
     slot = (now - gap) % logits.shape[1]
@@ -41,7 +41,7 @@ def read(ring: Ring, index: Tensor, gap: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def visit(ring: Ring, index: Tensor, z: Tensor, keep: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...], Tensor]]:
-    """What to write where: one more visit of each sample, and the logits of the rows to ``keep``."""
+    """The writes for one more visit of each sample: places and values, with the logits of the rows to ``keep``."""
     logits, stamps, visits = ring
     now = visits[index]
     place = (index, now % logits.shape[1])

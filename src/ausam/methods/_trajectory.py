@@ -1,4 +1,4 @@
-"""The trajectory loss that SAF and MESA share: stay near what an earlier network said of the same sample."""
+"""The trajectory loss of SAF and MESA: stay near an earlier network's outputs for the same sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def trajectory(old: Tensor, new: Tensor, tau: float) -> Tensor:
 
 
 def logits(method: str, outputs: Any) -> Tensor:
-    """The outputs, if they are one row of logits a sample."""
+    """The outputs, if they are one row of logits per sample."""
     if isinstance(outputs, Tensor) and outputs.dim() == 2:
         return outputs
     what = f"of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"

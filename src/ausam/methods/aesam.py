@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AESAM:
-    """SAM where the gradient is large for its time, more readily towards the end.
+    """SAM only on steps with an unusually large gradient, more often towards the end.
 
         s = |g|^2,  g = grad L(w);   mu := delta * mu + (1 - delta) * s,   v := delta * v + (1 - delta) * (s - mu)^2
         c = (t / T) * lambda1 + (1 - t / T) * lambda2;   SAM's gradient if  s >= mu + c * sqrt(v),  else g
@@ -34,14 +34,14 @@ class AESAM:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), AESAM(SAM(rho=0.1), total_steps=1000), model)
 
     Arguments:
-        inner: the method of the steps over the threshold: SAM, ASAM, LookSAM.
+        inner: the method for steps above the threshold: SAM, ASAM, LookSAM.
         delta: decay of the averages, in [0, 1).
         lambda1: the threshold's distance from the mean in standard deviations at the end of training.
         lambda2: the same at the start.
         total_steps: T, optimizer steps of the whole training, >= 1: ``epochs * len(loader)``.
 
-    Use it when SAM helps and its price does not fit. All processes decide alike, because they average the pass at w.
-    It reads one number a step from the device. Cost: 1 + the part of SAM steps, about 1.5 forward-backwards;
+    Use it when SAM helps but is too expensive. All processes make the same decision, because they average the pass at
+    w. It reads one number per step from the device. Cost: 1 + the fraction of SAM steps, about 1.5 forward-backwards;
     ``opt.samples_forward`` counts.
     """
 
@@ -58,9 +58,9 @@ class AESAM:
         refuse("AESAM", self.inner, needs_second=True)
 
     def gradient(self, step: Step) -> Vector:
-        """The inner method's gradient over the threshold, else the plain one; both from one pass at ``w``."""
+        """The inner method's gradient above the threshold, otherwise the plain one; both from one pass at ``w``."""
         g = step.gradient()
-        # Agreed upon, because inside a user's no_sync (accumulation) g is not averaged.
+        # Averaged, because inside a user's no_sync (accumulation) g is not.
         s = step.agreed((norm(g) / torch.as_tensor(step.scale)) ** 2).item()
         count, mu, v = (step.state.get(key, 0) for key in ("count", "mean", "variance"))
         share = (1 - self.delta) / (1 - self.delta ** (count + 1))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.settings import NonNegative, check
+from ausam.settings import NonNegative, OneOf, check
 from ausam.tensors import Vector, as_complex, as_real, ascent_, multiply, present
 
 if TYPE_CHECKING:
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ASAM:
-    """SAM in a neighbourhood that scales with each weight, so that rescaling a layer does not change the sharpness.
+    """SAM in a neighbourhood that scales with each weight, so rescaling a layer does not change the sharpness.
 
         e = rho * T^2 g / |T g|,  T = |w| + eta for weights, 1 for biases;   the step uses  grad L(w + e)
+        scaled="all":  T = |w| + eta for every parameter
 
     Kwon, Kim, Park, Choi: ASAM: Adaptive Sharpness-Aware Minimization for Scale-Invariant Learning of Deep Neural
-    Networks, ICML 2021. Three forms are in circulation; this is that of the authors' code: a parameter is a weight if
-    its name contains "weight" (so BatchNorm's scale is one), and ``eta`` keeps small weights movable.
+    Networks, ICML 2021. Several forms are in circulation. The default follows the authors' code: a parameter is a
+    weight if its name contains "weight" (BatchNorm's scale included), and ``eta`` keeps small weights movable.
+    ``ASAM(rho, eta=0, scaled="all")`` is davda54/sam's and pytorch_optimizer's ``adaptive=True``.
 
     >>> import torch
     >>> from ausam import ASAM, SharpnessAware
@@ -32,12 +34,14 @@ class ASAM:
     Arguments:
         rho: radius, >= 0; about ten times SAM's (the authors: 0.5 on CIFAR-10, 1.0 on CIFAR-100).
         eta: added to ``|w|``, >= 0 (the class default of the authors' code is 0.01; their CIFAR script passes 0).
+        scaled: "weights" (default) or "all": the parameters that T scales; T is 1 for the others.
 
-    Use it in place of SAM when layers differ much in scale. Cost: two forward-backwards.
+    Use it instead of SAM when layers differ widely in scale. Cost: two forward-backwards.
     """
 
     rho: NonNegative = 0.5
     eta: NonNegative = 0.01
+    scaled: Annotated[str, OneOf(("weights", "all"))] = "weights"
     sharpness: ClassVar[str] = "always"
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
@@ -49,10 +53,10 @@ class ASAM:
         return self.second(step, step.gradient(sync=False))
 
     def second(self, step: Step, g: Vector) -> Vector:
-        """``grad L(w + e)`` from ``g = grad L(w)``, which is used up. RST and AESAM have it already."""
+        """``grad L(w + e)`` from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
         # Complex weights count as pairs of reals, each with its own scale.
         t: Vector = [
-            w.abs() + self.eta if "weight" in name else torch.ones_like(w)
+            w.abs() + self.eta if self.scaled == "all" or "weight" in name else torch.ones_like(w)
             for name, w in zip(step.names, present(as_real([p.detach() for p in step.params])), strict=True)
         ]
         e = multiply(t, ascent_(multiply(t, as_real(g)), step.radius(self.rho)))

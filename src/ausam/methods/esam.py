@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ESAM:
-    """SAM that perturbs some of the tensors and descends on the samples which the perturbation hurts most.
+    """SAM that perturbs some of the tensors and descends on the samples that the perturbation hurts most.
 
         e = (rho / beta) * g / |g| on tensors drawn with probability beta, the norm over these;  0 on the others
-        the step uses the gradient at w + e of the part gamma of the batch with the largest  l_i(w + e) - l_i(w)
+        the step uses the gradient at w + e of the fraction gamma of the batch with the largest  l_i(w + e) - l_i(w)
 
     Du, Yan, Feng, Zhou, Zhen, Goh, Tan: Efficient Sharpness-Aware Minimization for Improved Training of Neural
-    Networks, ICLR 2022. The paper draws single weights; tensors, as here, are what the authors' code draws.
+    Networks, ICLR 2022. The paper draws single weights; the authors' code, like this one, draws whole tensors.
 
     >>> import torch
     >>> from ausam import ESAM, SharpnessAware
@@ -32,10 +32,10 @@ class ESAM:
     Arguments:
         rho: radius of the perturbation, >= 0.
         beta: probability that a tensor is perturbed, in (0, 1]. At least one always is.
-        gamma: part of the batch in the second backward, in (0, 1]: max(1, round(gamma * n)) of n samples.
+        gamma: fraction of the batch in the second backward, in (0, 1]: max(1, round(gamma * n)) of n samples.
             beta = gamma = 1 is SAM.
 
-    Use it when backward is what costs. Cost: 2 + gamma forwards (2 if gamma is 1) and 1 + gamma backwards.
+    Use it when backward dominates the cost. Cost: 2 + gamma forwards (2 if gamma is 1) and 1 + gamma backwards.
     """
 
     rho: NonNegative = 0.05
@@ -52,11 +52,11 @@ class ESAM:
         return 2.0 + (self.gamma if self.gamma < 1 else 0.0), 1.0 + self.gamma
 
     def gradient(self, step: Step) -> Vector:
-        """Gradient at ``w + e`` of the most hurt samples."""
+        """The gradient at ``w + e`` of the samples that it hurts most."""
         return self.second(step, step.gradient(sync=False))
 
     def second(self, step: Step, g: Vector) -> Vector:
-        """The second pass, from ``g = grad L(w)``, which is used up (RST and AESAM have it already)."""
+        """The second pass, from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
         draws = torch.rand(len(g), generator=step.rng())
         draws[[t is None for t in g]] = 2.0
         chosen = draws < self.beta

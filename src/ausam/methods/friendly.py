@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FriendlySAM:
-    """SAM that climbs along the noise of the batch and leaves out the direction all batches share.
+    """SAM that climbs along the noise of the batch, without the direction that all batches share.
 
         d = g - sigma * m,  e = rho * d / |d|;   the step uses  grad L(w + e);   then  m := lmbda * m + (1 - lmbda) * g
 
-    ``g = grad L(w)``, and ``m`` is the moving average of ``g`` from before the step. The first step has d = g, m := g.
+    ``g = grad L(w)``, and ``m`` is the moving average of ``g`` before the step. The first step has d = g, m := g.
 
     Li, Zhou, He, Cheng, Huang: Friendly Sharpness-Aware Minimization, CVPR 2024.
 
@@ -29,11 +29,11 @@ class FriendlySAM:
 
     Arguments:
         rho: radius of the perturbation, >= 0. 0.2 in the authors' CIFAR-100 script.
-        sigma: how much of the average is taken away, >= 0; 0 is SAM.
+        sigma: how much of the average is subtracted, >= 0; 0 is SAM.
         lmbda: decay of the average, in [0, 1). 0.9 in the authors' class, 0.6 in their CIFAR-100 script.
 
-    Use it in place of SAM at the same price. Each process keeps the average of its own gradients, as it perturbs by its
-    own. Memory: one more copy of the weights. Cost: two forward-backwards.
+    Use it instead of SAM at the same cost. Each process averages its own gradients, because it perturbs by its own.
+    Memory: one more copy of the weights. Cost: two forward-backwards.
     """
 
     rho: NonNegative = 0.05
@@ -50,9 +50,9 @@ class FriendlySAM:
         return self.second(step, step.gradient(sync=False))
 
     def second(self, step: Step, g: Vector) -> Vector:
-        """The second pass, from ``g = grad L(w)``, which is used up (RST and AESAM have it already)."""
+        """The second pass, from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
         m: Vector = step.state.get("average") or [None] * len(g)
-        # The average is of the raw gradient, not of d, and free of the loss scale, which changes on the way.
+        # The average uses the raw gradient, not d, without the loss scale, which may change.
         d = add(g, matching(m, g), -self.sigma * step.scale)
         step.state["average"] = average(m, scale(g, 1.0 / step.scale), self.lmbda)
         with step.ascended(d, self.rho):

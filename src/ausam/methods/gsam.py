@@ -28,12 +28,11 @@ class GSAM:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), GSAM(rho=0.05, alpha=0.4), model)
 
     Arguments:
-        rho: radius of the perturbation, >= 0, constant here. The paper lets it follow the learning rate: set ``"rho"``
-            in the parameter groups of the optimizer at each step for that.
-        alpha: how much of the orthogonal part is taken away, >= 0; 0 is SAM. 0.4 in the authors' CIFAR example.
+        rho: radius of the perturbation, >= 0. In the paper it follows the learning rate: ``RhoSchedule(opt, "lr")``.
+        alpha: how much of the orthogonal part is subtracted, >= 0; 0 is SAM. 0.4 in the authors' CIFAR example.
 
-    Use it in place of SAM at the same price; the paper's largest gains are on vision transformers. Both passes are
-    averaged over processes, since their gradients are mixed. Cost: two forward-backwards.
+    Use it instead of SAM at the same cost; the paper's largest gains are on vision transformers. Both passes are
+    averaged over processes, because their gradients are mixed. Cost: two forward-backwards.
     """
 
     rho: NonNegative = 0.05
@@ -49,8 +48,8 @@ class GSAM:
         return self.second(step, step.gradient())
 
     def second(self, step: Step, g: Vector) -> Vector:
-        """The second pass, from ``g = grad L(w)``, which is used up (RST and AESAM have it already)."""
+        """The second pass, from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
         with step.shifted(ascent(g, step.radius(self.rho))):
             g_s = step.gradient()
-        # Where only the first pass arrived there is nothing to take g_perp away from: alone it would climb.
+        # Where only the first pass has a gradient, g_perp cannot be subtracted: alone it would climb.
         return add(g_s, matching(orthogonal(g, g_s), g_s), -self.alpha)

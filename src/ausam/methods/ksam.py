@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class KSAM:
     """SAM on the samples of the batch that have the largest loss.
 
-        K = the part keep of the batch with the largest l_i(w),  g = grad L_K(w),  e = rho * g / |g|
+        K = the fraction keep of the batch with the largest l_i(w),  g = grad L_K(w),  e = rho * g / |g|
         the step uses  grad L_K(w + e)
 
     Ni, Chiang, Geiping, Goldblum, Wilson, Goldstein: K-SAM: Sharpness-Aware Minimization at the Speed of SGD, 2022.
@@ -28,9 +28,9 @@ class KSAM:
 
     Arguments:
         rho: radius of the perturbation, >= 0.
-        keep: part of the batch that both gradients use, in (0, 1]: max(1, round(keep * n)) of n samples; 1 is SAM.
+        keep: fraction of the batch in both gradients, in (0, 1]: max(1, round(keep * n)) of n samples; 1 is SAM.
 
-    Use it where most samples are learned already. Not with noisy labels: they have the largest losses. Cost: one
+    Use it when most samples are already learnt. Not with noisy labels: they have the largest losses. Cost: one
     forward of the whole batch without gradient (none if keep is 1), and two forward-backwards of the kept part.
     """
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookSAM:
-    """SAM every k steps; in between, ordinary steps bent by what the last SAM step found.
+    """SAM every k steps; in between, ordinary steps corrected by the direction of the last SAM step.
 
         every k-th step:  g_s = grad L(w + rho g / |g|),  g_v := g_s - (<g_s, g> / |g|^2) g,  the step uses g_s
         the others:       the step uses  g + alpha * (|g| / |g_v|) * g_v
@@ -28,12 +28,12 @@ class LookSAM:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), LookSAM(rho=0.05, k=5, alpha=0.7), model)
 
     Arguments:
-        rho: radius of the perturbation, > 0: the direction g_v does not exist without one.
+        rho: radius of the perturbation, > 0, because g_v does not exist without one.
         k: a SAM step every k steps, >= 1; 1 is SAM.
         alpha: length of the reused part, relative to the gradient, >= 0; 0 is the base optimizer between SAM steps.
 
-    Use it when SAM helps and its price does not fit. A resume without g_v begins with a SAM step. Both passes are
-    averaged over processes, since their gradients are mixed. Memory: two more copies of the weights after a SAM
+    Use it when SAM helps but is too expensive. A resume without g_v starts with a SAM step. Both passes are
+    averaged over processes, because their gradients are mixed. Memory: two more copies of the weights after a SAM
     step, then one. Cost: 1 + 1/k forward-backwards.
     """
 
@@ -58,10 +58,10 @@ class LookSAM:
         return self.second(step, g) if due else self.reuse(step, g)
 
     def second(self, step: Step, g: Vector) -> Vector:
-        """A SAM step that remembers what g_v is made of, from ``g = grad L(w)`` (RST and AESAM have it already)."""
+        """A SAM step that keeps the parts of g_v, from ``g = grad L(w)``, which RST and AESAM already have."""
         with step.shifted(ascent(g, step.radius(self.rho))):
             g_s = step.gradient()
-        # Micro-batches of one optimizer step add up: g_v belongs to the whole of it.
+        # The micro-batches of one optimizer step add up, because g_v belongs to the whole step.
         again = step.state.get("at") == step.number
         plain, perturbed = (step.state["plain"], step.state["perturbed"]) if again else (None, None)
         step.state.pop("vertical", None)
@@ -73,7 +73,7 @@ class LookSAM:
         return g_s
 
     def reuse(self, step: Step, g: Vector) -> Vector:
-        """``g`` bent by the last g_v, if there is one."""
+        """``g`` corrected by the last g_v, if there is one."""
         if "at" in step.state:
             step.state["vertical"] = orthogonal(step.state.pop("perturbed"), step.state.pop("plain"))
             del step.state["at"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MESA:
-    """SAF without its table: the weights' moving average is the earlier network, asked about the same input.
+    """SAF without its table: the earlier network is a moving average of the weights, run on the same input.
 
         L = mean_i [ loss_i + lam * tau^2 * KL(softmax(z_i^ema / tau) || softmax(z_i / tau)) ]
         ema := decay * ema + (1 - decay) * w  after each optimizer step, BatchNorm's statistics likewise
@@ -34,8 +34,8 @@ class MESA:
     Arguments:
         lam: weight of the trajectory term, >= 0.
         tau: temperature, > 0.
-        decay: of the moving average, in [0, 1).
-        start: optimizer steps before the term is used, >= 0. The authors wait 5 epochs: give ``5 * len(loader)``.
+        decay: decay of the moving average, in [0, 1).
+        start: optimizer steps before the term is used, >= 0. The authors wait 5 epochs: use ``5 * len(loader)``.
 
     ``loss_fn`` returns ``(losses, logits)``. The teacher is in evaluation mode. Use it where SAF's memory does not fit.
     Memory: one more model, and another during the step. Cost: two forwards (one before ``start``), one backward.
@@ -53,14 +53,14 @@ class MESA:
 
     def gradient(self, step: Step) -> Vector:
         """The gradient of the loss with the trajectory term."""
-        # Once an optimizer step, when the next begins: weights and buffers are then those after the step.
+        # Once per optimizer step, when the next one begins, so weights and buffers are those after the step.
         if step.state.get("seen") != step.number:
             for key, now in (("teacher", step.params), ("teacher_buffers", step.buffers)):
                 step.state[key] = self._follow(step.state.get(key), now)
             step.state["seen"] = step.number
         if step.number < self.start:
             losses = step.forward()
-            logits("MESA", step.outputs)  # refuses now what would fail later
+            logits("MESA", step.outputs)  # refuse now what would fail later
             return step.backward(losses)
         # Before the student's forward, whose saved tensors must not change under autograd.
         old = logits("MESA", step.predict(step.state["teacher"], step.state["teacher_buffers"]))

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MomentumSAM:
-    """The gradient at weights moved along the momentum, which is there already: sharpness-aware at the price of SGD.
+    """The gradient at weights moved along the existing momentum: sharpness-aware at the cost of SGD.
 
         the step uses  grad L(w - rho * v / |v|),  v the base optimizer's momentum (SGD) or first moment (Adam)
 
-    Note the minus: the weights move where the coming step would take them. The first step has no v and moves nothing.
+    Note the minus: the weights move in the direction of the next step. The first step has no v and moves nothing.
 
     Becker, Altrock, Risse: Momentum-SAM: Sharpness Aware Minimization without Computational Overhead, 2024.
 
@@ -29,11 +29,11 @@ class MomentumSAM:
     >>> opt = SharpnessAware(base, MomentumSAM(rho=3.0), model)
 
     Arguments:
-        rho: radius, >= 0, over all parameters together; an order larger than SAM's (the authors: 3 for CIFAR-100 and
-            ImageNet). A parameter group may carry its own ``rho``.
+        rho: radius, >= 0, over all parameters together; an order of magnitude above SAM's (the authors: 3 for
+            CIFAR-100 and ImageNet). A parameter group may carry its own ``rho``.
 
-    Use it with a momentum, when there is no time for a second pass. A sample's only loss is that at the moved weights;
-    it stands for the loss in the feedback. Cost: one forward-backward.
+    Use it with momentum, when a second pass is too expensive. Each sample's loss is measured only at the moved weights;
+    the feedback reports it as the loss. Cost: one forward-backward.
     """
 
     rho: NonNegative = 3.0
@@ -49,10 +49,10 @@ class MomentumSAM:
         if not present(v):
             if step.number > 0:
                 raise RuntimeError(
-                    "MomentumSAM: the base optimizer has taken a step and still has no momentum to move along. "
+                    "MomentumSAM: the base optimizer has taken a step but has no momentum to move along. "
                     "Use SGD(..., momentum=0.9), Adam or AdamW."
                 )
             return step.gradient()
-        # Policies that rank by loss get the one that was measured, and nobody takes it for a sharpness.
+        # Policies that rank by loss get the measured one, and nothing treats it as sharpness.
         with step.shifted(scale(ascent(v, step.radius(self.rho)), -1.0), measures="loss"):
             return step.gradient()

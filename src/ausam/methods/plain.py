@@ -1,4 +1,4 @@
-"""Ordinary training: the gradient at the weights, so that selection works without a SAM method."""
+"""Ordinary training: the gradient at the weights, for selection without a SAM method."""
 
 from __future__ import annotations
 

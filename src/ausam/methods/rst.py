@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RST:
-    """A coin decides at each step between an ordinary gradient and that of a SAM method.
+    """At each step, a coin chooses between an ordinary gradient and a SAM method's.
 
         X ~ Bernoulli(p(t));   the step uses  grad L(w)  if X = 0,  else  (1 - gamma) * grad L(w) + gamma * g_inner
 
-    With ``u = t / total_steps`` and ``m = min(p, 1 - p)``, p(t) rises with mean ``p``:  constant: ``p``;  piecewise: 0
+    With ``u = t / total_steps`` and ``m = min(p, 1 - p)``, p(t) has mean ``p``:  constant: ``p``;  piecewise: 0
     while ``u < 1 - p``, then 1;  linear: ``p + m (2u - 1)``;  trigonometric: ``p - m cos(pi u)``.
 
     Zhao, Zhang, Hu: Randomized Sharpness-Aware Training for Boosting Computational Efficiency in Deep Learning, 2022.
@@ -34,13 +34,13 @@ class RST:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), RST(SAM(rho=0.1), p=0.5), model)
 
     Arguments:
-        inner: the method of the steps with X = 1. It must evaluate the loss at perturbed weights.
+        inner: the method for steps with X = 1. It must evaluate the loss at perturbed weights.
         p: mean probability of such a step, in [0, 1].
         schedule: "constant", "piecewise", "linear" or "trigonometric".
-        gamma: >= 0; 1 is RST, other values are G-RST: ``1 / p`` gives SAM's strength in the mean.
-        total_steps: optimizer steps of the whole training; needed by the schedules that rise.
+        gamma: >= 0; 1 is RST, other values are G-RST: ``1 / p`` gives SAM's strength on average.
+        total_steps: optimizer steps of the whole training; needed by the rising schedules.
 
-    Use it to buy a part of SAM for the same part of its price. Cost: 1 + p forward-backwards in the mean, with SAM.
+    Use it for a fraction of SAM at that fraction of its extra cost. Cost: 1 + p forward-backwards on average, with SAM.
     """
 
     inner: Inner = field(default_factory=SAM)
@@ -57,13 +57,13 @@ class RST:
 
     @property
     def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch, in the mean."""
+        """Samples through forward and through backward, per sample of the batch, on average."""
         forward, backward = self.inner.passes
         return 1 + self.p * (forward - 1), 1 + self.p * (backward - 1)
 
     def gradient(self, step: Step) -> Vector:
-        """Plain or inner gradient, as the coin of this step falls: the same in every process and micro-batch."""
-        # A stream of its own, because an inner method that draws (ESAM) takes stream 0.
+        """The plain or the inner gradient, by this step's coin: the same in every process and micro-batch."""
+        # A separate stream, because an inner method that draws (ESAM) uses stream 0.
         coin = torch.rand((), generator=step.rng(1)).item()
         if coin >= probability(self.schedule, self.p, step.number, self.total_steps):
             return step.gradient()

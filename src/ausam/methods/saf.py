@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SAF:
-    """Stay near what the network said of each sample some visits ago: a flat trajectory in place of a perturbation.
+    """Stay near the network's outputs for each sample some visits ago: a flat trajectory instead of a perturbation.
 
         L = mean_i [ loss_i + lam * tau^2 * KL(softmax(z_i^old / tau) || softmax(z_i / tau)) ]
 
-    ``z_i^old`` are the sample's logits of exactly ``gap`` visits ago; where there are none, its term is left out. What
-    the paper calls epochs are the visits of each sample here.
+    ``z_i^old`` are the sample's logits from exactly ``gap`` visits ago; without them, its term is left out. The paper
+    counts epochs; here each sample counts its visits.
     Du, Zhou, Feng, Tan, Zhou: Sharpness-Aware Training for Free, NeurIPS 2022.
 
     >>> import torch
@@ -36,10 +36,10 @@ class SAF:
         tau: temperature, > 0.
         gap: how many visits back, >= 1.
         start: a sample's term is used after more than this many earlier visits, >= 0.
-        device: where the memory lives; None (default): with the logits. "cpu" if it does not fit there.
+        device: where the memory is; None (default): with the logits. Use "cpu" if it does not fit there.
 
-    ``loss_fn`` returns ``(losses, logits)``, and ``opt.backward`` gets the samples' ``index``. Use it for classifiers
-    on data that is visited often. Memory: samples * (gap + 1) * classes numbers. Cost: one forward-backward.
+    ``loss_fn`` returns ``(losses, logits)``, and ``opt.backward`` needs the samples' ``index``. Use it for classifiers
+    trained for many epochs. Memory: samples * (gap + 1) * classes numbers. Cost: one forward-backward.
     """
 
     lam: NonNegative = 0.3
@@ -61,15 +61,15 @@ class SAF:
         z = logits("SAF", step.outputs)
         if step.index is None:
             raise ValueError(
-                "SAF remembers the logits of each sample, but opt.backward was not told which samples these are. "
-                "Pass index=index, the dataset index that Indexed(dataset) delivers."
+                "SAF remembers the logits of each sample, but opt.backward does not know which samples these are. "
+                "Pass index=index, the dataset index that Indexed(dataset) returns."
             )
         home = z.device if self.device is None else torch.device(self.device)
         ring, index = _ring.room(step.state, step.index, z.detach(), self.gap + 1, home), step.index.to(home)
         old, known, visits = (t.to(z.device) for t in _ring.read(ring, index, self.gap))
         finite = z.detach().isfinite().all(1)
         used = known & (visits > self.start) & finite
-        # Where the term is left out z is replaced by old: the divergence and its gradient are then exactly zero.
+        # Where the term is left out, z is replaced by old, so the divergence and its gradient are exactly zero.
         term = trajectory(old, torch.where(used[:, None], z, old.to(z.dtype)), self.tau)
         g = step.backward(losses + self.lam * term)
         for table, place, values in _ring.visit(ring, index, z.detach().to(home), finite.to(home)):

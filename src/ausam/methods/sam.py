@@ -1,12 +1,14 @@
-"""Sharpness-aware minimisation (Foret et al., ICLR 2021)."""
+"""Sharpness-aware minimisation (Foret et al., ICLR 2021), over the whole batch or parts of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.settings import NonNegative, check
-from ausam.tensors import Vector
+import torch
+
+from ausam.settings import NonNegative, Part, PositiveCount, check
+from ausam.tensors import Vector, add, rounded
 
 if TYPE_CHECKING:
     from ausam.step import Step
@@ -17,6 +19,8 @@ class SAM:
     """The gradient at the worst point near the weights.
 
         e = rho * g / |g|,  g = grad L(w);   the step uses  grad L(w + e)
+        m:       the batch is split into groups of at most m; each has its own e, and the gradients are averaged
+        ascent:  g is from this fraction of the batch, drawn at random; the step uses the whole batch at w + e
 
     Foret, Kleiner, Mobahi, Neyshabur: Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021.
 
@@ -24,27 +28,71 @@ class SAM:
     >>> from ausam import SAM, SharpnessAware
     >>> model = torch.nn.Linear(2, 1)
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)
+    >>> SAM(rho=0.05, m=16).passes, SAM(rho=0.05, ascent=0.25).passes
+    ((2.0, 2.0), (1.25, 1.25))
 
     Arguments:
         rho: radius of the perturbation, >= 0, over all parameters together. 0.05 to 0.2 for image classifiers; larger
             where labels are noisy. A parameter group may carry its own ``rho``.
+        m: samples that share a perturbation, >= 1 (m-sharpness; 1 is 1-SAM). None (default): the whole batch.
+        ascent: fraction of the batch that determines the perturbation, in (0, 1]. None (default): all of it. Not
+            together with ``m``.
 
-    Use it where the training loss can be driven low and generalisation is what is missing. Not worth its price while
-    the model still underfits. Cost: two forward-backwards.
+    Use it when the training loss gets low but the model generalises poorly. Not worth its cost while the model
+    underfits. Cost: two forward-backwards; 1 + ascent with ``ascent``. ``m`` computes no more samples, but in small
+    groups one after the other, which takes longer.
     """
 
     rho: NonNegative = 0.05
+    m: PositiveCount | None = None
+    ascent: Part | None = None
     sharpness: ClassVar[str] = "always"
-    passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
         check(self)
+        if self.m is not None and self.ascent is not None:
+            raise ValueError(
+                f"SAM: m is {self.m} and ascent is {self.ascent}, but a perturbation per group and one from a part of "
+                "the batch exclude each other. Use one of the two."
+            )
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Samples through forward and through backward, per sample of the batch."""
+        cost = 2.0 if self.ascent is None else 1.0 + self.ascent
+        return cost, cost
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the first pass uses parts of the batch: if so, RST (unless gamma is 1) and AESAM refuse it."""
+        return self.m is not None or self.ascent is not None
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""
-        return self.second(step, step.gradient(sync=False))
+        if self.m is not None:
+            return self._by_groups(step, self.m)
+        rows = None if self.ascent is None else self._drawn(step, self.ascent)
+        return self.second(step, step.gradient(rows, sync=False))
 
     def second(self, step: Step, g: Vector) -> Vector:
-        """``grad L(w + e)`` from ``g = grad L(w)``, which is used up. RST and AESAM have it already."""
+        """``grad L(w + e)`` from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
         with step.ascended(g, self.rho):
             return step.gradient()
+
+    def _drawn(self, step: Step, part: float) -> torch.Tensor | None:
+        n = step.count
+        k = rounded(part, n)
+        return None if k == n else torch.randperm(n, generator=step.rng())[:k]
+
+    def _by_groups(self, step: Step, m: int) -> Vector:
+        n = step.count
+        groups = step.least(-(-n // m))  # each group is a synchronised pass, so all processes need the same number
+        if groups == 1:
+            return self.second(step, step.gradient(sync=False))
+        total: Vector = [None] * len(step.params)
+        for rows in torch.arange(n).tensor_split(groups):
+            with step.ascended(step.gradient(rows, sync=False), self.rho):
+                # Weighted before the processes average, because their groups may differ in size.
+                g = step.backward(step.forward(rows) * (len(rows) / n), rows)
+            total = add(total, g)
+        return total

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VSAM:
-    """SAM on a quota of steps that follows how much its sharpness term varies; in between that term is reused.
+    """SAM on a quota of steps that follows how much its sharpness term varies; other steps reuse that term.
 
         sampled step:  g_s = grad L(w + rho g / |g|),  PSF := g_s - g,  the step uses g_s
         others:        the step uses  g + beta^j PSF  on the j-th step after it, j <= 6, then g alone
@@ -32,17 +32,17 @@ class VSAM:
 
     Arguments:
         rho: radius of the perturbation, >= 0.
-        window: steps after which the quota is set again, >= 2 * blocks.
-        blocks: equal parts of the window in which the variance is taken, >= 1.
-        max_part: largest quota as a part of the window, in [1 / window, 1].
+        window: steps between updates of the quota, >= 2 * blocks.
+        blocks: equal parts of the window in which the variance is computed, >= 1.
+        max_part: largest quota as a fraction of the window, in [1 / window, 1].
         alpha1: how strongly the quota follows the ratio r, >= 0.
         alpha2: how strongly the quota follows the variance v, >= 0.
         beta: decay of the reused term from step to step, in [0, 1].
-        warmup: steps of SAM at the beginning, >= 1. The default is three epochs of CIFAR at batch size 128: set it to
-            three of yours.
-        last: the norms are taken of this many last tensors, >= 1.
+        warmup: SAM steps at the start, >= 1. The default is three epochs of CIFAR at batch size 128: set it to three
+            epochs of your data.
+        last: the norms use this many last tensors, >= 1.
 
-    Use it when SAM helps and its price does not fit. It reads a few numbers from the device once a window.
+    Use it when SAM helps but is too expensive. It reads a few numbers from the device once per window.
     """
 
     rho: NonNegative = 0.05
@@ -71,7 +71,7 @@ class VSAM:
 
     @property
     def passes(self) -> tuple[float, float]:
-        """Samples through forward and through backward, per sample of the batch: at most these after the warm-up."""
+        """Samples through forward and through backward, per sample of the batch: an upper bound after the warm-up."""
         return 1.0 + self.max_part, 1.0 + self.max_part
 
     def gradient(self, step: Step) -> Vector:

@@ -62,7 +62,9 @@ def check_policy(policy: Policy) -> None:
             f"{name} has no {' and no '.join(missing)}, which a policy declares. See ausam.Policy for what each means."
         )
     holding(name, "signal", policy.signal, RANKED_BY)
-    holding(name, "scope", policy.scope, OneOf(("batch", "epoch")))
+    holding(name, "scope", policy.scope, OneOf(("batch", "epoch", "slice")))
+    if policy.scope == "slice" and not (hasattr(policy, "slice") and hasattr(policy, "size")):
+        raise TypeError(f'{name} is of scope "slice", so it needs slice(epoch, n) and size(n). See ausam.Policy.')
     holding(name, "period", policy.period, POSITIVE)
     holding(name, "decay", policy.decay, Range(low=0.0, high=1.0))
     holding(name, "spread", policy.spread, YesNo())
@@ -91,7 +93,7 @@ def refuse_sampler(*args: object, **kwargs: object) -> None:
 def warn_if_blind(policy: Policy, scores: Scores, epoch: int) -> None:
     """Say so if a policy has to choose by scores that never came."""
     if epoch > 0 and policy.signal in AT_PERTURBED_WEIGHTS and not scores.known:
-        does = "draws uniformly" if policy.signal == "sharpness" else "has nothing to choose by"
+        does = "draws uniformly" if policy.signal != "perturbed" else "has nothing to choose by"
         warnings.warn(
             f"No score has reached the sampler before epoch {epoch}: {type(policy).__name__} {does}. "
             "Call sampler.update(opt.backward(..., index=index)) each step, with a method that evaluates the loss "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ausam.selection.plan import Chosen, Cut, Plan, cut
-from ausam.selection.policy import Policy
+from ausam.selection.policy import Policy, Sliced
 from ausam.selection.scores import Scores
 from ausam.selection.weights import Weights
 
@@ -107,6 +107,8 @@ class Epoch:
     def _draw(self, block: int) -> Tensor:
         if self.chosen is not None:
             return self.plan.marked(block, self.chosen.marks)
+        if self.plan.scope == "slice":
+            return self.plan.candidates(block)
         index, weight = self.plan.drawn(block, self._policy, self._scores)
         if weight is not None:
             self._weights.put(index, weight)
@@ -139,10 +141,19 @@ def resumed(state: dict[str, Any], policy: Policy, scores: Scores, weights: Weig
     """The rest of a pass that was saved; refused if the policy cannot plan what of it is still to be planned."""
     plan = Plan(**{field.name: state[field.name] for field in fields(Plan)})
     planned = state["done"] + len(state["index"]) >= plan.total
-    scope = "batch" if chosen is None else "epoch"
-    if not planned and (scope != policy.scope or (chosen is None and policy.count(plan.epoch, plan.size) != plan.kept)):
+    if not planned and not _continues(plan, policy):
         raise ValueError(
             f"The saved pass is in the middle of epoch {plan.epoch}, and {type(policy).__name__} would plan its rest "
             "in another way than it was begun. Resume with the policy of the saved run until the epoch ends."
         )
     return Epoch(plan, policy, scores, weights, chosen, Block(state["done"], state["index"], state["next"]))
+
+
+def _continues(plan: Plan, policy: Policy) -> bool:
+    """Whether the policy would continue a plan as it was begun."""
+    if plan.scope != policy.scope:
+        return False
+    if plan.scope == "slice":
+        sliced = cast("Sliced", policy)
+        return sliced.slice(plan.epoch, plan.samples) == plan.slice and sliced.size(plan.size) == plan.kept
+    return plan.scope == "epoch" or policy.count(plan.epoch, plan.size) == plan.kept

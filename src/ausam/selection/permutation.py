@@ -58,7 +58,12 @@ class Permutation:
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """What stands at the positions from ``start`` up to ``stop``."""
-        found = np.arange(start + self._turn, stop + self._turn)
+        return self.at(np.arange(start, stop))
+
+    def at(self, position: np.ndarray) -> Tensor:
+        """What stands at these positions, in place of which it is written."""
+        found = position
+        found += self._turn
         found -= (found >= self._n) * self._n
         for a in range(0, len(found), CHUNK):
             found[a : a + CHUNK] = self._rounds(found[a : a + CHUNK])

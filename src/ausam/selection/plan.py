@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ausam.random import generator
 from ausam.selection.permutation import Permutation
-from ausam.selection.policy import Choice, Policy
+from ausam.selection.policy import Choice, Policy, Slice, Sliced
 from ausam.selection.scores import Scores
 
 # Candidates that are planned at a time, about. Every block has random numbers of its own, so this too fixes a plan.
 BLOCK = 1 << 16
 
 # What random numbers are for: the last part of a generator's key but the number of the block, or of the pick.
-ORDER, PICK, CHOICE = 0, 1, 2
+ORDER, PICK, CHOICE, WITHIN = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Plan:
         size: candidates of a mini-batch.
         kept: samples that are used of each; a last, short mini-batch may have fewer.
         total: samples that are used.
+        scope: of the policy.
+        turn: which order of the samples: that of the epoch, or one that several share.
+        start: place of the first candidate in the order.
+        shuffle: whether the candidates come in a sequence of their own, or in that of the order.
     """
 
     epoch: int
@@ -44,11 +49,25 @@ class Plan:
     size: int
     kept: int
     total: int
+    scope: str
+    turn: int
+    start: int = 0
+    shuffle: bool = False
 
     @cached_property
     def order(self) -> Permutation:
-        """The order of the candidates."""
-        return Permutation(self.samples, generator(self.seed, self.epoch, ORDER))
+        """The order of all samples."""
+        return Permutation(self.samples, generator(self.seed, self.turn, ORDER))
+
+    @cached_property
+    def within(self) -> Permutation:
+        """The sequence of the candidates' places, with ``shuffle``."""
+        return Permutation(self.offered, generator(self.seed, self.epoch, WITHIN))
+
+    @property
+    def slice(self) -> Slice:
+        """The candidates, as a policy of scope "slice" names them."""
+        return Slice(self.turn, self.start, self.offered, self.shuffle)
 
     @property
     def width(self) -> int:
@@ -77,7 +96,13 @@ class Plan:
 
     def candidates(self, block: int) -> Tensor:
         """All samples of a block, in order."""
-        return self.order(block * self.width, min((block + 1) * self.width, self.offered))
+        start, stop = block * self.width, min((block + 1) * self.width, self.offered)
+        if not self.start and not self.shuffle:
+            return self.order(start, stop)
+        place = self.within(start, stop).numpy() if self.shuffle else np.arange(start, stop)
+        place += self.start
+        place -= (place >= self.samples) * self.samples
+        return self.order.at(place)
 
 
 @dataclass(frozen=True)
@@ -126,14 +151,25 @@ def plan_batches(policy: Policy, samples: int, epoch: int, seed: int, size: int,
             "candidates it keeps, whatever their scores. Return the number."
         )
     offered = samples - short if drop_last else samples
-    return Plan(epoch, seed, samples, offered, size, kept, samples // size * kept + last)
+    return Plan(epoch, seed, samples, offered, size, kept, samples // size * kept + last, "batch", epoch)
 
 
 def plan_chosen(used: int, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
     """The plan for a policy that chooses ``used`` of all samples; drop_last spares a batch that is the only one."""
     size = min(size, samples)
-    total = used - used % size if drop_last and used >= size else used
-    return Plan(epoch, seed, samples, samples, size, size, total)
+    return Plan(epoch, seed, samples, samples, size, size, _used(used, size, drop_last), "epoch", epoch)
+
+
+def plan_slice(policy: Sliced, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
+    """The plan for a policy whose epochs are slices of an order; drop_last as for ``plan_chosen``."""
+    size = min(size, samples)
+    found, kept = policy.slice(epoch, samples), policy.size(size)
+    total = _used(found.length, kept, drop_last)
+    return Plan(epoch, seed, samples, found.length, size, kept, total, "slice", found.turn, found.start, found.shuffle)
+
+
+def _used(samples: int, size: int, drop_last: bool) -> int:
+    return samples - samples % size if drop_last and samples >= size else samples
 
 
 @dataclass(frozen=True)

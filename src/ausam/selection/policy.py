@@ -1,8 +1,8 @@
-"""What a policy is, and the draw that several share."""
+"""The interface of a policy, and the random draw that several share."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ Choice = tuple[Tensor, Tensor | None]
 
 
 class Policy(Protocol):
-    """A pure rule: which of the candidates are used. All memory is in the scores, which the sampler owns."""
+    """A pure rule that chooses among candidates. All state is in the scores, which the sampler owns."""
 
     @property
     def signal(self) -> str:
@@ -27,6 +27,7 @@ class Policy(Protocol):
         "batch": inside each mini-batch. An epoch is planned in blocks, when they are due.
         "epoch": among all samples of the epoch, which come as one row in random order, before they are cut into
         mini-batches. The choice needs all scores at once, when the epoch begins.
+        "slice": nowhere, because an epoch is a slice of an order that several epochs share. See :class:`Sliced`.
         """
 
     @property
@@ -53,6 +54,32 @@ class Policy(Protocol):
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """Positions to keep in each row of ``candidates`` (mini-batches x samples); weight of each, or None."""
+
+
+class Slice(NamedTuple):
+    """The samples of an epoch for a policy of scope "slice": consecutive places of a shuffled order.
+
+    Arguments:
+        turn: which order.
+        start: the first place.
+        length: how many; what lies beyond the end of the order is at its beginning.
+        shuffle: whether the places are used in a random sequence of the epoch, or as they come.
+    """
+
+    turn: int
+    start: int
+    length: int
+    shuffle: bool
+
+
+class Sliced(Policy, Protocol):
+    """What a policy of scope "slice" has besides."""
+
+    def slice(self, epoch: int, n: int) -> Slice:
+        """The part of ``n`` samples that the epoch uses."""
+
+    def size(self, n: int) -> int:
+        """How many samples a mini-batch of ``n`` has."""
 
 
 # What a policy must have: for the error message of one that lacks something.

@@ -1,11 +1,11 @@
-"""SelectiveBatchSampler: mini-batches of which only the chosen part is ever loaded."""
+"""SelectiveBatchSampler: mini-batches of which only the chosen samples are loaded."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sized
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ from ausam.selection.arguments import (
 )
 from ausam.selection.epoch import Epoch, resumed
 from ausam.selection.exchange import Exchange
-from ausam.selection.plan import PICK, Chosen, choose_epoch, plan_batches, plan_chosen
-from ausam.selection.policy import Policy
+from ausam.selection.plan import PICK, Chosen, choose_epoch, plan_batches, plan_chosen, plan_slice
+from ausam.selection.policy import Policy, Sliced
 from ausam.selection.scores import Scores
 from ausam.selection.signals import SIGNALS
 from ausam.selection.weights import Weights
@@ -36,10 +36,10 @@ from ausam.selection.weights import Weights
 class SelectiveBatchSampler(BatchSampler):
     """Batches of dataset indices for ``DataLoader(dataset, batch_sampler=...)``, chosen by a policy before loading.
 
-    The samples are shuffled and cut into mini-batches, and the policy keeps a part of each (or of the whole epoch,
-    which is then cut). A sample that is not kept is never read, decoded or copied. An epoch is planned in blocks, when
-    they fall due, with the result of planning all of it when it begins: a sample is a candidate once per epoch, so the
-    feedback of earlier batches is about other samples. (Feedback on samples that are still to come would count.)
+    The samples are shuffled and split into mini-batches, and the policy keeps some of each (or of the whole epoch,
+    which is then split). A sample that is not kept is never read, decoded or copied. An epoch is planned in blocks, as
+    they are needed. The result is the same as planning it all at the start: a sample is a candidate once per epoch, so
+    feedback from earlier batches concerns other samples. (Feedback on samples still to come would count.)
 
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler
     >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
@@ -51,30 +51,31 @@ class SelectiveBatchSampler(BatchSampler):
 
     Arguments:
         dataset: what is sampled (only its length is used), or that length, >= 1.
-        batch_size: samples of a mini-batch before the policy chooses, >= 1; of one process's, where there are several.
+        batch_size: samples per mini-batch before the policy chooses, >= 1; per process, if there are several.
         policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
         drop_last: leave out a last mini-batch that is short.
-        seed: with the epoch and the scores it fixes the plan; a whole number >= 0.
-        rank: which process this is; None: torch.distributed's, or the only one.
-        world_size: of how many; given with ``rank`` or not at all.
-        split: batch_size is that of all processes together, and each gets its share: any number of them has one plan.
-        min_batch: least number of samples of a batch, in each process, >= 1. A batch that the policy leaves with fewer
-            is joined to the next, the last one to the one before. Use 2 for a network with BatchNorm.
+        seed: determines the plan, together with the epoch and the scores; a whole number >= 0.
+        rank: rank of this process; None: torch.distributed's, or 0 for a single process.
+        world_size: number of processes; given with ``rank`` or not at all.
+        split: batch_size is the total over all processes, and each gets its share: the plan does not depend on their
+            number.
+        min_batch: smallest batch in each process, >= 1. A smaller batch is joined to the next, the last one to the
+            previous. Use 2 for a network with BatchNorm.
 
     One pass is one epoch; the sampler counts them. Call ``update`` with the feedback of every batch: it feeds the
-    scores, and tells what was consumed, which with prefetching workers is less than what was handed out.
+    scores and records what was consumed. With prefetching workers, that is less than what was handed out.
 
     Several processes share one plan: the policy chooses from mini-batches of ``world_size * batch_size`` (``split``: of
-    ``batch_size``), as one process with that batch size would, and what it keeps is dealt out without overlap, in equal
-    numbers up to one. All get the same number of batches, none with fewer than ``min_batch`` samples. Scores are
-    exchanged when a pass begins: every process must begin every pass.
+    ``batch_size``), as one process with that batch size would. The kept samples are divided without overlap, and
+    shares differ by at most one. All get the same number of batches, none with fewer than ``min_batch`` samples.
+    Scores are exchanged when a pass begins: every process must begin every pass.
 
     Cost: 12 bytes per sample for the scores, 4 more if the policy weighs samples; planning takes about as much as one
     random access to memory per sample and per column that the policy reads.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
-        """Refuse to be built from another sampler, as a framework does that replaces the batch sampler of a loader."""
+        """Refuse to be built from another sampler, as by a framework that replaces a loader's batch sampler."""
         refuse_sampler(*args, **kwargs)
         return super().__new__(cls)
 
@@ -103,7 +104,13 @@ class SelectiveBatchSampler(BatchSampler):
         self.seed = checked_seed("seed", seed)
         self.epoch = 0  # of the next pass
         check_sizes(n, self.mini_batch, self.min_batch, self.drop_last)
-        self._scores = Scores(n, policy.decay, forgetting=policy.signal == "forgetting", spread=policy.spread)
+        self._scores = Scores(
+            n,
+            policy.decay,
+            forgetting=policy.signal == "forgetting",
+            progress=policy.signal == "progress",
+            spread=policy.spread,
+        )
         self._exchange = Exchange(self._scores, rank, world_size)
         self._weights = Weights(n)
         self._pass: Epoch | None = None  # the latest that was begun
@@ -115,7 +122,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     @property
     def scores(self) -> Scores:
-        """What is known of each sample, up to the latest update; with several processes, to the latest exchange."""
+        """The scores of each sample, up to the latest update; with several processes, up to the latest exchange."""
         self._exchange.flush()
         return self._scores
 
@@ -178,7 +185,7 @@ class SelectiveBatchSampler(BatchSampler):
         return self._weights.of(index)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass is, where a framework counts; an interrupted pass of that epoch continues."""
+        """Set the epoch of the next pass, if a framework counts; an interrupted pass of that epoch continues."""
         epoch = checked_seed("epoch", epoch)
         if not (self._interrupted and self._interrupted.plan.epoch == epoch):
             self._next = None
@@ -205,6 +212,8 @@ class SelectiveBatchSampler(BatchSampler):
         shape = self.epoch, self.seed, size, self.drop_last
         if self.policy.scope == "batch":
             plan, chosen = plan_batches(self.policy, n, *shape), None
+        elif self.policy.scope == "slice":
+            plan, chosen = plan_slice(cast("Sliced", self.policy), n, *shape), None
         else:
             chosen = self._held()
             used = self.policy.count(self.epoch, n) if chosen is None else int(chosen.marks.sum())
@@ -235,7 +244,7 @@ class SelectiveBatchSampler(BatchSampler):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, feedback: Feedback) -> None:
-        """Take the losses of one batch into the scores; rows that are not finite leave no trace."""
+        """Add the losses of one batch to the scores; rows that are not finite are ignored."""
         if feedback.index is None:
             raise ValueError("The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index).")
         self._exchange.add(feedback.index, SIGNALS[self.policy.signal](feedback))
@@ -247,7 +256,7 @@ class SelectiveBatchSampler(BatchSampler):
         self._bystander.updated(len(feedback.index), world)
 
     def exchange(self) -> None:
-        """Give all processes the scores of all; every pass begins with it. Every process must call it."""
+        """Share the scores among all processes, at the start of every pass. Every process must call it."""
         world = self._exchange.place[1]
         if world > 1:
             left = len(self._interrupted.cut(world, self.min_batch)) if self._interrupted else 0
@@ -284,7 +293,7 @@ class SelectiveBatchSampler(BatchSampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the state was saved; one that does not fit is refused and changes nothing."""
+        """Continue from a saved state; one that does not fit is refused and changes nothing."""
         if state["signal"] != self.policy.signal:
             raise ValueError(
                 f"The saved scores hold {state['signal']}, but {type(self.policy).__name__} ranks by "

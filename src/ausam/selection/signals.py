@@ -27,6 +27,11 @@ def sharpness(feedback: Feedback) -> Tensor:
     return feedback.sharpness
 
 
+def signed(feedback: Feedback) -> Tensor:
+    """``max(0, L(w + e) - L(w))``: a loss that the perturbation lowers counts nothing."""
+    return (feedback.perturbed - feedback.loss).clamp_min(0.0)
+
+
 def uncertainty(feedback: Feedback) -> Tensor:
     """``1 - max_c p_c`` with ``p = softmax(outputs)``."""
     return 1.0 - _logits(feedback, "uncertainty").softmax(1).amax(1)
@@ -78,14 +83,16 @@ SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
     "loss": loss,
     "perturbed": perturbed,
     "sharpness": sharpness,
+    "signed": signed,
     "uncertainty": uncertainty,
     "el2n": el2n,
     "wrong": wrong,
     "forgetting": wrong,  # the scores count how often it turns from 0 to 1
+    "progress": loss,  # the scores average how much it falls from visit to visit
 }
 
 # What only a method that evaluates the loss at perturbed weights measures, and how it is called in messages.
-AT_PERTURBED_WEIGHTS = {"sharpness": "sharpness", "perturbed": "perturbed loss"}
+AT_PERTURBED_WEIGHTS = {"sharpness": "sharpness", "signed": "signed sharpness", "perturbed": "perturbed loss"}
 
 RANKED_BY = OneOf(tuple(SIGNALS))
 Signal = Annotated[str, RANKED_BY]

@@ -294,7 +294,7 @@ def _check(source: Any, decode: Any, sampler: Any, kwargs: dict[str, Any]) -> No
         )
     if getattr(sampler.policy, "scope", "batch") != "batch":
         raise ValueError(
-            f"{type(sampler.policy).__name__} chooses among all samples of an epoch, but a stream shows them one after "
+            f"{type(sampler.policy).__name__} chooses among all samples, but a stream shows them one after "
             "the other. Use a policy that chooses inside each mini-batch, e.g. AUSampling."
         )
     if sampler.split or getattr(sampler, "min_batch", 1) > 1:

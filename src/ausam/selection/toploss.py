@@ -29,7 +29,8 @@ class TopLoss:
 
     Arguments:
         alpha: part of each mini-batch that is kept, in (0, 1].
-        signal: what is ranked: "loss", "perturbed", "sharpness", "uncertainty", "el2n", "wrong" or "forgetting".
+        signal: what is ranked: "loss", "perturbed", "sharpness", "signed", "uncertainty", "el2n", "wrong",
+            "forgetting" or "progress".
 
     Biased towards hard samples on purpose: avoid it where labels are noisy. Part of the work: alpha, after epoch 0.
     """

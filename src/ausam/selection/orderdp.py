@@ -1,0 +1,64 @@
+"""OrderDP (ICLR 2026): the samples with the largest losses of a random part of the dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from ausam.selection.policy import Choice, part
+from ausam.selection.pruning import largest, positions, some
+from ausam.selection.scores import Scores
+from ausam.settings import Part, check
+
+
+@dataclass(frozen=True)
+class OrderDP:
+    """Draw a random part ``s`` of the dataset in each epoch, and keep the part ``q`` of it with the largest losses.
+
+        S = max(1, int(s N)) of the N samples, all equally likely;  kept = the max(1, int(q |S|)) largest l_i of S
+
+    with ``l_i`` the loss of ``i`` at its latest visit. The first epoch leaves out samples too. A sample that has no
+    loss yet comes first; equal ones are drawn. No weights. Xu et al.: OrderDP, ICLR 2026, after its official code.
+
+    >>> from ausam import OrderDP, SelectiveBatchSampler
+    >>> [len(batch) for batch in SelectiveBatchSampler(100, batch_size=32, policy=OrderDP(s=0.75, q=0.85))]
+    [32, 31]
+
+    Arguments:
+        s: part of the dataset that is drawn, in (0, 1].
+        q: part of the drawn samples that is kept, in (0, 1].
+
+    With q = 1 it is a random part of the dataset; with s = 1 the largest losses of all. Biased towards hard samples:
+    avoid a small q where labels are noisy. A choice is made among all samples, from all scores at once: the first batch
+    of an epoch waits for it. Part of the work: s q.
+    """
+
+    s: Part = 0.75
+    q: Part = 0.85
+    signal: ClassVar[str] = "loss"
+    scope: ClassVar[str] = "epoch"
+    period: ClassVar[int] = 1
+    decay: ClassVar[float] = 0.0
+    spread: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def kept(self) -> float:
+        """Part of the samples that is used."""
+        return self.s * self.q
+
+    def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
+        """The part q of the part s, in every epoch."""
+        return part(self.q, part(self.s, n))
+
+    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+        """A random part, and of it the largest losses."""
+        n = candidates.shape[1]
+        drawn = some(torch.arange(n), part(self.s, n), rng).sort().values
+        marks = largest(scores.of(candidates[0, drawn]), self.count(epoch, n), rng)
+        return drawn[positions(marks)], None
