@@ -403,7 +403,7 @@ def main() -> None:
         path.write_text(json.dumps(rounded(found), indent=1) + "\n")
     from theory_charts import draw  # beside this file; needs what measuring does not
 
-    draw(json.loads(path.read_text()), RESULTS)
+    draw(RESULTS)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The pictures of docs/theory.md, drawn from docs/results/theory.json by altair and vl-convert-python."""
+"""The pictures of docs/theory.md, drawn from docs/results/theory*.json by altair and vl-convert-python."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import altair as alt
@@ -182,25 +183,75 @@ def flatness(found: dict) -> alt.Chart:
     between = found["flatness"]["between"]
     way = [{"x": t, "y": v, "colour": "seed 0"} for t, v in zip(between["position"], between["loss"], strict=True)]
     return alt.hconcat(
-        lines(curves, "rho", "rise of the loss", "Worst point within rho", log="xy", order=METHODS),
-        lines(slices, "distance, in lengths of the filters", "loss", "A random direction", order=METHODS),
+        lines(curves, "rho", "rise in loss", "Worst point within rho", log="xy", order=METHODS),
+        lines(slices, "distance, in norms of the filters", "loss", "A random direction", order=METHODS),
         lines(way, "0: SGD, 1: SAM", "loss", "From SGD's minimum to SAM's"),
     )
 
 
-CHARTS = {
-    "lemma1": lemma1,
-    "averages": averages,
-    "theorem1": theorem1,
-    "theorem2": theorem2,
-    "theorem3": theorem3,
-    "theorem4": theorem4,
-    "flatness": flatness,
+# -- CIFAR-10: one seed, so there are no bands -------------------------------------------------------------------------
+
+
+def cifar10_lemma1(found: dict) -> alt.Chart:
+    names = {"norm": "DLP and gradient norm (the lemma)", "projection": "DLP and projection"}
+    panels = []
+    for run in ("SAM", "SAM clean"):
+        rows = [
+            {"x": r["epoch"], "y": r[what]["spearman"], "colour": name}
+            for r in found["runs"][run]["lemma1"]
+            for what, name in names.items()
+        ]
+        panels.append(lines(rows, "epoch", "Spearman correlation", LABELS[run], span=(0, 1)))
+    rows = []
+    for r in found["runs"]["AUSAM-0.5"]["lemma1"]:
+        values = {"one measurement": r["norm"], "the run's own scores (mean of all visits)": r["table"]}
+        if r["average"]:
+            values["moving average (ema=0.7)"] = r["average"]["ema"]
+        rows += [{"x": r["epoch"], "y": v["spearman"], "colour": name} for name, v in values.items() if v]
+    panels.append(lines(rows, "epoch", "Spearman with the current norm", LABELS["AUSAM-0.5"], span=(0, 1)))
+    return alt.hconcat(*panels)
+
+
+def cifar10_policies(found: dict, part: str, y: str, value, order: list[str], span: tuple = ()) -> alt.Chart:
+    """A panel per run, a line per policy."""
+    panels = []
+    for run in ("SAM", "AUSAM-0.5", "SAM clean"):
+        rows = [
+            {"x": r["epoch"], "y": value(p), "colour": p["policy"]}
+            for r in found["runs"][run][part]
+            for p in r["policies"]
+        ]
+        panels.append(lines(rows, "epoch", y, LABELS[run], order=order, span=span))
+    return alt.hconcat(*panels)
+
+
+def cifar10_theorem1(found: dict) -> alt.Chart:
+    return cifar10_policies(found, "theorem1", "|PTF - PTS|", lambda p: p["summary"]["difference"], POLICIES[:3])
+
+
+def cifar10_theorem4(found: dict) -> alt.Chart:
+    y = "bias, % of the gradient's length"
+    return cifar10_policies(found, "theorem4", y, lambda p: 100 * p["relative"], POLICIES, (0, 250))
+
+
+CHARTS = {  # picture: the results it is drawn from, and how
+    "lemma1": ("theory", lemma1),
+    "averages": ("theory", averages),
+    "theorem1": ("theory", theorem1),
+    "theorem2": ("theory", theorem2),
+    "theorem3": ("theory", theorem3),
+    "theorem4": ("theory", theorem4),
+    "flatness": ("theory", flatness),
+    "cifar10-lemma1": ("theory-cifar10", cifar10_lemma1),
+    "cifar10-theorem1": ("theory-cifar10", cifar10_theorem1),
+    "cifar10-theorem4": ("theory-cifar10", cifar10_theorem4),
 }
 
 
-def draw(found: dict, folder: Path) -> None:
-    for name, chart in CHARTS.items():
+def draw(folder: Path) -> None:
+    """Every picture, beside the results that it is drawn from."""
+    for name, (source, chart) in CHARTS.items():
+        found = json.loads((folder / f"{source}.json").read_text())
         chart(found).configure_view(stroke=None).resolve_scale(color="independent", strokeDash="independent").save(
             str(folder / f"theory-{name}.png"), scale_factor=1.5
         )

@@ -1,4 +1,4 @@
-"""Measuring during training: one's own loop, Lightning and the Hugging Face Trainer."""
+"""Measuring during training: your own loop, Lightning and the Hugging Face Trainer."""
 
 import csv
 
@@ -67,7 +67,7 @@ def test_a_step_is_measured_once(net):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="names out of geometry, lemma1, sharpness, hessian, trace"):
+    with pytest.raises(ValueError, match="Choose from geometry, lemma1, sharpness, hessian, trace"):
         Diagnostics(what=["everything"])
     with pytest.raises(ValueError, match="every is 0"):
         Diagnostics(every=0)

@@ -99,6 +99,18 @@ def test_says_when_it_has_not_converged(net):
         assert float((exact - value).abs().min()) <= residual * (1 + 1e-6)
 
 
+def test_a_residual_covers_the_rounding_of_single_precision():
+    rng = torch.Generator().manual_seed(0)
+    q, _ = torch.linalg.qr(torch.randn(200, 200, generator=rng).double())
+    spectrum = torch.cat([torch.tensor([30.0, 20.0, 10.0]), torch.rand(197, generator=rng)]).double()
+    matrix = (q @ torch.diag(spectrum) @ q.T).float()
+    matrix = (matrix + matrix.T) / 2
+    exact = torch.linalg.eigvalsh(matrix.double())
+    values, residuals, _ = largest(lambda v: matrix @ v, torch.zeros(200), 3, 60, 1e-3, seed=0)
+    for value, residual in zip(values, residuals, strict=True):
+        assert 0 < float((exact - value).abs().min()) <= residual <= 1e-5 * 30
+
+
 def test_refused(net):
     model, losses, x, y = net
     with pytest.raises(ValueError, match="the Hessian has 43 eigenvalues"):

@@ -70,7 +70,7 @@ def test_between_two_checkpoints(conv):
 def test_refused(net):
     model, losses, x, y = net
     state = model.state_dict()
-    with pytest.raises(ValueError, match=r"does not hold 0.weight"):
+    with pytest.raises(ValueError, match=r"has no 0.weight of the model's shape"):
         loss_between(model, losses, [(x, y)], state, {})
     with pytest.raises(ValueError, match="beyond is -1"):
         loss_between(model, losses, [(x, y)], state, state, beyond=-1)

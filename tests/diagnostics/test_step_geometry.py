@@ -88,7 +88,7 @@ def test_refused(net):
         selection([], 3)
     with pytest.raises(ValueError, match=r"classes has shape \(2,\)"):
         selection([[0]], 3, classes=[0, 1])
-    with pytest.raises(ValueError, match="one of them above 0"):
+    with pytest.raises(ValueError, match="at least one above 0"):
         effective_sample_size([0.0, 0.0])
     with pytest.raises(ValueError, match="no direction"):
         step_geometry(model, lambda x, y: 0 * losses(x, y), [(x, y)], 0.1)

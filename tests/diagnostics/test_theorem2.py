@@ -72,7 +72,7 @@ def test_refused():
         theorem2(model, losses, [(h, a)], states, [0.1], iterations=1, gradient_bound=1.0)
     with pytest.raises(ValueError, match=r"clone its tensors when you save it"):
         theorem2(model, losses, [(h, a)], [states[0]] * 3, [0.1, 0.1], iterations=1, gradient_bound=1.0)
-    with pytest.raises(ValueError, match="does not hold weight in the model's shape"):
+    with pytest.raises(ValueError, match="has no weight of the model's shape"):
         theorem2(model, losses, [(h, a)], [{"other": h}] * 3, [0.1, 0.1], iterations=1, gradient_bound=1.0)
     with pytest.raises(ValueError, match="gradient_bound is 0"):
         theorem2(model, losses, [(h, a)], states, [0.1, 0.1], iterations=1, gradient_bound=0.0)

@@ -147,7 +147,7 @@ def test_refused():
         ({"eta": 1.5}, r"0 < eta <= 1/tau = 1"),
         ({"rho": 0.3}, r"rho <= 1/\(4 tau\) = 0.25"),
         ({"alpha": 0.0}, "0 < alpha <= 1"),
-        ({"batch": 31}, "the problem has 30 samples"),
+        ({"batch": 31}, "the problem has only 30 samples"),
         ({"selection": "best"}, "selection is 'best'"),
         ({"runs": 1}, "runs is 1"),
     ):

@@ -143,7 +143,7 @@ def test_noise_of_draws_is_taken_off(net):
 
 def test_refused(net):
     model, losses, x, y = net
-    with pytest.raises(ValueError, match="one dataset index each"):
+    with pytest.raises(ValueError, match="one dataset index per sample"):
         theorem4(model, losses, (x, y), Random(0.5), table(18), 5, index=torch.arange(3), rho=0.1)
     with pytest.raises(ValueError, match="draws is 10"):
         expected_selection(EpsilonGreedy(0.5), table(12), 5, torch.arange(12), draws=10)

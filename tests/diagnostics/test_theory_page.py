@@ -12,6 +12,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "theory.md").read_text()
 FOUND = json.loads((DOCS / "results" / "theory.json").read_text())
+CIFAR10 = json.loads((DOCS / "results" / "theory-cifar10.json").read_text())
 
 
 def kind(row):
@@ -37,7 +38,7 @@ def cells(beginning):
     [
         ("Spearman of DLP with the norm", lambda r: r["norm"]["spearman"]),
         ("Spearman of DLP with the projection", lambda r: r["projection"]["spearman"]),
-        ("mean DLP / rho, as a part of the mean norm", lambda r: r["norm"]["ratio"]),
+        ("mean DLP / rho divided by the mean norm", lambda r: r["norm"]["ratio"]),
         ("mean of the samples' abs(cos)", lambda r: r["cosine"]),
     ],
 )
@@ -130,11 +131,68 @@ def test_flatness(run):
 def test_where_ausam_comes_to_rest():
     rows = FOUND["flatness"]["runs"]
     chosen, every, sam = map(
-        float, re.search(r"choice is small\s+\((.*?)\).*?is\s+not\s+\((.*?); SAM: (.*?)\)", PAGE, re.DOTALL).groups()
+        float, re.search(r"selection is small\s+\((.*?)\).*?is\s+not\s+\((.*?); SAM: (.*?)\)", PAGE, re.DOTALL).groups()
     )
     assert chosen == pytest.approx(mean(rows, lambda r: r["chosen_gradient_norm"], run="AUSAM-0.5"), abs=0.0051)
     assert every == pytest.approx(mean(rows, lambda r: r["gradient_norm"], run="AUSAM-0.5"), abs=0.0051)
     assert sam == pytest.approx(mean(rows, lambda r: r["gradient_norm"], run="SAM"), abs=0.0051)
+
+
+def of(run, part, epoch):
+    (row,) = [r for r in CIFAR10["runs"][run][part] if r["epoch"] == epoch]
+    return {p["policy"]: p for p in row["policies"]}
+
+
+CIFAR10_ROWS = {"SAM": "SAM", "AUSAM-0.5": "AUSAM-0.5", "SAM clean": "SAM, clean labels"}
+
+
+@pytest.mark.parametrize("run", CIFAR10_ROWS)
+def test_theorem1_on_cifar10(run):
+    rows = CIFAR10["runs"][run]["theorem1"]
+    summaries = {
+        p: [of(run, "theorem1", r["epoch"])[p]["summary"] for r in rows] for p in ("Random", "AUSampling", "TopLoss")
+    }
+    name = {"SAM clean": "SAM, clean labels"}.get(run, f"{run}, 20 % wrong labels")
+    expected = [fmean(s["difference"] for s in of) for of in summaries.values()]
+    assert cells(f"CIFAR-10, {name}") == pytest.approx(expected, abs=0.00051)
+    assert all(s["paper_fails"] == s["corrected_fails"] == 0 for of in summaries.values() for s in of)
+
+
+def test_the_number_of_cases_on_cifar10():
+    every = [
+        p["summary"]["batches"] for run in CIFAR10["runs"].values() for r in run["theorem1"] for p in r["policies"]
+    ]
+    assert f"all {sum(every)} cases" in PAGE
+
+
+@pytest.mark.parametrize(("run", "epoch"), [(r, e) for r in CIFAR10_ROWS for e in ((4 if "clean" in r else 1), 40)])
+def test_theorem4_on_cifar10(run, epoch):
+    found = of(run, "theorem4", epoch)
+    expected = [100 * found[p]["relative"] for p in ("Random", "AUSampling", "TopLoss", "unbiased")]
+    assert cells(f"CIFAR-10, {CIFAR10_ROWS[run]}, epoch {epoch}") == pytest.approx(expected, abs=0.51)
+
+
+def test_the_sentences_on_cifar10():
+    run = CIFAR10["runs"]["AUSAM-0.5"]
+    text = " ".join(PAGE.split())
+    last, first = run["lemma1"][-1], CIFAR10["runs"]["SAM clean"]["lemma1"][0]
+    assert f"a correlation of {last['table']['spearman']:.2f} with the norm" in text
+    average = {k: f"{last['average'][k]['spearman']:.2f}" for k in ("mean", "ema", "last")}
+    assert f"the mean ({average['mean']}) and the moving average ({average['ema']})" in text
+    assert f"the latest one ({average['last']})" in text
+    end = CIFAR10["runs"]["SAM clean"]["lemma1"][-1]["projection"]
+    assert f"falls from {first['projection']['spearman']:.2f} to {end['spearman']:.2f}" in text
+    relative = run["theorem2"]["found"]["relative"]
+    low, high = (f"{100 * v:.0f}" for v in (min(relative), max(relative)))
+    assert f"off by {low} to {high} % of the current norm, and by {100 * relative[-1]:.0f} % at the end" in text
+    assert not run["theorem2"]["found"]["applies"]
+    chosen = run["selection"]
+    assert f"between {chosen['fewest']} and {chosen['most']} times" in text
+    assert f"gap was {chosen['worst_gap']} epochs" in text
+    clean, wrong = (g["visits"] for g in chosen["groups"]["label"])
+    assert f"visited {wrong / clean:.2f} times as often as correct ones" in text
+    for place, name in (("sgd", "SGD"), ("sam", "SAM"), ("ausam-0.5", "AUSAM-0.5"), ("sam+random", "SAM+Random")):
+        assert f"{name} {CIFAR10['accuracy'][f'noisy/runs/{place}/seed-0']:.2f} %" in text
 
 
 def test_importing_needs_torch_and_numpy_alone():

@@ -158,11 +158,11 @@ def test_number_of_samples(net):
     found = dg.sharpness(model, losses, batches, 0.1, samples=13)
     assert plain(found) == pytest.approx(plain(dg.sharpness(model, losses, [(x[:13], y[:13])], 0.1)), rel=1e-12)
     assert found.samples == 13
-    with pytest.raises(ValueError, match="19 samples were asked for, but batches holds 18"):
+    with pytest.raises(ValueError, match="samples is 19, but batches holds only 18"):
         dg.sharpness(model, losses, batches, 0.1, samples=19)
     with pytest.raises(ValueError, match="batches is empty"):
         dg.sharpness(model, losses, iter([]), 0.1)
-    with pytest.raises(TypeError, match=r"\[\(x, y\)\] rather than \(x, y\)"):
+    with pytest.raises(TypeError, match=r"\[\(x, y\)\], not \(x, y\)"):
         dg.sharpness(model, losses, (x, y), 0.1)
     with pytest.raises(TypeError, match="A batch is a Tensor"):
         dg.sharpness(model, losses, [x], 0.1)

@@ -1,7 +1,7 @@
-"""Diagnostics: the paper's theory and the flatness of a minimum, measured on one's own model.
+"""Diagnostics: test the paper's theory, and measure how flat a minimum is, on your own model.
 
 Every function takes ``(model, loss_fn, batches)``, measures in eval mode and leaves the model as it was. Results are
-frozen dataclasses of plain numbers: ``dataclasses.asdict`` makes JSON of them.
+frozen dataclasses of plain numbers, so ``json.dumps(dataclasses.asdict(found))`` works.
 """
 
 from ausam.diagnostics.callback import MEASURES, Diagnostics

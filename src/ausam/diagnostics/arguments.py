@@ -1,4 +1,4 @@
-"""Checked numbers, and random numbers of our own."""
+"""Checks for numeric arguments, and random numbers from private generators."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ausam.settings import Range, holding
 
 
 def count(name: str, value: Any, low: int = 1) -> int:
-    """A whole number of at least ``low``, or an error."""
+    """Return ``value`` if it is a whole number of at least ``low``; raise otherwise."""
     number: int = holding("diagnostics", name, value, Range(low=low, whole=True))
     return number
 
 
 def positive(name: str, value: Any) -> float:
-    """A finite number above 0, or an error."""
+    """Return ``value`` if it is a finite number above 0; raise otherwise."""
     return float(holding("diagnostics", name, value, Range(low=0.0, low_open=True)))
 
 
 def generator(seed: int) -> torch.Generator:
-    """A generator of our own: torch's global random numbers stay as they are."""
+    """A private generator, so that torch's global random state does not change."""
     return torch.Generator().manual_seed(count("seed", seed, low=0))
 
 
 def normal(n: int, rng: torch.Generator, like: Tensor) -> Tensor:
-    """A vector of standard normal numbers, drawn on the CPU so that it is the same on every device."""
+    """A standard normal vector, drawn on the CPU so that every device gets the same one."""
     return torch.randn(n, generator=rng, dtype=torch.float64).to(like.device, like.dtype)

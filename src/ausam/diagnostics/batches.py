@@ -1,4 +1,4 @@
-"""Batches: tuples of what a loss function takes, with one row per sample in their tensors."""
+"""Batches: the arguments of a loss function as a tuple, with one row per sample in each tensor."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def size(batch: Batch) -> int:
     for leaf in tree_flatten(batch)[0]:
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return len(leaf)
-    raise TypeError("The batch holds no tensor with a first dimension, so the number of its samples is unknown.")
+    raise TypeError("The batch holds no tensor with a first dimension, so its number of samples is unknown.")
 
 
 def rows(batch: Batch, which: slice | Tensor, n: int) -> Batch:
-    """Some samples of a batch: those rows of each tensor that has one row per sample."""
+    """Select samples of a batch: the given rows of every tensor that has one row per sample."""
     leaves, shape = tree_flatten(batch)
 
     def pick(leaf: Any) -> Any:
@@ -35,15 +35,15 @@ def rows(batch: Batch, which: slice | Tensor, n: int) -> Batch:
 
 
 def taken(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
-    """The batches, cut off after so many samples."""
+    """The batches as a list, cut off after ``samples`` samples."""
     if isinstance(batches, Tensor) or (isinstance(batches, tuple) and any(isinstance(b, Tensor) for b in batches)):
-        raise TypeError("batches is one batch, but a list of them is needed: [(x, y)] rather than (x, y).")
+        raise TypeError("batches is a single batch, but a list of batches is needed: [(x, y)], not (x, y).")
     left = None if samples is None else count("samples", samples)
     found: list[Batch] = []
     for batch in batches:
         if not isinstance(batch, (tuple, list)):
             raise TypeError(
-                f"A batch is a {type(batch).__name__}, but a tuple is needed: what loss_fn takes, e.g. (x, y)."
+                f"A batch is a {type(batch).__name__}, but a tuple of loss_fn's arguments is needed, e.g. (x, y)."
             )
         n = size(tuple(batch))
         keep = n if left is None else min(n, left)
@@ -53,8 +53,8 @@ def taken(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
         if left == 0:
             break
     if not found:
-        raise ValueError("There are no samples to measure: batches is empty. An iterator that was used up gives none.")
+        raise ValueError("There are no samples to measure: batches is empty. Has its iterator already been consumed?")
     if left:
         have = sum(size(b) for b in found)
-        raise ValueError(f"{samples} samples were asked for, but batches holds {have}. Give more, or ask for fewer.")
+        raise ValueError(f"samples is {samples}, but batches holds only {have}. Pass more batches or lower samples.")
     return found

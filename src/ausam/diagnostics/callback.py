@@ -1,4 +1,4 @@
-"""Diagnostics during training: measured every so many steps, written to CSV and TensorBoard."""
+"""Diagnostics during training: measure every N steps and write to CSV and TensorBoard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _sharpness(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: flo
     return {"worst_sharpness": found.worst[0], "average_sharpness": found.average[0]}
 
 
-# What can be measured, and the columns that it gives. One's own measure is one more entry.
+# What can be measured, and the columns that each measure fills. Add an entry for a measure of your own.
 MEASURES: dict[str, tuple[Callable[[nn.Module, LossFn, list[Batch], float, int], Row], tuple[str, ...]]] = {
     "geometry": (_geometry, ("loss", "gradient_norm", "cosine", "descent")),
     "lemma1": (_lemma1, ("dlp_norm_spearman", "dlp_projection_spearman", "cosine_of_samples")),
@@ -56,7 +56,7 @@ MEASURES: dict[str, tuple[Callable[[nn.Module, LossFn, list[Batch], float, int],
 
 
 class Diagnostics:
-    """Measure every so many steps of one's own loop, and write the numbers down.
+    """Measure every ``every`` steps of your own training loop and log the numbers.
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam.diagnostics import Diagnostics
@@ -71,15 +71,15 @@ class Diagnostics:
 
     Arguments:
         every: steps between two measurements, >= 1.
-        what: names out of "geometry", "lemma1", "sharpness", "hessian" and "trace".
-        rho: radius of the perturbations, > 0: that of the training.
-        samples: use the first so many samples of the batches; None for all.
-        seed: of random directions; the same at each measurement, so that rows can be compared.
-        csv: file to append the rows to, or None. A file with other columns is refused.
+        what: any of "geometry", "lemma1", "sharpness", "hessian" and "trace".
+        rho: radius of the perturbations, > 0; use the one you train with.
+        samples: how many samples of the batches to use, from the first; None for all.
+        seed: seed of the random directions. Every measurement uses the same ones, so that rows can be compared.
+        csv: file to which rows are appended, or None. A file with different columns is refused.
         tensorboard: folder for TensorBoard, or None. Needs the package tensorboard.
 
-    Cost: that of the measures: "geometry" costs two steps of training, "lemma1" a gradient per sample, "sharpness"
-    about ten steps, "hessian" and "trace" 60 to 120 Hessian-vector products. The model is left as it was.
+    Cost per measurement: "geometry" two training steps, "lemma1" a gradient per sample, "sharpness" about ten steps,
+    "hessian" and "trace" 60 to 120 Hessian-vector products. The model is left as it was.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Diagnostics:
         self.what = (what,) if isinstance(what, str) else tuple(what)
         unknown = [name for name in self.what if name not in MEASURES]
         if unknown or not self.what:
-            raise ValueError(f"what is {what!r}. It must hold names out of {', '.join(MEASURES)}.")
+            raise ValueError(f"what is {what!r}. Choose from {', '.join(MEASURES)}.")
         self.rho, self.samples, self.seed = positive("rho", rho), samples, count("seed", seed, low=0)
         self.columns = ("step", *(column for name in self.what for column in MEASURES[name][1]))
         self.rows: list[Row] = []
@@ -106,7 +106,7 @@ class Diagnostics:
         self._writer = None if tensorboard is None else _writer(tensorboard)
 
     def __call__(self, step: int, model: nn.Module, loss_fn: LossFn, batches: Iterable[Batch]) -> Row | None:
-        """Measure if it is time, once a step; the row that was written, or None."""
+        """Measure if this step is due, at most once per step; return the logged row, or None."""
         if step % self.every or step == self._last:
             return None
         self._last = step
@@ -127,13 +127,13 @@ class Diagnostics:
     def lightning(self, loss_fn: LossFn, batches: Sequence[Batch]) -> Any:
         """A Lightning callback: ``Trainer(callbacks=[diagnostics.lightning(losses, batches)])``.
 
-        ``loss_fn`` calls the LightningModule or what is in it; the batches are on its device.
+        ``loss_fn`` calls the LightningModule or a module inside it; put the batches on its device.
         """
         from lightning.pytorch import Callback
 
         diagnostics = self
 
-        class Measuring(Callback):  # type: ignore[misc]  # the framework's class is not read by the type checker
+        class Measuring(Callback):  # type: ignore[misc]  # the type checker does not read the framework
             def on_train_batch_end(self, trainer: Any, module: nn.Module, *_: Any) -> None:
                 if trainer.is_global_zero:
                     diagnostics(trainer.global_step, module, loss_fn, batches)
@@ -143,7 +143,7 @@ class Diagnostics:
     def transformers(self, loss_fn: LossFn, batches: Sequence[Batch]) -> Any:
         """A callback of the Hugging Face Trainer: ``Trainer(..., callbacks=[diagnostics.transformers(losses, data)])``.
 
-        ``loss_fn`` calls the model that the Trainer trains; the batches are on its device.
+        ``loss_fn`` calls the model that the Trainer trains; put the batches on its device.
         """
         from transformers import TrainerCallback
 
@@ -158,16 +158,16 @@ class Diagnostics:
 
 
 def _prepared(path: Path, columns: tuple[str, ...]) -> Path:
-    """The file with its heading; one that has another heading is refused."""
-    heading = ",".join(columns)
+    """Return the file with its header row written; refuse a file that has different columns."""
+    header = ",".join(columns)
     if path.exists() and path.stat().st_size:
         with path.open() as file:
             found = file.readline().strip()
-        if found != heading:
-            raise ValueError(f"{path} has the columns {found}, but {heading} are to be written. Choose another file.")
+        if found != header:
+            raise ValueError(f"{path} has the columns {found}, not {header}. Choose another file.")
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(heading + "\n")
+        path.write_text(header + "\n")
     return path
 
 
@@ -176,6 +176,6 @@ def _writer(folder: str | Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError(
-            'TensorBoard is not installed. Use pip install "ausam[tensorboard]", or write to csv.'
+            'TensorBoard is not installed. Run pip install "ausam[tensorboard]", or pass csv= instead.'
         ) from error
     return SummaryWriter(str(folder))

@@ -1,4 +1,4 @@
-"""The geometry of a step, and who is chosen."""
+"""The geometry of a step, and which samples are selected."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ausam.diagnostics.untouched import untouched
 
 @dataclass(frozen=True)
 class StepGeometry:
-    """How SAM's gradient lies to the plain one.
+    """How SAM's gradient relates to the plain one.
 
     Attributes:
         gradient_norm: ``|g|``, at w.
         sam_norm: ``|g_SAM|``, at w + e.
         cosine: ``cos(g, g_SAM)``.
-        descent: ``<g, g_SAM> / |g|^2``: how much of a plain step's first-order decrease of the loss SAM's step makes.
-        orthogonal: ``sin(g, g_SAM)``: the part of g_SAM's length that does not serve the descent.
+        descent: ``<g, g_SAM> / |g|^2``, the first-order decrease in loss of SAM's step relative to a plain step.
+        orthogonal: ``sin(g, g_SAM)``, the fraction of g_SAM's length at right angles to g.
         loss, perturbed: mean loss at w and at w + e.
     """
 
@@ -49,7 +49,7 @@ def step_geometry(
     chunk: int = 256,
     samples: int | None = None,
 ) -> StepGeometry:
-    """SAM's gradient beside the plain one, on the same samples.
+    """Compare SAM's gradient with the plain one on the same samples.
 
         g = grad L(w),   g_SAM = grad L(w + rho g / |g|)
 
@@ -62,14 +62,14 @@ def step_geometry(
     (1.0, 1.5)
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples, taken together as one batch.
         rho: radius of the perturbation, > 0.
         chunk: samples per pass, >= 1.
-        samples: use the first so many samples; None for all.
+        samples: how many samples to use, from the first; None for all.
 
-    Cost: two forward-backwards and two forwards. Memory: 3 x P.
+    Cost: two forward-backward and two forward passes. Memory: 3 x P.
     """
     rho = positive("rho", rho)
     with untouched(model):
@@ -94,7 +94,7 @@ def step_geometry(
 
 
 def effective_sample_size(weights: Any) -> float:
-    """Kish's effective sample size: how many equally weighted samples would be as informative.
+    """Kish's effective sample size: the number of equally weighted samples that would be as informative.
 
         (sum w)^2 / sum w^2
 
@@ -103,24 +103,24 @@ def effective_sample_size(weights: Any) -> float:
     (4.0, 1.0)
 
     Arguments:
-        weights: one number >= 0 per sample, not all 0: visits, probabilities or importance weights.
+        weights: one number >= 0 per sample, not all 0, e.g. visits, probabilities or importance weights.
     """
     w = array(weights)
     if w.ndim != 1 or not len(w) or w.min() < 0 or not w.max() > 0:
-        raise ValueError("weights must be one number of at least 0 per sample, and one of them above 0.")
+        raise ValueError("weights must hold one number >= 0 per sample, and at least one above 0.")
     w = w / w.max()
     return float(w.sum() ** 2 / (w * w).sum())
 
 
 @dataclass(frozen=True)
 class Group:
-    """The visits of some samples.
+    """How often a group of samples was visited.
 
     Attributes:
-        name: which samples.
-        samples: how many.
+        name: name of the group.
+        samples: number of samples in it.
         visits: mean number of visits per sample.
-        share: visits of a sample, relative to those of an average one: above 1 the group is preferred.
+        share: visits per sample relative to the average sample; above 1, the group is preferred.
     """
 
     name: str
@@ -131,17 +131,17 @@ class Group:
 
 @dataclass(frozen=True)
 class Selection:
-    """Who was chosen, over epochs.
+    """Which samples were selected, over the epochs.
 
     Attributes:
-        samples, epochs: of the data set and of the record.
+        samples, epochs: number of samples in the data set, and of epochs recorded.
         visits: how often each sample was used.
-        mean, fewest, most: of the visits.
-        effective: effective sample size of the visits, as a part of the samples: 1 if all were used equally often.
-        longest_gap: of each sample, the most epochs in a row in which it was not used, the ends of the record included.
-        worst_gap: the largest of those.
-        never: samples that were not used at all.
-        groups: visits by class, by clean or wrong label, by score, as far as these were given.
+        mean, fewest, most: mean, smallest and largest number of visits.
+        effective: effective sample size of the visits as a fraction of the data; 1 if all were used equally often.
+        longest_gap: for each sample, the longest run of epochs in which it was not used, including both ends.
+        worst_gap: the largest of these.
+        never: number of samples that were never used.
+        groups: visits by class, by clean or wrong label and by score, where these were given.
     """
 
     samples: int
@@ -166,7 +166,7 @@ def selection(
     scores: Any = None,
     bins: int = 5,
 ) -> Selection:
-    """Who is chosen, how often, and how long a sample waits.
+    """Which samples are selected, how often, and how long a sample waits.
 
     >>> from ausam.diagnostics import selection
     >>> found = selection([[0, 1, 2], [0, 1], [0, 3]], samples=4, classes=[0, 0, 1, 1])
@@ -176,18 +176,18 @@ def selection(
     [('0', 2.5), ('1', 1.0)]
 
     Arguments:
-        chosen: for each epoch the dataset indices that were used: lists, tensors, or the batches joined.
+        chosen: for each epoch, the dataset indices that were used, as a list, array or tensor.
         samples: number of samples in the data set, >= 1.
         classes: label of each sample, or None.
         wrong: whether each sample's label is wrong, or None.
-        scores: score of each sample (``sampler.scores.mean``), or None; cut into groups of equal size.
-        bins: how many such groups, >= 1.
+        scores: score of each sample (``sampler.scores.mean``), or None; split into groups of equal size.
+        bins: number of these groups, >= 1.
 
     Cost: epochs x samples operations.
     """
     n = count("samples", samples)
     if not chosen:
-        raise ValueError("chosen is empty: give the dataset indices that each epoch used.")
+        raise ValueError("chosen is empty. Pass the dataset indices that each epoch used.")
     visits, gap, waiting = np.zeros(n, int), np.zeros(n, int), np.zeros(n, int)
     for epoch in chosen:
         index = array(epoch).astype(int)
@@ -232,7 +232,7 @@ def selection(
 def _column(name: str, values: Any, n: int) -> Array:
     column = array(values)
     if column.shape != (n,):
-        raise ValueError(f"{name} has shape {column.shape}, but one value for each of {n} samples is needed.")
+        raise ValueError(f"{name} has shape {column.shape}, but one value per sample ({n}) is needed.")
     return column
 
 

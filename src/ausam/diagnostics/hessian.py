@@ -1,4 +1,4 @@
-"""Curvature: the largest eigenvalues and the trace of the Hessian, from products with vectors alone."""
+"""Curvature: the largest eigenvalues and the trace of the Hessian, using Hessian-vector products only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Eigenvalues:
     """The largest eigenvalues of a Hessian.
 
     Attributes:
-        values: from the largest down.
-        residuals: ``|H v - lambda v|`` of each: an eigenvalue lies within this distance of the value.
+        values: the eigenvalues, largest first.
+        residuals: ``|H v - lambda v|`` of each; a true eigenvalue lies within this distance of the value.
         converged: whether every residual is within the tolerance.
         products: Hessian-vector products used.
         samples: number of samples in the loss.
@@ -38,11 +38,11 @@ class Eigenvalues:
 
 @dataclass(frozen=True)
 class Trace:
-    """The trace of a Hessian, estimated.
+    """An estimate of the trace of a Hessian.
 
     Attributes:
         value: mean over the probes.
-        error: its standard error.
+        error: standard error of the mean.
         probes: number of random vectors.
         samples: number of samples in the loss.
     """
@@ -70,13 +70,13 @@ def hessian_product(
     tensor([1., 2.])
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        vector: flat, one number per weight that requires a gradient, in the order of ``named_parameters()``.
+        vector: one number per trainable weight, flattened in the order of ``named_parameters()``.
         chunk: samples per pass, >= 1.
 
-    Cost: two backwards per sample.
+    Cost: two backward passes per sample.
     """
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk)
@@ -97,13 +97,13 @@ def hessian_eigenvalues(
     chunk: int = 128,
     samples: int | None = None,
 ) -> Eigenvalues:
-    """The ``k`` largest eigenvalues of the Hessian of the mean loss: how sharp the sharpest directions are.
+    """The ``k`` largest eigenvalues of the Hessian of the mean loss: the curvature of the sharpest directions.
 
         H v_j = lambda_j v_j,   lambda_1 >= lambda_2 >= ...
 
-    Lanczos' method with full reorthogonalisation, from a random vector. One vector sees only one direction of an
-    eigenvalue that occurs several times, so the search is repeated at right angles to what was found until it finds
-    nothing larger (deflation).
+    Lanczos's method with full reorthogonalisation, started from a random vector. A single start finds only one
+    direction of a repeated eigenvalue, so the search is repeated orthogonally to what was found until it finds nothing
+    larger (deflation).
 
     >>> import torch
     >>> from ausam.diagnostics import hessian_eigenvalues
@@ -114,17 +114,17 @@ def hessian_eigenvalues(
     [3.0, 1.3333]
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        k: how many, in [1, number of weights].
-        steps: products per search, >= 2; raise it if ``converged`` is False.
-        tolerance: largest residual, as a part of the largest eigenvalue in size, > 0.
-        seed: of the first vectors.
+        k: number of eigenvalues, in [1, number of weights].
+        steps: Hessian-vector products per search, >= 2; increase it if ``converged`` is False.
+        tolerance: largest residual allowed, relative to the largest absolute eigenvalue, > 0.
+        seed: seed of the start vectors.
         chunk: samples per pass, >= 1.
-        samples: use the first so many samples; None for all.
+        samples: how many samples to use, from the first; None for all.
 
-    Cost: up to ``(k + 1) * steps`` Hessian-vector products, most often ``2 * steps``. Memory: ``(steps + 2k) x P``.
+    Cost: up to ``(k + 1) * steps + k`` Hessian-vector products, usually ``2 * steps``. Memory: ``(steps + 2k) x P``.
     """
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
@@ -153,9 +153,9 @@ def hessian_trace(
     chunk: int = 128,
     samples: int | None = None,
 ) -> Trace:
-    """The trace of the Hessian of the mean loss: the curvature in all directions together.
+    """The trace of the Hessian of the mean loss: the total curvature over all directions.
 
-        tr H = E[ z' H z ],   z of independent signs
+        tr H = E[ z' H z ],   z a vector of random signs
 
     Hutchinson: A stochastic estimator of the trace, 1990.
 
@@ -168,13 +168,13 @@ def hessian_trace(
     (4.6667, 0.0)
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        probes: random vectors, >= 2; the error falls with their square root.
-        seed: of the vectors.
+        probes: number of random vectors, >= 2; the error falls with their square root.
+        seed: seed of the random vectors.
         chunk: samples per pass, >= 1.
-        samples: use the first so many samples; None for all.
+        samples: how many samples to use, from the first; None for all.
 
     Cost: ``probes`` Hessian-vector products. Memory: 2 x P.
     """
@@ -196,16 +196,15 @@ def largest(
     """Values and residuals of the ``k`` largest eigenpairs of a symmetric operator, and the products used."""
     rng = generator(seed)
     values: list[float] = []
-    residuals: list[float] = []
     vectors = like.new_empty(0, len(like))
     used = 0
     for search in range(k + 1):
         room = len(like) - len(vectors)
         if room == 0:
             break
-        theta, ritz, error, cost = _lanczos(product, like, vectors, min(steps, room), k, rng)
+        theta, ritz, cost = _lanczos(product, like, vectors, min(steps, room), k, rng)
         used += cost
-        # The first search takes what it finds. A later one takes what beats the smallest so far, or fills a free place.
+        # The first search keeps all it finds. Later ones keep what exceeds the smallest so far or fills a free place.
         known = sorted(values, reverse=True)[:k]
         margin = tolerance * max((abs(v) for v in known), default=0.0)
         better = [i for i in range(len(theta)) if len(known) < k or theta[i] > known[-1] + margin]
@@ -213,16 +212,20 @@ def largest(
             break
         take = range(min(k, len(theta))) if not search else better
         values += [theta[i] for i in take]
-        residuals += [error[i] for i in take]
         vectors = torch.cat([vectors, ritz[list(take)]])
     order = sorted(range(len(values)), key=lambda i: -values[i])[:k]
-    return [values[i] for i in order], [residuals[i] for i in order], used
+    # One more product each, because Lanczos's own estimate of the residual knows nothing of rounding.
+    residuals = [
+        float(torch.linalg.vector_norm((product(v) - values[i] * v).double()))
+        for i, v in zip(order, vectors[order], strict=True)
+    ]
+    return [values[i] for i in order], residuals, used + len(order)
 
 
 def _lanczos(
     product: Product, like: Tensor, found: Tensor, steps: int, k: int, rng: Generator
-) -> tuple[list[float], Tensor, list[float], int]:
-    """The largest Ritz pairs of one Krylov space at right angles to ``found``."""
+) -> tuple[list[float], Tensor, int]:
+    """The largest Ritz pairs of a Krylov space orthogonal to ``found``."""
     basis = like.new_zeros(steps, len(like))
     alpha: list[float] = []
     beta: list[float] = []
@@ -236,8 +239,7 @@ def _lanczos(
         size = float(torch.linalg.vector_norm(v.double()))
         scale = max(abs(a) for a in (*alpha, *beta))
         if size <= 10 * torch.finfo(like.dtype).eps * max(scale, 1e-30):
-            # The space is closed: all its eigenvalues are exact. What lies outside it is another search's.
-            beta.append(0.0)
+            # The space is invariant, so its eigenvalues are exact. Another search covers the rest.
             break
         beta.append(size)
         q = v / size
@@ -248,12 +250,11 @@ def _lanczos(
     theta, s = torch.linalg.eigh(tridiagonal)
     top = range(n - 1, max(-1, n - 1 - k), -1)
     coefficients = s[:, list(top)].T.to(like.device, like.dtype)
-    errors = [abs(beta[-1] * float(s[-1, i])) for i in top]
-    return [float(theta[i]) for i in top], coefficients @ basis[:n], errors, n
+    return [float(theta[i]) for i in top], coefficients @ basis[:n], n
 
 
 def _orthogonal(v: Tensor, *bases: Tensor) -> Tensor:
-    """The part of ``v`` at right angles to all rows; twice, because once leaves rounding errors behind."""
+    """Project ``v`` orthogonally to all rows; done twice, because one pass leaves rounding errors."""
     for _ in range(2):
         for basis in bases:
             if len(basis):

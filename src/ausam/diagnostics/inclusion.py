@@ -1,4 +1,4 @@
-"""How likely each sample is to be drawn: exactly, for draws without replacement."""
+"""The exact probability that a sample is drawn, for weighted draws without replacement."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from ausam.diagnostics.arguments import count
 from ausam.diagnostics.statistics import Array, array
 
-RATIO = 1e3  # of the largest odds to the smallest: as far as the quadrature reaches
+RATIO = 1e3  # of the largest odds to the smallest; beyond it the quadrature is inaccurate
 
 
 def inclusion_probabilities(odds: Any, k: int, *, nodes: int = 256) -> Array:
-    """The probability that each sample is among the ``k`` that are drawn one by one in proportion to their odds.
+    """The probability that each sample is among ``k`` drawn one by one in proportion to their odds.
 
         p_i = integral of  odds_i exp(-odds_i t)  P(fewer than k of the others are faster than t)  dt
 
     Sequential sampling without replacement is a race of exponential times (Efraimidis and Spirakis 2006). The number of
-    others that are faster than t is a sum of independent coins, whose distribution is built up one coin at a time.
+    others faster than t is a sum of independent coin tosses, whose distribution is built up one toss at a time.
 
     >>> from ausam.diagnostics import inclusion_probabilities
     >>> inclusion_probabilities([1.0, 1.0, 2.0], 1).round(6).tolist()
     [0.25, 0.25, 0.5]
 
     Arguments:
-        odds: one number > 0 per sample; the largest at most 1000 times the smallest.
-        k: how many are drawn, in [1, n].
+        odds: one number > 0 per sample, the largest at most 1000 times the smallest.
+        k: number of samples drawn, in [1, n].
         nodes: points of the Gauss-Legendre quadrature, >= 16.
 
     Cost: ``n^2 k nodes`` operations, a tenth of a second for 32 of 64.
@@ -37,8 +37,8 @@ def inclusion_probabilities(odds: Any, k: int, *, nodes: int = 256) -> Array:
         raise ValueError(f"odds has shape {rate.shape} and k is {k}; n odds and 1 <= k <= n are needed.")
     if not (np.isfinite(rate).all() and rate.min() > 0 and rate.max() <= RATIO * rate.min()):
         raise ValueError(
-            f"The odds lie between {rate.min():g} and {rate.max():g}. The quadrature needs odds > 0 within a factor "
-            "of 1000; estimate the probabilities by drawing."
+            f"The odds lie between {rate.min():g} and {rate.max():g}, but the quadrature needs odds > 0 within a "
+            "factor of 1000. Estimate the probabilities from random draws instead."
         )
     if k == n:
         return np.ones(n)
@@ -58,6 +58,6 @@ def inclusion_probabilities(odds: Any, k: int, *, nodes: int = 256) -> Array:
     density = power[:, None] * v[None] ** (power[:, None] - 1)
     p: Array = (density * below.sum(2) * dv).sum(1)
     if abs(p.sum() - k) > 1e-6 * k:
-        raise ValueError(f"The probabilities add up to {p.sum():g} and not to {k}. Raise nodes.")
+        raise ValueError(f"The probabilities sum to {p.sum():g}, not {k}. Increase nodes.")
     shared: Array = p * (k / p.sum())  # the quadrature's last digits
     return shared

@@ -1,4 +1,4 @@
-"""Slices of the loss: along random directions, or from one checkpoint to another."""
+"""Slices of the loss surface: along random directions, or from one checkpoint to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slice:
     """The loss along a line.
 
     Attributes:
-        position: t of each point; 0 is at the weights (or the first checkpoint).
+        position: t of each point; t = 0 is at the weights, or at the first checkpoint.
         loss: mean loss at each point.
         samples: number of samples.
     """
@@ -61,8 +61,8 @@ def loss_line(
         L(w + t d),  -radius <= t <= radius;   d_f = |w_f| z_f / |z_f| for each filter f, z normal
 
     Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018. A filter is a row
-    of a parameter with two or more dimensions; biases and the weights of normalisation layers stay where they are. So
-    slices of two networks may be compared, although their weights differ in size.
+    of a parameter with two or more dimensions; biases and the weights of normalisation layers are not moved. This makes
+    slices of two networks comparable even if their weights differ in scale.
 
     >>> import torch
     >>> from ausam.diagnostics import loss_line
@@ -73,16 +73,16 @@ def loss_line(
     [0.0, 4.0, 16.0]
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        radius: how far to go, > 0; at 1 a filter has moved by its own length.
-        points: number of points, >= 2; odd, so that one is at w.
-        seed: of the direction.
+        radius: how far to go, > 0; at 1 every filter has moved by its own norm.
+        points: number of points, >= 2; an odd number includes w itself.
+        seed: seed of the direction.
         chunk: samples per pass, >= 1.
-        samples: use the first so many samples; None for all.
+        samples: how many samples to use, from the first; None for all.
 
-    Cost: one forward per point. Memory: 3 x P.
+    Cost: one forward pass per point. Memory: 3 x P.
     """
     where = _positions(positive("radius", radius), points)
     with untouched(model):
@@ -103,11 +103,11 @@ def loss_surface(
     chunk: int = 256,
     samples: int | None = None,
 ) -> Surface:
-    """The loss on a plane of two random directions with filter normalisation.
+    """The loss on the plane of two random directions with filter normalisation.
 
         L(w + s d_1 + t d_2),  -radius <= s, t <= radius
 
-    Source and arguments: see :func:`loss_line`, whose direction is ``d_1``.
+    For the source and the arguments see :func:`loss_line`, which uses the direction ``d_1``.
 
     >>> import torch
     >>> from ausam.diagnostics import loss_surface
@@ -116,7 +116,7 @@ def loss_surface(
     >>> len(found.loss), len(found.loss[0])
     (3, 3)
 
-    Cost: ``points^2`` forwards. Memory: 4 x P.
+    Cost: ``points^2`` forward passes. Memory: 4 x P.
     """
     where = _positions(positive("radius", radius), points)
     with untouched(model):
@@ -144,7 +144,7 @@ def loss_between(
         L((1 - t) w_1 + t w_2),  -beyond <= t <= 1 + beyond
 
     Goodfellow, Vinyals, Saxe: Qualitatively Characterizing Neural Network Optimization Problems, ICLR 2015. BatchNorm's
-    statistics and other floating-point buffers are interpolated like the weights; variances stop at zero.
+    statistics and other floating-point buffers are interpolated like the weights; variances are clamped at zero.
 
     >>> import torch
     >>> from ausam.diagnostics import loss_between
@@ -155,32 +155,32 @@ def loss_between(
     (0.0, 1.0, 4.0)
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`. Its own weights do
-            not matter.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`). Its
+            current weights are not used.
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        first: ``model.state_dict()`` of the one.
-        second: the same of the other.
-        beyond: how far to go past both ends, >= 0.
+        first: ``state_dict()`` of the first checkpoint, at t = 0.
+        second: ``state_dict()`` of the second, at t = 1.
+        beyond: how far to extend the line past both ends, >= 0.
         points: number of points, >= 2.
         chunk: samples per pass, >= 1.
-        samples: use the first so many samples; None for all.
+        samples: how many samples to use, from the first; None for all.
 
-    Cost: one forward per point. Memory: the checkpoints and one model more.
+    Cost: one forward pass per point. Memory: the checkpoints and one more copy of the model.
     """
     if not beyond >= 0:
-        raise ValueError(f"beyond is {beyond}. It says how far to go past both ends: 0 or more.")
+        raise ValueError(f"beyond is {beyond}. The line cannot be extended by less than 0.")
     where = torch.linspace(-beyond, 1 + beyond, count("points", points, low=2), dtype=torch.float64).tolist()
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
         for state in (first, second):
-            objective.moved(state)  # refuses a checkpoint of another model
+            objective.moved(state)  # raises for a checkpoint of another model
         loss = [objective.moved(_mixed(first, second, t)).loss() for t in where]
     return Slice(numbers(where), numbers(loss), objective.samples)
 
 
 def filter_direction(objective: Objective, rng: Generator) -> Tensor:
-    """A random direction in which each filter is as long as that of the weights, and what is no filter is zero."""
+    """A random direction whose filters have the norms of the weights' filters; everything else is zero."""
     parts = []
     for p, z in zip(objective.params, objective.parts(normal(objective.size, rng, objective.params[0])), strict=True):
         if p.dim() < 2:
@@ -193,8 +193,8 @@ def filter_direction(objective: Objective, rng: Generator) -> Tensor:
         parts.append((drawn * length).view(p.shape))
     if not any(bool(p.any()) for p in parts):
         raise ValueError(
-            "No parameter with two or more dimensions has weights other than zero, so filter normalisation leaves no "
-            "direction to look in."
+            "All parameters with two or more dimensions are zero, so filter normalisation leaves no direction to "
+            "look in. Use weights that have been initialised."
         )
     return objective.flat(parts)
 

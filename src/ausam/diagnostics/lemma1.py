@@ -1,4 +1,4 @@
-"""Lemma 1: the loss change under SAM's perturbation as a stand-in for the norm of a sample's gradient."""
+"""Lemma 1: the loss change under SAM's perturbation as an estimate of the norm of a sample's gradient."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ausam.selection import Scores
 
 @dataclass(frozen=True)
 class Lemma1:
-    """DLP / rho beside what it is meant to estimate and what it estimates.
+    """DLP / rho compared with what the lemma says it estimates, and with what it does estimate.
 
     Attributes:
         rho: radius of the perturbation.
-        norm: agreement with the gradient norm of the sample, the lemma's claim.
+        norm: agreement with the sample's gradient norm, which is the lemma's claim.
         projection: agreement with the projection on the batch gradient, ``|cos| * norm``: the first-order term.
-        cosine: mean over samples of ``|cos(g_i, g_B)|``: what the claim leaves out.
+        cosine: mean over samples of ``|cos(g_i, g_B)|``, the factor that the lemma drops.
         dlp: ``|L_i(w + e_B) - L_i(w)| / rho`` of each sample.
         norms: ``|g_i|`` of each sample.
         projections: ``|<g_i, g_B>| / |g_B|`` of each sample.
@@ -51,13 +51,13 @@ def lemma1(
     chunk: int = 32,
     samples: int | None = None,
 ) -> Lemma1:
-    """DLP / rho of each sample against its gradient norm and against the gradient's projection.
+    """Compare DLP / rho of each sample with its gradient norm and with the gradient's projection.
 
         e_B = rho g_B / |g_B|,   DLP_i = |L_i(w + e_B) - L_i(w)|
         the lemma:      DLP_i / rho ~ |g_i|
         Taylor's term:  DLP_i / rho = |<g_i, g_B>| / |g_B| + O(rho) = |cos(g_i, g_B)| |g_i| + O(rho)
 
-    Lemma 1 of Deng et al., AAAI 2025. The two agree only for samples whose gradient is parallel to that of the batch.
+    Lemma 1 of Deng et al., AAAI 2025. The two agree only where a sample's gradient is parallel to the batch gradient.
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam.diagnostics import lemma1
@@ -69,14 +69,14 @@ def lemma1(
     True
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
-        batches: the mini-batches; each has its own perturbation, as in training.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
+        batches: the mini-batches, each with its own perturbation, as in training.
         rho: radius of the perturbation, > 0.
-        chunk: samples differentiated at a time, >= 1.
-        samples: use the first so many samples; None for all.
+        chunk: samples differentiated at once, >= 1.
+        samples: how many samples to use, from the first; None for all.
 
-    Cost: a gradient per sample, one gradient and two forwards per batch. Memory: chunk x P.
+    Cost: a gradient per sample; a gradient and two forward passes per batch. Memory: chunk x P.
     """
     rho = positive("rho", rho)
     dlp, norms, projections = [], [], []
@@ -101,12 +101,12 @@ def lemma1(
 
 
 def direction(gradient: Tensor) -> Tensor:
-    """The gradient's direction; refused if it is zero, as the lemma asks."""
+    """The direction of a gradient; a zero gradient has none and is refused."""
     size = torch.linalg.vector_norm(gradient)
     if not bool(size > 0) or not bool(size.isfinite()):
         raise ValueError(
-            f"The gradient of the batch has norm {float(size)}, so it has no direction to perturb in. "
-            "Measure before the model has fitted the batch exactly, and while its loss is finite."
+            f"The batch gradient has norm {float(size)}, so there is no direction to perturb in. "
+            "Measure while the loss is finite and before the model fits the batch exactly."
         )
     unit: Tensor = gradient / size
     return unit
@@ -114,11 +114,11 @@ def direction(gradient: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AverageDLP:
-    """Averages of DLP over epochs, divided by rho, against the present gradient norms.
+    """Averages of DLP / rho over epochs, compared with the current gradient norms.
 
     Attributes:
         mean: the mean of all visits, the paper's ADLP.
-        ema: the exponential moving average, which forgets.
+        ema: the exponential moving average, which forgets old visits.
         last: the latest visit alone.
         decay: weight of the past in ``ema``.
         visits: mean number of visits per sample.
@@ -132,7 +132,7 @@ class AverageDLP:
 
 
 def average_dlp(history: Any, norms: Any, rho: float, *, decay: float = 0.7) -> AverageDLP:
-    """How well averages of DLP over past epochs stand in for the gradient norms of now.
+    """How well averages of DLP over past epochs approximate the current gradient norms.
 
         ADLP_i = 1/(T-1) sum_t DLP_i(t)        against |grad L_i(w_T)|
 
@@ -146,15 +146,15 @@ def average_dlp(history: Any, norms: Any, rho: float, *, decay: float = 0.7) -> 
 
     Arguments:
         history: DLP of each epoch (rows) and sample (columns); NaN where a sample was not visited.
-        norms: the present gradient norm of each sample.
+        norms: the current gradient norm of each sample.
         rho: radius of the perturbations, > 0.
         decay: weight of the past in the moving average, in (0, 1).
 
-    Cost: none worth naming; the norms are :func:`ausam.diagnostics.sample_gradient_norms`.
+    Cost: negligible. Compute the norms with :func:`ausam.diagnostics.sample_gradient_norms`.
     """
     rho = positive("rho", rho)
     if not 0 < decay < 1:
-        raise ValueError(f"decay is {decay}. It is the weight of the past in a moving average: 0 < decay < 1.")
+        raise ValueError(f"decay is {decay}. It is the weight of the past in a moving average, so 0 < decay < 1.")
     past, now = array(history), array(norms)
     if past.ndim != 2 or past.shape[1:] != now.shape:
         raise ValueError(f"history has shape {past.shape} and norms {now.shape}; (epochs, n) and (n,) are needed.")

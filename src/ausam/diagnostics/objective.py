@@ -1,7 +1,7 @@
-"""The loss of a model as a function of its weights, on given samples, that leaves the model as it was.
+"""The loss of a model on given samples, as a function of its weights.
 
-The weights are never written: :func:`torch.func.functional_call` hands the model other ones for the length of a call.
-So there is nothing to restore but what a forward pass may change: training flags, buffers and random numbers.
+The model's weights are never written: :func:`torch.func.functional_call` substitutes others during a call. Only what a
+forward pass may change has to be restored afterwards: training flags, buffers and random state.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ LossFn = Callable[..., Any]
 
 
 class Objective:
-    """The mean loss of some samples, its gradient and its Hessian, at ``w`` and elsewhere.
+    """The mean loss of some samples, its gradient and its Hessian, at ``w`` or at other weights.
 
         L(w + e) = 1/n sum_i L_i(w + e)
 
     Vectors are flat: all parameters that require a gradient, in the order of ``model.named_parameters()``. Use it
-    inside ``with untouched(model)``. Sums run over the samples, so the result does not depend on how they are cut into
-    chunks, beyond rounding.
+    inside ``with untouched(model)``. Sums run over samples, so the chunk size affects nothing but rounding.
 
     Arguments:
-        model: what is measured; the module itself, not its DDP or FSDP wrapper.
+        model: the module to measure, without a DDP or FSDP wrapper.
         loss_fn: as for ``opt.backward``: ``loss_fn(*batch)`` calls the model and returns one loss per sample.
-        batches: tuples of what ``loss_fn`` takes; read once and kept, so give as many samples as you want measured.
-        chunk: samples per forward pass, >= 1: bounds the memory.
-        samples: use the first so many samples, >= 1; None for all.
+        batches: tuples of ``loss_fn``'s arguments; read once and kept in memory.
+        chunk: samples per forward pass, >= 1; bounds the memory.
+        samples: how many samples to use, from the first, >= 1; None for all.
     """
 
     def __init__(
@@ -53,32 +52,32 @@ class Objective:
         self.samples = sum(size(b) for b in self.batches)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
-            raise ValueError("The model has no parameter that requires a gradient: there is nothing to measure.")
+            raise ValueError("The model has no parameter that requires a gradient, so there is nothing to measure.")
         if any(p.is_complex() for _, p in named):
-            raise ValueError("The model has complex parameters, and diagnostics are written for real ones.")
+            raise ValueError("The model has complex parameters, but the diagnostics support real ones only.")
         self.names = [name for name, _ in named]
         self.params = [p.detach() for _, p in named]
         self._caller = _Caller(model, loss_fn)
-        # Every place in the model where a parameter hangs, each once. Left to itself (tie_weights=True),
-        # functional_call visits a module that occurs twice in the model twice, and leaves the other weights in it.
+        # Every name under which the model holds a parameter, listed once. With tie_weights=True, functional_call
+        # would swap a module that occurs twice in the model twice, and leave the substituted weights in it.
         order = {id(p): i for i, (_, p) in enumerate(named)}
-        self._places = [(name, order[id(p)]) for name, p in _hanging(model, "_parameters") if id(p) in order]
+        self._places = [(name, order[id(p)]) for name, p in _held(model, "_parameters") if id(p) in order]
         self._fixed: dict[str, Tensor] = {}
 
     def moved(self, state: Mapping[str, Tensor]) -> Objective:
-        """The same loss at the weights, and with the buffers, of a saved ``model.state_dict()``."""
+        """The same loss with the weights and buffers of a saved ``model.state_dict()``."""
         missing = [name for name in self.names if name not in state or state[name].shape != self._shape(name)]
         if missing:
             raise ValueError(
-                f"The checkpoint does not hold {missing[0]} in the model's shape. Give the state_dict() of this model; "
-                "of a compiled or wrapped one, without the prefix."
+                f"The checkpoint has no {missing[0]} of the model's shape. Pass a state_dict() of this model; if it "
+                "was compiled or wrapped, remove the prefix from the names."
             )
         other = copy.copy(self)
         other.params = [
             state[name].detach().to(p.device, p.dtype) for name, p in zip(self.names, self.params, strict=True)
         ]
         trained = {name for name, _ in self._places}
-        rest = [*_hanging(self.model, "_parameters"), *_hanging(self.model, "_buffers")]
+        rest = [*_held(self.model, "_parameters"), *_held(self.model, "_buffers")]
         other._fixed = {
             name: state[name].detach().to(t.device, t.dtype)
             for name, t in rest
@@ -103,7 +102,7 @@ class Objective:
         return sum(p.numel() for p in self.params)
 
     def flat(self, parts: Sequence[Tensor]) -> Tensor:
-        """One vector of what belongs to the parameters, on the device and in the type of the first."""
+        """Concatenate one tensor per parameter into a vector, with the device and dtype of the first parameter."""
         first = self.params[0]
         return torch.cat([p.reshape(-1).to(first.device, first.dtype) for p in parts])
 
@@ -113,7 +112,7 @@ class Objective:
         return [v.view(p.shape).to(p.device, p.dtype) for v, p in zip(pieces, self.params, strict=True)]
 
     def weights(self) -> Tensor:
-        """The weights as one vector, a copy."""
+        """A copy of the weights as one vector."""
         return self.flat(self.params)
 
     def at(self, shift: Tensor | None) -> list[Tensor]:
@@ -153,7 +152,7 @@ class Objective:
         return self._sum(lambda total, _: total, self.at(shift))
 
     def hvp(self, vector: Tensor) -> Tensor:
-        """The Hessian of the mean loss at ``w``, times a vector: a second backward through the gradient."""
+        """The Hessian of the mean loss at ``w`` times a vector, by a second backward through the gradient."""
         parts = self.parts(vector)
 
         def product(total: Tensor, params: list[Tensor]) -> Tensor | None:
@@ -164,7 +163,7 @@ class Objective:
         return self._sum(product, self.params)
 
     def _sum(self, scalar: Callable[[Tensor, list[Tensor]], Tensor | None], at: Sequence[Tensor]) -> Tensor:
-        """Mean over the samples of the gradient of a scalar that is made from the summed losses of a chunk."""
+        """Mean over the samples of the gradient of a scalar computed from the summed losses of a chunk."""
         result = [torch.zeros_like(p) for p in self.params]
         with torch.enable_grad():
             for batch in self.chunks():
@@ -178,8 +177,8 @@ class Objective:
         return self.flat(result) / self.samples
 
 
-def _hanging(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
-    """Name and tensor of every place of a model, each once, whatever hangs in several of them."""
+def _held(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
+    """Every name under which the model holds a parameter or buffer; a shared tensor appears under each of its names."""
     for prefix, m in model.named_modules():
         for name, t in getattr(m, kind).items():
             if t is not None:
@@ -199,8 +198,8 @@ class _Caller(nn.Module):
         losses = per_sample(result[0] if isinstance(result, tuple) else result, size(batch))
         if any(m.training for m in self.model.modules()):
             raise RuntimeError(
-                "loss_fn put the model into training mode. Diagnostics need a fixed function of the weights: in "
-                "training mode BatchNorm mixes the samples of a batch and dropout draws at random. Leave model.train() "
-                "out of it."
+                "loss_fn put the model into training mode. Diagnostics need a fixed function of the weights, but in "
+                "training mode BatchNorm mixes the samples of a batch and dropout is random. Remove model.train() "
+                "from loss_fn."
             )
         return losses

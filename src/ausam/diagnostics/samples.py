@@ -1,4 +1,4 @@
-"""The gradient of each single sample, exactly: what the paper's scores stand in for."""
+"""Exact per-sample gradients, which the paper's scores approximate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Means = Literal["auto", "vmap", "loop"]
 
 
 def sample_gradients(model: nn.Module, loss_fn: LossFn, *batch: Any, chunk: int = 32, means: Means = "auto") -> Tensor:
-    """The gradient of each sample's loss, one row per sample.
+    """The gradient of every sample's loss, one row per sample.
 
         G_i = grad L_i(w)
 
@@ -33,16 +33,17 @@ def sample_gradients(model: nn.Module, loss_fn: LossFn, *batch: Any, chunk: int 
 
     Arguments:
         model: the network. It is measured in eval mode: BatchNorm with its running statistics, no dropout.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses (or those and outputs), as for ``opt.backward``.
-        batch: what ``loss_fn`` takes. Tensors whose length is that of the first have one row per sample.
-        chunk: samples differentiated at a time, >= 1. The result does not depend on it.
-        means: "vmap": all samples of a chunk at once by torch.func; "loop": one by one; "auto": the first if the model
-            allows it (no control flow that depends on the data), else the second.
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, or losses and outputs, as for ``opt.backward``.
+        batch: the arguments of ``loss_fn``. Tensors as long as the first one have one row per sample.
+        chunk: samples differentiated at once, >= 1. The result does not depend on it.
+        means: "vmap" differentiates all samples of a chunk at once with torch.func; "loop" takes one at a time; "auto"
+            tries vmap and falls back to the loop if the model has control flow that depends on the data.
 
-    Refused: models and losses in which samples act on one another (BatchNorm without running statistics, contrastive
-    losses), because a sample has no gradient of its own there. It shows in losses that differ alone and in the batch.
-    Memory: n x P numbers for n samples and P weights; :func:`sample_gradient_norms` needs chunk x P.
-    Cost: about n forward-backwards of one sample, and one forward of the batch.
+    Refused: models and losses in which samples affect one another (BatchNorm without running statistics, contrastive
+    losses), because a sample then has no gradient of its own. They are detected by comparing each sample's loss in the
+    batch with its loss on its own.
+    Memory: n x P numbers for n samples and P weights; :func:`sample_gradient_norms` needs about 3 x chunk x P.
+    Cost: about n forward-backward passes of one sample, and one forward pass of the batch.
     """
     with untouched(model):
         objective = Objective(model, loss_fn, [batch], chunk=chunk)
@@ -52,11 +53,11 @@ def sample_gradients(model: nn.Module, loss_fn: LossFn, *batch: Any, chunk: int 
 def sample_gradient_norms(
     model: nn.Module, loss_fn: LossFn, *batch: Any, chunk: int = 32, means: Means = "auto"
 ) -> Tensor:
-    """The norm of each sample's gradient: the paper's GNS, exactly.
+    """The exact norm of every sample's gradient, the paper's GNS.
 
         |grad L_i(w)|
 
-    Deng et al., AAAI 2025, approximate it by DLP / rho; see :func:`ausam.diagnostics.lemma1` for how well.
+    Deng et al., AAAI 2025, approximate it by DLP / rho; :func:`ausam.diagnostics.lemma1` tells how well.
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam.diagnostics import sample_gradient_norms
@@ -66,7 +67,7 @@ def sample_gradient_norms(
     >>> sample_gradient_norms(model, lambda x, y: F.mse_loss(model(x), y, reduction="none").sum(1), x, y)
     tensor([2., 8.])
 
-    Arguments, refusals and cost: see :func:`sample_gradients`. Memory: chunk x P numbers.
+    Arguments, refusals and cost: see :func:`sample_gradients`. Memory: about 3 x chunk x P numbers.
     """
     with untouched(model):
         objective = Objective(model, loss_fn, [batch], chunk=chunk)
@@ -74,7 +75,7 @@ def sample_gradient_norms(
 
 
 def gradient_rows(objective: Objective, means: Means = "auto") -> Iterator[Tensor]:
-    """The gradients of the samples, a chunk at a time, as a matrix with one row per sample."""
+    """Per-sample gradients, chunk by chunk, as matrices with one row per sample."""
     if means not in ("auto", "vmap", "loop"):
         raise ValueError(f'means is {means!r}. It must be "auto", "vmap" or "loop".')
     at_once = means != "loop"
@@ -84,10 +85,10 @@ def gradient_rows(objective: Objective, means: Means = "auto") -> Iterator[Tenso
         if at_once:
             try:
                 gradients, alone = _vmapped(objective, batch)
-            except RuntimeError as error:  # what vmap cannot do: control flow that depends on data, writing to buffers
+            except RuntimeError as error:  # data-dependent control flow, or writes to buffers
                 if means == "vmap":
                     raise RuntimeError(
-                        f'torch.func cannot take this model apart by samples ({error}). Use means="loop".'
+                        f'torch.func cannot vectorise this model over samples ({error}). Use means="loop".'
                     ) from error
                 at_once = False
         if not at_once:
@@ -125,14 +126,14 @@ def _looped(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_coupled(alone: Tensor, together: Tensor) -> None:
-    """Refuse a loss that a sample has only in company; equal up to what rounding does to sums in another order."""
+    """Refuse a loss that depends on the rest of the batch; the tolerance covers sums rounded in another order."""
     alone, together = alone.detach(), together.detach()
     tolerance = 10 * torch.finfo(together.dtype).eps ** 0.5
     apart = (alone - together).abs() > tolerance * (together.abs() + together.abs().mean() + 1e-6)
     if bool(apart.any()):
         i = int(apart.nonzero()[0])
         raise ValueError(
-            f"The loss of sample {i} is {float(together[i]):.6g} in its batch and {float(alone[i]):.6g} alone: samples "
-            "act on one another, so none has a gradient of its own. Freeze what mixes them (BatchNorm: running "
-            "statistics), use a loss that is a sum over samples, and draw nothing at random in loss_fn."
+            f"The loss of sample {i} is {float(together[i]):.6g} in its batch and {float(alone[i]):.6g} on its own: "
+            "samples affect one another, so none has a gradient of its own. Use running statistics in BatchNorm, a "
+            "loss that is a sum over samples, and no randomness in loss_fn."
         )

@@ -1,4 +1,4 @@
-"""Flatness: how much the loss rises nearby, at the worst point and on average."""
+"""Flatness: how much the loss rises near the weights, at the worst point and on average."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Sharpness:
 
     Attributes:
         rho: the radii.
-        worst: ``max L(w + e) - L(w)`` over the ball, as far as ascent finds it: a lower bound; with ``m``, the mean
-            over groups of m samples of each group's own worst.
-        average: ``E L(w + e) - L(w)`` over random directions of length rho, and ``average_error``, its standard error.
+        worst: ``max L(w + e) - L(w)`` over the ball, found by ascent and so a lower bound; with ``m``, the mean over
+            groups of m samples, each at its own worst point.
+        average, average_error: ``E L(w + e) - L(w)`` over random directions of length rho, and its standard error.
         loss: ``L(w)``.
-        m: samples per group; None: all in one.
-        adaptive: whether the ball is scaled by the size of each weight.
+        m: samples per group; None for one group of all samples.
+        adaptive: whether the ball is scaled by the magnitude of each weight.
         samples: number of samples.
     """
 
@@ -54,14 +54,15 @@ def sharpness(
     chunk: int = 256,
     samples: int | None = None,
 ) -> Sharpness:
-    """Worst-case, m- and average-case sharpness for several radii.
+    """Worst-case sharpness, m-sharpness and average-case sharpness for several radii.
 
         worst(rho)   = max_{|e| <= rho} L(w + e) - L(w)
         average(rho) = E L(w + rho u) - L(w),   u uniform on the unit sphere
         adaptive:      |e / (|w| + 0.01)| <= rho, element by element; u = (|w| + 0.01) times a direction
 
-    Foret et al., ICLR 2021 (SAM, m-sharpness); Kwon et al., ICML 2021 (ASAM, adaptive). The maximum is sought by ``e <-
-    rho g / |g|`` with g the gradient at w + e: the first step is SAM's, and on a quadratic bowl it is the power method.
+    Foret et al., ICLR 2021 (SAM, m-sharpness); Kwon et al., ICML 2021 (ASAM, adaptive). The maximum is sought by
+    iterating ``e <- rho g / |g|`` with g the gradient at w + e. The first step is SAM's; on a quadratic bowl the
+    iteration is the power method.
 
     >>> import torch
     >>> from ausam.diagnostics import sharpness
@@ -73,20 +74,20 @@ def sharpness(
     [0.01, 0.04]
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         rho: radii, each > 0.
-        m: samples per group, >= 1, each with a worst point of its own (SAM's is the batch size per device); None: one
-            group of all.
+        m: samples per group, >= 1; each group has its own worst point, as SAM has per batch and device. None for one
+            group of all samples.
         adaptive: scale the ball by the weights, so that rescaling a layer does not change the result.
         steps: ascent steps, >= 1.
-        directions: random directions, >= 2.
-        seed: of the directions.
+        directions: number of random directions, >= 2.
+        seed: seed of the random directions.
         chunk: samples per pass, >= 1.
-        samples: use the first so many samples; None for all.
+        samples: how many samples to use, from the first; None for all.
 
-    Cost: per radius ``steps`` forward-backwards, ``steps + directions`` forwards. Memory: 5 x P.
+    Cost per radius: ``steps`` forward-backward and ``steps + directions`` forward passes. Memory: 5 x P.
     """
     radii = [positive("rho", r) for r in (rho if isinstance(rho, Sequence) else [rho])]
     count("directions", directions, low=2)
@@ -128,10 +129,10 @@ def _groups(objective: Objective, m: int) -> list[Objective]:
 
 
 def _worst(objective: Objective, scale: Tensor, rho: float, steps: int, seed: int) -> float:
-    """The largest rise that the ascent has seen, at least 0, which is that of staying."""
+    """The largest rise found by the ascent; at least 0, because e = 0 is in the ball."""
     here = objective.losses().double()
     gradient = objective.gradient()
-    if not bool(gradient.any()):  # at a minimum every direction is as good to begin with
+    if not bool(gradient.any()):  # at a stationary point, start in a random direction
         gradient = normal(objective.size, generator(seed), scale)
     best = 0.0
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""How well one list of numbers stands in for another: correlations that handle ties, and the error in size."""
+"""How well one list of numbers approximates another: correlations with ties, and relative error."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well an estimate stands in for the truth, over samples.
+    """How well an estimate approximates the truth, over samples.
 
     Attributes:
         pearson: linear correlation, in [-1, 1]; NaN where one of the two is constant.
-        spearman: correlation of the ranks, in [-1, 1]: what matters to whoever only ranks.
+        spearman: rank correlation, in [-1, 1]; this is what matters if the estimate is only used for ranking.
         relative_error: ``mean |estimate - truth| / mean |truth|``.
-        ratio: ``mean estimate / mean truth``: below 1 the estimate is too small.
+        ratio: ``mean estimate / mean truth``; below 1, the estimate is too small.
         samples: number of pairs.
     """
 
@@ -32,23 +32,23 @@ class Agreement:
 
 
 def agreement(estimate: Any, truth: Any) -> Agreement:
-    """Correlations and relative error of an estimate; pairs in which one is NaN are left out.
+    """Correlations and relative error of an estimate; pairs with a NaN are ignored.
 
     >>> from ausam.diagnostics import agreement
     >>> agreement([1.0, 2.0, 4.0], [1.0, 4.0, 16.0]).spearman
     1.0
 
     Arguments:
-        estimate: one number per sample: a list, an array or a tensor.
-        truth: the same.
+        estimate: one number per sample, as a list, array or tensor.
+        truth: the true values, likewise.
     """
     a, b = array(estimate), array(truth)
     if a.shape != b.shape or a.ndim != 1:
-        raise ValueError(f"estimate has shape {a.shape} and truth {b.shape}; one number per sample in each is needed.")
+        raise ValueError(f"estimate has shape {a.shape} and truth {b.shape}; both need one number per sample.")
     both = ~(np.isnan(a) | np.isnan(b))
     a, b = a[both], b[both]
     if not len(a):
-        raise ValueError("No sample has both an estimate and a truth: there is nothing to compare.")
+        raise ValueError("No sample has both an estimate and a true value, so there is nothing to compare.")
     size = float(np.abs(b).mean())
     return Agreement(
         pearson=pearson(a, b),
@@ -68,7 +68,7 @@ def pearson(a: Any, b: Any) -> float:
     x, y = array(a), array(b)
     if len(x) < 2 or x.min() == x.max() or y.min() == y.max():
         return float("nan")
-    # Scaled first, so that squares of tiny numbers do not vanish.
+    # Scale first, so that squares of tiny numbers do not underflow.
     x, y = (x - x.mean()) / np.abs(x - x.mean()).max(), (y - y.mean()) / np.abs(y - y.mean()).max()
     r = float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))
     return min(1.0, max(-1.0, r))
@@ -103,5 +103,5 @@ def array(values: Any) -> Array:
 
 
 def numbers(values: Any) -> tuple[float, ...]:
-    """Numbers as a plain tuple, for results that go to JSON."""
+    """Numbers as a plain tuple, ready for JSON."""
     return tuple(float(v) for v in array(values))

@@ -1,4 +1,4 @@
-"""Theorem 1: what leaving samples out does to the sharpness of a mini-batch."""
+"""Theorem 1: how leaving samples out changes the sharpness of a mini-batch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ausam.diagnostics.objective import LossFn, Objective
 from ausam.diagnostics.samples import gradient_rows
 from ausam.diagnostics.untouched import untouched
 
-# The bounds hold in exact arithmetic; this much of the quantities compared is left to rounding.
+# The bounds hold in exact arithmetic; this fraction of the compared quantities is allowed for rounding.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The first-order difference in sharpness of a batch and its kept part, and bounds on it.
+    """The first-order difference in sharpness between a batch and its kept part, with bounds on it.
 
     Attributes:
         first_order: ``rho | |g_B| - |g_kept| |``.
-        paper: ``rho mean_left |g_i|``, theorem 1. It can be too small.
+        paper: ``rho mean_left |g_i|``, theorem 1's bound, which can be too small.
         corrected: ``rho (M/K) |g_left - g_kept|``. Always holds.
-        triangle: ``rho (M/K) (mean_left |g_i| + mean_kept |g_i|)``, what scores can see. Always holds.
+        triangle: ``rho (M/K) (mean_left |g_i| + mean_kept |g_i|)``, computable from norms alone. Always holds.
         paper_holds, corrected_holds, triangle_holds: whether the first-order difference is within the bound.
     """
 
@@ -42,15 +42,15 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Theorem1:
-    """The sharpness of a batch and of its kept part, measured, beside the bounds.
+    """The measured sharpness of a batch and of its kept part, with the bounds.
 
     Attributes:
         rho: radius of the perturbation.
-        batch, kept, left: number of samples K, N and M = K - N.
+        batch, kept, left: numbers of samples K, N and M = K - N.
         ptf: ``L_B(w + e_B) - L_B(w)``, all samples.
-        pts: the same of the kept samples, with their own perturbation.
+        pts: the same for the kept samples, with their own perturbation.
         difference: ``|PTF - PTS|``.
-        remainder: ``|O(e_B^2) - O(e_kept^2)|``, what the first-order terms leave of PTF and PTS.
+        remainder: ``|O(e_B^2) - O(e_kept^2)|``, what is left of PTF and PTS after the first-order terms.
         bounds: on the first-order difference.
         paper_holds: whether ``difference <= paper bound + remainder``, the theorem as stated.
         corrected_holds: the same with the corrected bound.
@@ -70,13 +70,13 @@ class Theorem1:
 
 
 def theorem1_bounds(gradients: Tensor, kept: Any, rho: float) -> Bounds:
-    """Both bounds from the samples' gradients alone.
+    """Compute the paper's and the corrected bounds from per-sample gradients.
 
         g_B = (N g_kept + M g_left) / K,  so  g_B - g_kept = (M/K) (g_left - g_kept)
         | |g_B| - |g_kept| |  <=  |g_B - g_kept|  =  (M/K) |g_left - g_kept|
 
-    The paper's proof writes ``g_B = g_kept + g_left`` and so arrives at ``mean_left |g_i|``. With gradients of zero
-    left out its bound is zero, but the difference is ``(M/K) |g_kept|``:
+    The paper's proof writes ``g_B = g_kept + g_left`` and so obtains ``mean_left |g_i|``. If the samples left out have
+    zero gradients, its bound is zero, but the difference is ``rho (M/K) |g_kept|``:
 
     >>> import torch
     >>> from ausam.diagnostics import theorem1_bounds
@@ -86,7 +86,7 @@ def theorem1_bounds(gradients: Tensor, kept: Any, rho: float) -> Bounds:
 
     Arguments:
         gradients: one row per sample of the batch.
-        kept: positions of the samples that are used, at least one and not all.
+        kept: positions of the samples that are kept, at least one and not all.
         rho: radius of the perturbation, > 0.
     """
     rho = positive("rho", rho)
@@ -97,7 +97,7 @@ def theorem1_bounds(gradients: Tensor, kept: Any, rho: float) -> Bounds:
 
 
 def theorem1(model: nn.Module, loss_fn: LossFn, batch: Batch, kept: Any, rho: float, *, chunk: int = 32) -> Theorem1:
-    """PTF, PTS, their difference and the bounds, on one mini-batch.
+    """Measure PTF, PTS, their difference and the bounds on one mini-batch.
 
         |PTF - PTS| <= bound + |O(e_B^2) - O(e_kept^2)|
 
@@ -113,14 +113,14 @@ def theorem1(model: nn.Module, loss_fn: LossFn, batch: Batch, kept: Any, rho: fl
     True
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batch: one mini-batch, the tuple that ``loss_fn`` takes.
-        kept: positions in the batch of the samples that are used, at least one and not all; a policy's choice.
+        kept: positions in the batch of the samples that a policy keeps, at least one and not all.
         rho: radius of the perturbation, > 0.
-        chunk: samples differentiated at a time, >= 1.
+        chunk: samples differentiated at once, >= 1.
 
-    Cost: a gradient per sample, and four forwards. Memory: chunk x P.
+    Cost: a gradient per sample and four forward passes. Memory: chunk x P.
     """
     rho = positive("rho", rho)
     n = size(batch)
@@ -164,12 +164,12 @@ class Theorem1Summary:
     """Theorem 1 over many batches.
 
     Attributes:
-        batches: how many.
-        paper_fails: part of them in which the paper's bound does not hold, as stated (with the measured remainder).
-        paper_fails_first_order: part in which it is below the first-order difference.
-        corrected_fails: part in which the corrected bound does not hold; 0 but for rounding.
+        batches: number of batches.
+        paper_fails: fraction in which the paper's bound fails as stated (with the measured remainder).
+        paper_fails_first_order: fraction in which it is below the first-order difference.
+        corrected_fails: fraction in which the corrected bound fails; 0 apart from rounding.
         difference, paper, corrected, triangle: means over the batches.
-        paper_tightness, corrected_tightness: mean first-order difference / mean bound; above 1 the bound fails on
+        paper_tightness, corrected_tightness: mean first-order difference / mean bound; above 1, the bound fails on
             average.
     """
 
@@ -186,13 +186,13 @@ class Theorem1Summary:
 
 
 def theorem1_summary(found: Sequence[Theorem1]) -> Theorem1Summary:
-    """How often each bound holds over batches, and how tight it is.
+    """Summarise theorem 1 over batches: how often each bound fails and how tight it is.
 
     Arguments:
         found: results of :func:`theorem1`, at least one.
     """
     if not found:
-        raise ValueError("There is no result of theorem1 to summarise.")
+        raise ValueError("found is empty: there is no result of theorem1 to summarise.")
 
     def mean(values: list[float]) -> float:
         return sum(values) / len(values)
@@ -214,10 +214,10 @@ def theorem1_summary(found: Sequence[Theorem1]) -> Theorem1Summary:
 
 
 def _rise(objective: Objective, gradient: Tensor, rho: float) -> tuple[float, float]:
-    """``L(w + e) - L(w)`` and what its first-order term ``rho |g|`` leaves of it. No gradient: no perturbation."""
+    """``L(w + e) - L(w)``, and the same minus its first-order term ``rho |g|``. A zero gradient perturbs nothing."""
     length = float(torch.linalg.vector_norm(gradient))
     e = (rho / length * gradient).to(objective.params[0].dtype) if length else torch.zeros_like(objective.weights())
-    # The difference of two means, sample by sample: what they have in common is not rounded.
+    # Subtract sample by sample before averaging: less rounding than the difference of two means.
     rise = float((objective.losses(e).double() - objective.losses().double()).mean())
     return rise, rise - rho * length
 
@@ -245,13 +245,14 @@ def _bounds(g_kept: Tensor, g_left: Tensor, kept: float, left: float, mask: Tens
 def _mask(kept: Any, n: int) -> Tensor:
     positions = torch.as_tensor(kept).flatten().cpu()
     if positions.is_floating_point() or positions.dtype == torch.bool:
-        raise TypeError(f"kept is of type {positions.dtype}, but positions are needed. Of a mask: mask.nonzero().")
+        raise TypeError(f"kept has dtype {positions.dtype}, not that of positions. Convert a mask with mask.nonzero().")
     if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < n):
-        raise ValueError(f"kept holds positions outside the batch of {n} samples. Give positions, not dataset indices.")
+        raise ValueError(f"kept holds positions outside the batch of {n} samples. Pass positions, not dataset indices.")
     mask = torch.zeros(n, dtype=torch.bool)
     mask[positions] = True
     if not 0 < int(mask.sum()) < n:
         raise ValueError(
-            f"kept names {int(mask.sum())} of {n} samples. Theorem 1 compares a part with the rest: keep some, not all."
+            f"kept names {int(mask.sum())} of {n} samples, but theorem 1 compares kept samples with the rest. Keep "
+            "some, not all."
         )
     return mask

@@ -1,4 +1,4 @@
-"""Theorem 2: the average gradient norm of past epochs as a stand-in for the present one."""
+"""Theorem 2: the average gradient norm of past epochs as an estimate of the current one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from ausam.diagnostics.untouched import untouched
 
 @dataclass(frozen=True)
 class Theorem2:
-    """The deviation of the average from the present gradient norm, after each epoch, beside its bounds.
+    """The deviation of the average from the current gradient norm after each epoch, with its bounds.
 
     Attributes:
         epochs: T = 2, 3, ...
-        mean, largest: deviation at T, the mean and the largest over the samples.
-        relative: mean deviation / mean present norm: what a user of the average is interested in.
-        paper: ``tau eta_1 pi^2 N G / 6``, the theorem's bound; one number, whatever T.
+        mean, largest: mean and largest deviation over the samples, at each T.
+        relative: mean deviation / mean current norm, at each T.
+        paper: ``tau eta_1 pi^2 N G / 6``, the theorem's bound, the same for every T.
         schedule_bound: ``tau N G / (T-1) sum_j j eta_j`` at T, for any schedule.
-        path_bound: ``tau / (T-1) sum_t |w_T - w_t|`` at T, with the distances that were in fact travelled.
-        tau: smoothness, estimated: the largest ``|grad L_i(w_s) - grad L_i(w_t)| / |w_s - w_t|`` seen on the path.
+        path_bound: ``tau / (T-1) sum_t |w_T - w_t|`` at T, from the measured distances between checkpoints.
+        tau: estimated smoothness, the largest ``|grad L_i(w_s) - grad L_i(w_t)| / |w_s - w_t|`` on the path.
         gradient_bound: G.
         iterations: N, steps per epoch.
-        applies: whether the learning rates are ``eta_1 / t^2``, as the theorem supposes.
-        holds: whether the largest deviation is within the paper's bound at every T; None where it does not apply.
-        schedule_holds: whether it is within ``schedule_bound`` at every T, whatever the schedule.
+        applies: whether the learning rates are ``eta_1 / t^2``, as the theorem assumes.
+        holds: whether the largest deviation is within the paper's bound at every T; None if it does not apply.
+        schedule_holds: whether it is within ``schedule_bound`` at every T, for any schedule.
         samples: number of samples.
     """
 
@@ -66,13 +66,13 @@ def theorem2(
     chunk: int = 32,
     samples: int | None = None,
 ) -> Theorem2:
-    """The deviation of the average gradient norm from the present one, and three bounds on it.
+    """Measure how far the average gradient norm is from the current one, with three bounds.
 
         d_i(T) = | |grad L_i(w_T)| - 1/(T-1) sum_{t<T} |grad L_i(w_t)| |  <=  tau eta_1 pi^2 N G / 6
 
-    Theorem 2 of Deng et al., AAAI 2025, for learning rates ``eta_t = eta_1 / t^2`` and plain SGD. Its proof gives more
-    than it says: ``d_i(T) <= tau N G / (T-1) sum_j j eta_j`` for every schedule. With ``eta_1 / t^2`` that is
-    ``tau N G eta_1 (1 + ... + 1/(T-1)) / (T-1)``, which goes to zero. With a cosine it grows in proportion to T.
+    Theorem 2 of Deng et al., AAAI 2025, for learning rates ``eta_t = eta_1 / t^2`` and plain SGD. Its proof shows more
+    than the theorem states: ``d_i(T) <= tau N G / (T-1) sum_j j eta_j`` for every schedule. With ``eta_1 / t^2`` that
+    is ``tau N G eta_1 (1 + ... + 1/(T-1)) / (T-1)``, which goes to zero. With a cosine it grows in proportion to T.
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam.diagnostics import theorem2
@@ -92,26 +92,26 @@ def theorem2(
     (True, True)
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
-        batches: the samples whose gradients are followed.
-        checkpoints: ``model.state_dict()`` (clones!) at the beginning of epochs 1, 2, ..., T; at least two. With
-            BatchNorm each comes with its own statistics, and tau contains their change.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
+        batches: the samples whose gradients are tracked.
+        checkpoints: cloned ``model.state_dict()`` at the start of epochs 1, 2, ..., T; at least two. With BatchNorm,
+            each checkpoint has its own statistics, and tau includes their change.
         lr: learning rate of epochs 1, ..., T - 1, each > 0.
         iterations: N, steps per epoch, >= 1.
         gradient_bound: G, the largest norm of a step's gradient in the run, > 0.
-        chunk: samples differentiated at a time, >= 1.
-        samples: use the first so many samples; None for all.
+        chunk: samples differentiated at once, >= 1.
+        samples: how many samples to use, from the first; None for all.
 
-    tau is a lower estimate of the true one, so the bounds are as favourable to the theorem as they can be. Momentum and
-    weight decay are outside it: then read ``path_bound``, which supposes nothing about the steps.
-    Cost: T gradients per sample. Memory: 3 x chunk x P, and the checkpoints.
+    tau is estimated from below, so the true bounds are looser still. The theorem does not cover momentum or weight
+    decay: with them read ``path_bound``, which assumes nothing about the steps.
+    Cost: T + 1 gradients per sample. Memory: 3 x chunk x P, and the checkpoints.
     """
     g_max, n_steps = positive("gradient_bound", gradient_bound), count("iterations", iterations)
     if len(checkpoints) < 2 or len(lr) != len(checkpoints) - 1:
         raise ValueError(
-            f"There are {len(checkpoints)} checkpoints and {len(lr)} learning rates. Give the weights at the beginning "
-            "of epochs 1 to T, at least two, and the learning rates of epochs 1 to T - 1."
+            f"There are {len(checkpoints)} checkpoints and {len(lr)} learning rates. Pass the weights at the start of "
+            "epochs 1 to T, at least two, and the learning rates of epochs 1 to T - 1."
         )
     eta = np.array([positive("lr", v) for v in lr])
     with untouched(model):
@@ -146,19 +146,19 @@ def theorem2(
 
 
 def _distances(points: list[Objective]) -> Array:
-    """``|w_s - w_t|``; refused where all are zero."""
+    """``|w_s - w_t|`` for all pairs; refused if all are zero."""
     flat = [p.weights() for p in points]
     table = np.array([[float(torch.linalg.vector_norm((a - b).double())) for b in flat] for a in flat])
     if not table.any():
         raise ValueError(
-            "All checkpoints hold the same weights. state_dict() holds references: clone its tensors when you save it, "
-            "{k: v.clone() for k, v in model.state_dict().items()}."
+            "All checkpoints hold the same weights. state_dict() returns references, so clone its tensors when you "
+            "save it: {k: v.clone() for k, v in model.state_dict().items()}."
         )
     return table
 
 
 def _walk(points: list[Objective], distance: Array) -> tuple[Array, float]:
-    """Gradient norms of the samples at each point, and the steepest change of a gradient between two of them."""
+    """Gradient norms of the samples at each point, and the steepest change of a gradient between two points."""
     columns, tau, last = [], 0.0, len(points) - 1
     for batch in points[0].chunks():
         (end,) = gradient_rows(points[last].on(batch))

@@ -1,4 +1,4 @@
-"""Theorem 3: how fast SAM on a part of each mini-batch converges, beside its bound."""
+"""Theorem 3: how fast SAM on part of each mini-batch converges, compared with the bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Selection = Literal["random", "ausam", "largest"]
 
 
 class Problem(Protocol):
-    """A sum of ``n`` losses whose smoothness and variance are known. Weights come as rows, one per run."""
+    """A mean of ``n`` losses with known smoothness and variance. Weights are given as rows, one per run."""
 
     @property
     def samples(self) -> int:
@@ -24,15 +24,15 @@ class Problem(Protocol):
 
     @property
     def start(self) -> Tensor:
-        """The weights that a run begins with."""
+        """The initial weights of a run."""
 
     @property
     def tau(self) -> float:
-        """Smoothness of every single loss."""
+        """A smoothness constant that holds for each of the losses."""
 
     @property
     def variance(self) -> float:
-        """sigma^2: bound of ``mean_i |grad L_i(w) - grad L(w)|^2`` over all w."""
+        """sigma^2: a bound on ``mean_i |grad L_i(w) - grad L(w)|^2`` for all w."""
 
     def loss(self, w: Tensor) -> Tensor:
         """``L(w)`` of each run."""
@@ -41,19 +41,19 @@ class Problem(Protocol):
         """``grad L(w)`` of each run: runs x d."""
 
     def gradients(self, w: Tensor, index: Tensor) -> Tensor:
-        """Gradients of the losses ``index`` (runs x m) of each run: runs x m x d."""
+        """Gradients of the losses ``index`` (runs x m): runs x m x d."""
 
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
     """Losses that share their curvature: ``L_i(w) = 1/2 (w - a_i)' H (w - a_i)``, with ``H = diag(curvature)``.
 
-    Here tau is the largest curvature, and the variance is the same at all w: ``mean_i |H (a_i - mean a)|^2``.
+    tau is the largest curvature, and the variance is the same at every w: ``mean_i |H (a_i - mean a)|^2``.
 
     Arguments:
         curvature: diagonal of H, shape (d,), >= 0.
         centres: a_i, shape (n, d).
-        start: first weights, shape (d,).
+        start: initial weights, shape (d,).
     """
 
     curvature: Tensor
@@ -62,7 +62,7 @@ class Quadratic:
 
     @classmethod
     def draw(cls, n: int = 256, d: int = 10, *, seed: int = 0) -> Quadratic:
-        """Curvatures between 0.01 and 1, centres from a standard normal distribution."""
+        """A random problem: curvatures from 0.01 to 1, centres from a standard normal distribution."""
         rng = generator(seed)
         centres = torch.randn(n, d, generator=rng, dtype=torch.float64)
         return cls(torch.logspace(-2, 0, d, dtype=torch.float64), centres, torch.full((d,), 3.0, dtype=torch.float64))
@@ -84,9 +84,8 @@ class Quadratic:
 
     def loss(self, w: Tensor) -> Tensor:
         """``L(w)`` of each run."""
-        spread = (
-            (self.centres - self.centres.mean(0)).square().mean(0)
-        )  # (w - a)^2 is (w - mean a)^2 and this, on average
+        # mean_i (w - a_i)^2 = (w - mean a)^2 + spread
+        spread = (self.centres - self.centres.mean(0)).square().mean(0)
         return ((w - self.centres.mean(0)).square() + spread) @ self.curvature / 2
 
     def gradient(self, w: Tensor) -> Tensor:
@@ -102,8 +101,8 @@ class Quadratic:
 class LogisticRegression:
     """Ridge logistic regression: ``L_i(w) = log(1 + exp(-y_i <x_i, w>)) + l2/2 |w|^2``, with y of -1 and 1.
 
-    Here ``tau = max |x_i|^2 / 4 + l2``. The gradients of two samples differ by at most ``|x_i| + |x_j|``, whatever w,
-    so ``sigma^2 = mean |x_i|^2``.
+    ``tau = max |x_i|^2 / 4 + l2``. Without the shared weight decay, no gradient is longer than ``|x_i|``, so
+    ``sigma^2 = mean |x_i|^2`` bounds the variance at every w.
 
     Arguments:
         x: inputs, shape (n, d).
@@ -117,9 +116,7 @@ class LogisticRegression:
 
     def __post_init__(self) -> None:
         if not bool(((self.y == 1) | (self.y == -1)).all()):
-            raise ValueError(
-                "LogisticRegression: y holds other values than -1 and 1. Use 2 * y - 1 for labels 0 and 1."
-            )
+            raise ValueError("LogisticRegression: y must hold only -1 and 1. Use 2 * y - 1 for labels 0 and 1.")
 
     @property
     def samples(self) -> int:
@@ -133,12 +130,12 @@ class LogisticRegression:
 
     @property
     def tau(self) -> float:
-        """From the second derivative of the logistic loss, at most 1/4."""
+        """From the second derivative of the logistic loss, which is at most 1/4."""
         return float(self.x.square().sum(1).max()) / 4 + self.l2
 
     @property
     def variance(self) -> float:
-        """``mean |x_i|^2``: the second moment of the part of the gradients in which samples differ."""
+        """``mean |x_i|^2``: bounds the second moment of the gradients without weight decay."""
         return float(self.x.square().sum(1).mean())
 
     def loss(self, w: Tensor) -> Tensor:
@@ -163,10 +160,10 @@ class Theorem3Bounds:
 
     Attributes:
         paper: ``16 (L_0 - L_T) / (7 eta T) + 17 eta tau sigma^2 / (7 alpha K)``.
-        corrected: the line before it in the appendix, ``(L_0 - L_T) / (c eta T) + [2 eta (1 + tau^2 rho^2) +
+        corrected: the preceding line of the appendix, ``(L_0 - L_T) / (c eta T) + [2 eta (1 + tau^2 rho^2) +
             (1 - tau eta) rho^2 tau] tau sigma^2 / (2 c alpha K)``.
         c: ``tau eta / 2 (1 - 2 rho^2 tau^2) + (1 - tau eta) (1/2 - rho tau)``. The paper's form needs c >= 7/16.
-        proved: whether the paper's form follows from the corrected one with these settings.
+        proved: whether the paper's form follows from the corrected one for these settings.
     """
 
     paper: float
@@ -180,8 +177,8 @@ def theorem3_bounds(
 ) -> Theorem3Bounds:
     """Both forms of the convergence bound on ``1/T sum_t E |grad L(w_t)|^2``.
 
-    The last step of the appendix puts in ``tau eta = 1``, where ``c = 7/16``. For smaller steps c falls to ``1/2 - rho
-    tau``, down to 1/4, and a noise term stays that does not shrink with eta:
+    The last step of the appendix substitutes ``tau eta = 1``, where ``c = 7/16``. For smaller steps c falls to ``1/2 -
+    rho tau``, as low as 1/4, and a noise term remains that does not shrink with eta:
 
     >>> from ausam.diagnostics import theorem3_bounds
     >>> small = theorem3_bounds(decrease=0, eta=1e-3, rho=0.25, steps=10**6, tau=1, variance=1, kept=1)
@@ -191,7 +188,7 @@ def theorem3_bounds(
     Arguments:
         decrease: ``L(w_0) - E L(w_T)``.
         eta: learning rate, in (0, 1/tau].
-        rho: radius, in (0, 1/(4 tau)], of the perturbation ``rho g``, which the proof does not normalise.
+        rho: in (0, 1/(4 tau)]; the proof perturbs by ``rho g``, without normalising g.
         steps: T, >= 1.
         tau: smoothness of every sample's loss, > 0.
         variance: sigma^2, >= 0.
@@ -200,8 +197,8 @@ def theorem3_bounds(
     tau = positive("tau", tau)
     if not (0 < eta <= 1 / tau and 0 < rho <= 1 / (4 * tau)):
         raise ValueError(
-            f"eta is {eta} and rho is {rho}, but theorem 3 is for 0 < eta <= 1/tau = {1 / tau:g} and "
-            f"0 < rho <= 1/(4 tau) = {1 / (4 * tau):g}. It says nothing about larger ones."
+            f"eta is {eta} and rho is {rho}, but theorem 3 requires 0 < eta <= 1/tau = {1 / tau:g} and "
+            f"0 < rho <= 1/(4 tau) = {1 / (4 * tau):g}. Choose values in these ranges."
         )
     t, r = tau * eta, tau * rho
     c = t / 2 * (1 - 2 * r**2) + (1 - t) * (0.5 - r)
@@ -218,13 +215,13 @@ def theorem3_bounds(
 
 @dataclass(frozen=True)
 class Theorem3:
-    """One setting of theorem 3, run.
+    """Theorem 3 measured in one setting.
 
     Attributes:
         selection: how the part of a mini-batch was chosen.
         alpha, batch, eta, rho, steps, runs: the setting; ``kept`` is alpha K.
-        left: ``1/T sum_t |grad L(w_t)|^2``, mean over the runs, and ``left_error``, its standard error.
-        bounds: the right-hand sides, with the measured decrease of the loss.
+        left, left_error: ``1/T sum_t |grad L(w_t)|^2``, the mean over the runs, and its standard error.
+        bounds: the right-hand sides, with the measured decrease in loss.
         looseness: corrected bound / left.
         holds, corrected_holds: whether ``left`` is within the bound, up to two standard errors.
     """
@@ -257,13 +254,13 @@ def theorem3(
     selection: Selection = "random",
     seed: int = 0,
 ) -> Theorem3:
-    """Run the algorithm of the proof on a problem with known constants, and compare with the bound.
+    """Run the algorithm of the proof on a problem with known constants, and compare it with the bound.
 
         w_{t+1} = w_t - eta grad L_S(w_t + rho grad L_S(w_t)),   S: alpha K samples of a mini-batch of K
         1/T sum_t E |grad L(w_t)|^2  <=  bound
 
-    Theorem 3 of Deng et al., AAAI 2025, with the 1/T of its appendix. The proof needs draws that are unbiased, which
-    "random" is and the others are not.
+    Theorem 3 of Deng et al., AAAI 2025, with the 1/T of its appendix. The proof needs unbiased draws: "random" is
+    unbiased, the other selections are not.
 
     >>> from ausam.diagnostics import Quadratic, theorem3
     >>> found = theorem3(Quadratic.draw(), alpha=0.5, batch=32, eta=0.5, rho=0.2, steps=200)
@@ -271,22 +268,22 @@ def theorem3(
     (True, True)
 
     Arguments:
-        problem: :class:`Quadratic`, :class:`LogisticRegression` or one's own.
-        alpha: part of each mini-batch that is kept, in (0, 1].
+        problem: :class:`Quadratic`, :class:`LogisticRegression` or your own :class:`Problem`.
+        alpha: fraction of each mini-batch that is kept, in (0, 1].
         batch: K, in [1, n].
         eta: learning rate, in (0, 1/tau].
         rho: radius of the perturbation ``rho g``, in (0, 1/(4 tau)].
         steps: T, >= 1.
-        runs: independent runs, >= 2, whose mean stands for the expectation.
-        selection: "random"; "ausam": AUSampling's odds from the present gradient norms; "largest": largest norms.
-        seed: of the draws.
+        runs: independent runs, >= 2; their mean estimates the expectation.
+        selection: "random"; "ausam": AUSampling's odds from the current gradient norms; "largest": largest norms.
+        seed: seed of the draws.
 
-    Cost: steps x runs x K gradients of single samples.
+    Cost: steps x runs x K per-sample gradients.
     """
     if not 0 < alpha <= 1:
-        raise ValueError(f"alpha is {alpha}, but it is the part of each mini-batch that is kept: 0 < alpha <= 1.")
+        raise ValueError(f"alpha is {alpha}. It is the fraction of each mini-batch that is kept, so 0 < alpha <= 1.")
     if not 1 <= count("batch", batch) <= problem.samples:
-        raise ValueError(f"batch is {batch}, but the problem has {problem.samples} samples.")
+        raise ValueError(f"batch is {batch}, but the problem has only {problem.samples} samples.")
     if selection not in ("random", "ausam", "largest"):
         raise ValueError(f'selection is {selection!r}. It must be "random", "ausam" or "largest".')
     kept = part(alpha, batch)
@@ -333,7 +330,7 @@ def theorem3(
 def _choose(problem: Problem, w: Tensor, candidates: Tensor, kept: int, selection: str, rng: Generator) -> Tensor:
     """``kept`` of the candidates of each run."""
     if selection == "random" or kept == candidates.shape[1]:
-        return candidates[:, :kept]  # they come in random order
+        return candidates[:, :kept]  # they are in random order
     norms = torch.linalg.vector_norm(problem.gradients(w, candidates), dim=2)
     if selection == "largest":
         return candidates.gather(1, norms.topk(kept, dim=1).indices)
@@ -342,7 +339,7 @@ def _choose(problem: Problem, w: Tensor, candidates: Tensor, kept: int, selectio
 
 @dataclass(frozen=True)
 class Theorem3Exact:
-    """Expectations over all draws, without sampling error.
+    """Exact expectations over all draws, with no sampling error.
 
     Attributes:
         left: ``1/T sum_t E |grad L(w_t)|^2``.
@@ -359,14 +356,14 @@ class Theorem3Exact:
 
 
 def theorem3_counterexample(*, eta: float = 1e-4, rho: float = 0.25, steps: int = 200_000) -> Theorem3Exact:
-    """Two samples in one dimension on which theorem 3, as stated, fails; its corrected form holds.
+    """Two samples in one dimension for which theorem 3 fails as stated; its corrected form holds.
 
         L_1(w) = (w - 1)^2 / 2,   L_2(w) = (w + 1)^2 / 4,   K = 2, alpha = 1/2, w_0 = 1/3, the minimum of their mean
 
     tau = 1 for both. Every step moves towards 1 or -1, so the weights stay in [-1, 1], where ``|grad L_i - grad L|^2 <=
-    1 = sigma^2``. A step is an affine function of w, so mean and second moment of w_t follow exactly. The sample whose
-    curvature is larger gains more from its own perturbation, so the expected step vanishes away from the minimum, by a
-    distance that depends on rho and not on eta.
+    1 = sigma^2``. A step is an affine function of w, so the mean and second moment of w_t are computed exactly. The
+    sample with the larger curvature is amplified more by its own perturbation, so the expected step is zero at a point
+    other than the minimum, at a distance that depends on rho and not on eta.
 
     >>> from ausam.diagnostics import theorem3_counterexample
     >>> found = theorem3_counterexample()
@@ -376,7 +373,7 @@ def theorem3_counterexample(*, eta: float = 1e-4, rho: float = 0.25, steps: int 
     Arguments:
         eta: learning rate, in (0, 1].
         rho: radius, in (0, 1/4].
-        steps: T, >= 1; some multiples of 1 / eta, so that the beginning does not matter.
+        steps: T, >= 1; choose several times 1 / eta, so that the start does not matter.
     """
     curvature, centre = (1.0, 0.5), (1.0, -1.0)
     mean_h = sum(curvature) / 2

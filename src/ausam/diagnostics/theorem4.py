@@ -1,4 +1,4 @@
-"""Theorem 4: the bias of the gradient of a chosen part, and whether it vanishes."""
+"""Theorem 4: the bias of the gradient of the selected samples, and whether it vanishes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ GROUPS = 10
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What a policy does to a mini-batch on average over its draws.
+    """What a policy does to a mini-batch, on average over its draws.
 
     Attributes:
         inclusion: probability that each sample is kept.
-        coefficient: expected factor of each sample's gradient in the mean over the kept ones; 1/n without bias.
-        groups: the same for each of ten groups of draws, to see the error of estimation; one group where it is exact.
-        exact: whether the numbers come from a formula and not from draws.
+        coefficient: expected factor of each sample's gradient in the mean over the kept samples; 1/n if unbiased.
+        groups: the coefficients from each of ten groups of draws, to estimate the error; one group if exact.
+        exact: whether the numbers come from a formula rather than from draws.
     """
 
     inclusion: Array
@@ -42,10 +42,10 @@ class Expected:
 def expected_selection(
     policy: Any, scores: Scores, epoch: int, candidates: Tensor, *, draws: int = 2000, seed: int = 0
 ) -> Expected:
-    """Expectation of a policy's choice in one mini-batch, exactly where there is a formula, else over draws.
+    """The expectation of a policy's selection in one mini-batch, by a formula if there is one, else from draws.
 
     Exact for Full, TopLoss, Random and AUSampling. AUSampling(unbiased=True), whose weights are random too, and all
-    others are drawn. The scores stay as they are.
+    other policies are estimated from draws. The scores are not changed.
 
     >>> import torch
     >>> from ausam import Random, Scores
@@ -56,10 +56,10 @@ def expected_selection(
     Arguments:
         policy: a selection policy.
         scores: the sampler's table (``sampler.scores``).
-        epoch: which epoch the draw is for, >= 0.
+        epoch: epoch for which the policy draws, >= 0.
         candidates: dataset indices of the mini-batch.
-        draws: number of draws where there is no formula, >= 20.
-        seed: of the draws.
+        draws: number of draws if there is no formula, >= 20.
+        seed: seed of the draws.
     """
     n = len(candidates)
     row = candidates.to("cpu", torch.int64)[None]
@@ -85,22 +85,22 @@ def expected_selection(
 
 @dataclass(frozen=True)
 class Theorem4:
-    """The expected gradient of the chosen part against that of the mini-batch.
+    """The expected gradient of the selected samples, compared with that of the mini-batch.
 
     Attributes:
-        policy: its name and settings.
-        epoch: of the draw.
+        policy: name and settings of the policy.
+        epoch: epoch of the draw.
         batch: number of samples, n.
-        exact: whether expectations are exact; else over draws.
+        exact: whether expectations are exact rather than estimated from draws.
         gradient_norm: ``|g|`` of the mini-batch.
-        bias: ``|E g_kept - g|``, freed of what the noise of the draws adds to a length.
-        error: root mean square length of that noise; 0 where exact.
+        bias: ``|E g_kept - g|``, with the contribution of the draws' noise subtracted.
+        error: root mean square length of that noise; 0 if exact.
         relative: ``bias / |g|``.
         cosine: between ``E g_kept`` and ``g``.
-        gap: ``rho |mean_i (1 - n c_i) <g_i, g>| / |g|``: how far the expected sharpness of the kept samples is from
-            that of all, to first order, with c_i the expected coefficient of sample i.
-        gap_as_written: the same with ``1 - p_i`` for ``1 - n c_i``, as the proof has it: there the kept samples' mean
-            is taken over all samples, which makes it too small by alpha.
+        gap: ``rho |mean_i (1 - n c_i) <g_i, g>| / |g|``, with c_i the expected coefficient of sample i: to first order,
+            how far the expected sharpness of the kept samples is from that of all samples.
+        gap_as_written: the same with ``1 - p_i`` for ``1 - n c_i``, as in the proof, which divides the sum over the
+            kept samples by n instead of alpha n and so makes their mean too small.
         paper: ``rho mean_i (1 - p_i) |g_i|``, the theorem's bound.
         corrected: ``rho mean_i |1 - n c_i| |g_i|``.
         paper_holds, corrected_holds: whether ``gap`` is within the bound.
@@ -137,13 +137,13 @@ def theorem4(
     seed: int = 0,
     chunk: int = 32,
 ) -> Theorem4:
-    """The bias of a policy's gradient in one mini-batch, expected over its draws, and theorem 4's bound.
+    """The bias of a policy's expected gradient in one mini-batch, and theorem 4's bound.
 
         b = E[ mean over kept of w_i g_i ] - g = sum_i (c_i - 1/n) g_i
         the theorem:  | E_D DLP - E_kept DLP |  <=  rho mean_i (1 - p_i) |g_i|
 
-    Theorem 4 of Deng et al., AAAI 2025. "Asymptotically unbiased" there means that the right-hand side falls with the
-    gradient norms. ``relative`` shows whether the bias falls faster than the gradient itself.
+    Theorem 4 of Deng et al., AAAI 2025, where "asymptotically unbiased" means that the right-hand side falls with the
+    gradient norms. ``relative`` tells whether the bias falls faster than the gradient itself.
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam import Random, Scores, TopLoss
@@ -158,25 +158,25 @@ def theorem4(
     True
 
     Arguments:
-        model: the network; measured in eval mode, see :func:`ausam.diagnostics.sample_gradients`.
-        loss_fn: ``loss_fn(*batch)`` returns the per-sample losses, as for ``opt.backward``.
-        batch: one mini-batch before selection, the tuple that ``loss_fn`` takes.
+        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
+        batch: one mini-batch before selection, as the tuple that ``loss_fn`` takes.
         policy: a selection policy.
         scores: the sampler's table (``sampler.scores``).
-        epoch: which epoch the draw is for, >= 0.
+        epoch: epoch for which the policy draws, >= 0.
         index: dataset index of each sample of the batch.
         rho: radius of the perturbation, > 0.
-        draws: number of draws where there is no formula, >= 20.
-        seed: of the draws.
-        chunk: samples differentiated at a time, >= 1.
+        draws: number of draws if there is no formula, >= 20.
+        seed: seed of the draws.
+        chunk: samples differentiated at once, >= 1.
 
-    A policy that chooses among the whole epoch (InfoBatch) sees the batch as its epoch: give it all samples.
-    Cost: a gradient per sample, one of the batch, and the draws. Memory: (2 chunk + 13) x P.
+    A policy that selects from the whole epoch (InfoBatch) treats the batch as the epoch, so pass all samples.
+    Cost: a gradient per sample, a gradient of the batch, and the draws. Memory: (2 chunk + 13) x P.
     """
     rho, n = positive("rho", rho), size(batch)
     if index.shape != (n,):
         raise ValueError(
-            f"index has shape {tuple(index.shape)} for a batch of {n} samples. Give one dataset index each."
+            f"index has shape {tuple(index.shape)}, but the batch has {n} samples. Pass one dataset index per sample."
         )
     expected = expected_selection(policy, scores, epoch, index, draws=draws, seed=seed)
     with untouched(model):
@@ -223,7 +223,7 @@ def theorem4(
 
 
 def _odds(policy: Any, scores: Scores, epoch: int, row: Tensor) -> Array | None:
-    """The odds of a draw whose inclusion probabilities have a formula; None for any other."""
+    """The odds of a draw whose inclusion probabilities have a formula; None for other policies."""
     if isinstance(policy, Random):
         return np.ones(row.shape[1])
     if not isinstance(policy, AUSampling) or policy.unbiased or epoch < policy.full_epochs:
@@ -240,7 +240,7 @@ def _exact(inclusion: Array, k: int) -> Expected:
 def _draw(
     policy: Any, scores: Scores, epoch: int, row: Tensor, rng: torch.Generator, times: int
 ) -> list[tuple[Tensor, Tensor | None]]:
-    """Several draws of the policy: all at once where it chooses in mini-batches, else one by one."""
+    """Several draws of the policy: all at once if it selects within mini-batches, else one by one."""
     if getattr(policy, "scope", "batch") == "batch":
         return [policy.choose(scores, epoch, row.expand(times, -1), rng)]
     return [policy.choose(scores, epoch, row, rng) for _ in range(times)]

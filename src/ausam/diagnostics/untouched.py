@@ -1,4 +1,4 @@
-"""A model in eval mode for the length of a measurement, and afterwards as it was."""
+"""Measure a model in eval mode and leave it exactly as it was."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode inside; training flags, buffers and torch's random numbers as before afterwards.
+    """Put the model into eval mode; on exit restore training flags, buffers and torch's random state.
 
-    BatchNorm uses its running statistics inside. A BatchNorm layer without them, which would use those of the batch in
-    eval mode too, is refused; so are the wrappers that gather or average weights.
+    Inside, BatchNorm uses its running statistics. A BatchNorm layer without running statistics is refused, because it
+    normalises by the batch even in eval mode. DDP and FSDP wrappers are refused too.
     """
     modules = list(model.modules())
     _refuse(modules)
@@ -27,7 +27,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     ]
     kinds = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
     with ExitStack() as stack:
-        # Double backward exists for the plain form of attention alone, and BatchNorm's flag must not be compiled in.
+        # Only the plain form of attention has a double backward, and BatchNorm's flag must not be compiled in.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None for m in modules):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -60,11 +60,11 @@ def _refuse(modules: list[nn.Module]) -> None:
         kind = type(m).__name__
         if isinstance(m, _BatchNorm) and m.running_mean is None:
             raise ValueError(
-                f"{kind} without running statistics normalises each batch by itself, also in eval mode, so no "
-                "sample has a loss or gradient of its own. Build it with track_running_stats=True."
+                f"{kind} has no running statistics, so it normalises by the batch even in eval mode and no sample has "
+                "a loss or gradient of its own. Build it with track_running_stats=True."
             )
         if kind in ("DistributedDataParallel", "FullyShardedDataParallel") or hasattr(m, "unshard"):
             raise ValueError(
-                f"The model is wrapped in {kind}, which steps in between a model and its gradients. Give "
-                "the module that it wraps (model.module), to the diagnostics and in loss_fn, in one process."
+                f"The model is wrapped in {kind}, which intercepts its gradients. Pass the wrapped module "
+                "(model.module) to the diagnostics, use it in loss_fn, and measure in one process."
             )
