@@ -285,8 +285,8 @@ def test_a_trainer_fits_several_modules(tmp_path):
 
 
 NOT_OURS = (
-    "Lightning steps this optimizer, but it was not made for the LightningModule in configure_optimizers, so clipping, "
-    "accumulation and DDP would go wrong in silence. Return SharpnessAware(base, method, self) from "
+    "Lightning steps this optimizer, but it was not built for the LightningModule in configure_optimizers, so "
+    "clipping, accumulation and DDP would silently go wrong. Return SharpnessAware(base, method, self) from "
     "configure_optimizers."
 )
 

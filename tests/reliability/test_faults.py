@@ -3,11 +3,13 @@
 import errno
 import gc
 import json
+import multiprocessing
 import os
 import re
 import resource
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,7 +96,7 @@ def test_interrupted_and_terminated_runs_say_so_and_end_the_same(nursery):
     out = base / "stopped"
 
     def kept(life):
-        return f"{out} holds the run up to epoch {life['epochs']}; the same command with --resume goes on."
+        return f"{out} holds the run up to epoch {life['epochs']}; run the same command with --resume to continue."
 
     assert (interrupted["code"], interrupted["said"]) == (130, [f"ausam: interrupted. {kept(interrupted)}"])
     assert (terminated["code"], terminated["said"]) == (143, [f"ausam: terminated. {kept(terminated)}"])
@@ -123,11 +125,16 @@ def test_interrupted_and_terminated_runs_say_so_and_end_the_same(nursery):
 def test_killed_tables_and_comparisons_go_on(nursery):
     found, base = nursery
     for name, codes in found["tables"].items():
-        assert codes == [-9] * (20 if NIGHTLY else 5) + [0]
+        assert codes.count(-9) == (31 if NIGHTLY else 6)
+        assert set(codes) == {-9, 0}
+        assert codes[-1] == 0
         calm = {p.relative_to(base / name / "calm"): p.parent for p in (base / name / "calm").rglob("result.json")}
         assert len(calm) == 2
+        ended = [base / name / "killed", *(base / name).glob("ended-*")]
+        assert len(ended) == codes.count(0)
         for path, folder in calm.items():
-            assert outcome((base / name / "killed" / path).parent) == outcome(folder)
+            for out in ended:
+                assert outcome((out / path).parent) == outcome(folder)
 
 
 # disks
@@ -169,7 +176,7 @@ def test_a_full_disk_is_told_and_what_was_there_goes_on(calm, tmp_path, monkeypa
     epochs = {"checkpoint-00003": 2, "result.json": 3}.get(name, 0)
     kept = f"{out} holds the run up to epoch {epochs}" if epochs else "No epoch was finished"
     assert line.startswith(f"ausam: {out}/{name}")
-    assert line.endswith(f"{FULL} {kept}; the same command with --resume goes on.")
+    assert line.endswith(f"{FULL} {kept}; run the same command with --resume to continue.")
     assert not list(out.glob(".*.tmp"))
     assert sorted(p.name[:16] for p in out.glob("*.pt")) == [f"checkpoint-{e:05d}" for e in range(1, 4)][:epochs][-2:]
     assert run(*command, "--resume") == 0
@@ -199,7 +206,7 @@ def test_a_full_disk_stops_a_comparison_and_a_table(tmp_path, monkeypatch, capsy
         assert "/checkpoint-00002-" in line
         assert line.endswith(
             ".pt cannot be written: Disk quota exceeded. Free some space there. "
-            "What was done is kept; the same command goes on."
+            "Finished work is kept; run the same command to continue."
         )
         assert not list(out.rglob("result.json"))
         assert run(*command, "--out", out) == 0
@@ -283,8 +290,8 @@ def test_results_with_a_truncated_curve_or_result_can_be_shown(calm, tmp_path, c
     assert run("report", tmp_path) == 0
     assert (tmp_path / "metrics.jsonl").read_text() == rows
     (tmp_path / "result.json").write_text("{")
-    assert run("report", tmp_path) == 2
-    assert said(capsys).startswith(f"ausam: {tmp_path}/result.json is damaged. Remove it;")
+    assert run("report", tmp_path) == 0
+    assert outcome(tmp_path) == outcome(calm)
 
 
 # data of the user's own
@@ -324,9 +331,10 @@ def data():
 def net(classes, channels):
     return torch.nn.Linear(8, 3)
 """
-KEPT = "run holds the run up to epoch 1; the same command with --resume goes on."
+KEPT = "run holds the run up to epoch 1; run the same command with --resume to continue."
 DIED = (
-    "Most often the system killed it because memory ran out: use fewer --workers. With 0, a dataset that crashes shows"
+    "Usually the system killed it because memory ran out: use fewer --workers. With --workers 0, a dataset that "
+    "crashes shows"
 )
 
 
@@ -382,7 +390,7 @@ def test_broken_data_is_named_and_can_be_mended(mine, monkeypatch, capsys, fault
             f"ausam: Samples do not make a batch: sample 17 of shape (7,), sample N of shape (8,). {message} {KEPT}"
         )
     else:
-        assert line.startswith("ausam: A process that loads data died: DataLoader worker (pid")
+        assert line.startswith("ausam: A data-loading process died: DataLoader worker (pid")
         assert line.endswith(f"{message} its error. {KEPT}")
     Path("broken").unlink()
     assert run(*own("run"), "--resume") == 0  # with other workers, or none
@@ -416,15 +424,15 @@ def test_a_sample_that_is_broken_from_the_start_is_named_too(mine, tmp_path, mon
     assert run("train", "--data", "mine_broken:data", "--model", "mine_faults:net", "--out", "run") == 1
     assert said(capsys) == (
         "ausam: Sample 4 of the training set of mine_broken:data cannot be read: IndexError: list index out of range "
-        f"({tmp_path}/mine_broken.py, line 5). Mend it, or leave it out of the dataset. No epoch was finished; the "
-        "same command with --resume goes on."
+        f"({tmp_path}/mine_broken.py, line 5). Mend it, or leave it out of the dataset. No epoch was finished; run "
+        "the same command with --resume to continue."
     )
     sys.path.remove(str(tmp_path))
 
 
 # hostile files
 
-REMEDY = "Remove that file; --resume then takes the one before."
+REMEDY = "Remove that file; --resume then uses the previous one."
 
 
 def forged(out, **changes):
@@ -490,7 +498,7 @@ def not_numbers(model):
 
 NONSENSE = [
     ({"model": 7}, "its model is 7"),
-    ({"model": {"weight": "x"}}, "its model holds something else than tensors"),
+    ({"model": {"weight": "x"}}, "its model holds something other than tensors"),
     ({"model": not_numbers}, "it holds weights that are not numbers"),
     ({"optimizer": None}, "its optimizer is None"),
     ({"optimizer": {"state": {}, "param_groups": []}}, "its optimizer holds something else"),
@@ -537,7 +545,7 @@ def test_a_checkpoint_of_something_else_is_passed_over(calm, tmp_path, caplog, c
     command = begun(out)
     path = checkpoint.save(out, 3, content)
     assert run(*command) == 0
-    assert f"{path} is damaged (it holds something else); going back to the one before." in caplog.messages
+    assert f"{path} is damaged (it holds something else); using the previous one." in caplog.messages
     assert outcome(out) == outcome(calm)
 
 
@@ -574,13 +582,13 @@ def test_json_that_is_no_record_counts_as_damaged(tmp_path, capsys, name, text):
         ({"data": "../../etc/passwd"}, "data '../../etc/passwd' there, 'digits' here"),
         ({"model": "os:system"}, "model 'os:system' there, 'resnet-tiny' here"),
         ({"data": "\x1b[31m"}, r"data '\x1b[31m' there, 'digits' here"),
-        ({"__class__": "x"}, "a setting that is not known"),
+        ({"__class__": "x"}, "an unknown setting"),
     ],
 )
 def test_a_hostile_config_is_another_run(calm, tmp_path, capsys, changes, message):
     (tmp_path / "config.json").write_text(json.dumps(json.loads((calm / "config.json").read_text()) | changes))
     assert run("train", "--policy", "ausampling", *SMALL, "--out", tmp_path, "--resume") == 2
-    remedy = "Choose another --out, or give the settings of that run."
+    remedy = "Choose another --out, or use the settings of that run."
     assert said(capsys) == f"ausam: {tmp_path} holds another run: {message}. {remedy}"
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
 
@@ -649,14 +657,14 @@ def test_hostile_results_are_refused(calm, tmp_path, capsys, old):
         ({"seed": None}, "seed is None"),
     ],
 )
-def test_a_hostile_result_is_refused(calm, tmp_path, capsys, changes, message):
+def test_a_hostile_result_is_refused(calm, tmp_path, capsys, caplog, changes, message):
     (tmp_path / "result.json").write_bytes((calm / "result.json").read_bytes())
     rewrite(tmp_path / "result.json", **changes)
     assert run("report", tmp_path) == 2
+    assert any(f"{tmp_path}/result.json is not as ausam writes it: " in m and message in m for m in caplog.messages)
     line = said(capsys)
-    assert line.startswith(f"ausam: {tmp_path}/result.json is not as ausam writes it: ")
-    assert message in line
-    assert "Remove it; the command that made it writes it again." in line
+    assert line.startswith(f"ausam: {tmp_path}/result.json is damaged, and {tmp_path} has no checkpoint")
+    assert "Remove it and run the same command again." in line
 
 
 def test_markup_in_a_result_is_shown_as_text(calm, tmp_path, capsys):
@@ -687,7 +695,18 @@ SOAK = {
 
 
 def test_7000_steps_do_not_grow():
-    """After the first 3,000 of 7,000 steps nothing grows with their number.
+    # in a process of its own, because threads that other tests have left behind allocate too
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
+        tensors, blocks, memory = alone.submit(soak).result(timeout=300)
+    assert tensors <= 0
+    assert blocks < 200
+    assert memory < 8e6
+
+
+def soak():
+    """What 4,000 steps add: tensors, blocks of Python's memory, bytes of the process.
+
+    After the first 3,000 of 7,000 steps nothing grows with their number.
 
     Each method takes 667 of the other 4,000. Were one tensor a step kept, by one method alone, 667 more would be alive,
     and as many blocks of Python's memory for any one object: no more tensors and 200 more blocks are tolerated, for
@@ -732,7 +751,4 @@ def test_7000_steps_do_not_grow():
     measured()  # what measuring itself keeps
     before = measured()
     steps(4000)
-    tensors, blocks, memory = (b - a for a, b in zip(before, measured(), strict=True))
-    assert tensors <= 0
-    assert blocks < 200
-    assert memory < 8e6
+    return [b - a for a, b in zip(before, measured(), strict=True)]

@@ -10,6 +10,7 @@ import zipfile
 import pytest
 
 from ausam.lab.config import Config
+from ausam.lab.diagnose.subject import open_run
 from ausam.lab.experiments import compare, recipe
 from ausam.lab.io.locks import held
 from ausam.lab.problems.download import DownloadError, unpack
@@ -75,15 +76,37 @@ def test_without_a_checkpoint_damaged_metrics_are_refused(tmp_path, monkeypatch,
         assert f"{place}/metrics.jsonl is damaged, and {place} has no checkpoint" in capsys.readouterr().err
 
 
-def test_a_report_mends_metrics_and_refuses_a_damaged_result(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["train", "compare", "reproduce"])
+def test_a_report_mends_what_is_damaged(tmp_path, monkeypatch, capsys, caplog, command):
+    _, place = made(command, tmp_path, monkeypatch)
+    whole, good = {p.name: p.read_bytes() for p in place.iterdir()}, outcome(place)
+    for name in ("metrics.jsonl", "result.json"):
+        at = whole[name].index(b'"value"') + 10
+        for damage in (
+            lambda path, at=at: flipped(path, at),
+            lambda path: path.write_bytes(path.read_bytes()[:-30]),
+            lambda path: path.write_bytes(b""),
+        ):
+            damage(place / name)
+            caplog.clear()
+            assert run("report", tmp_path / "out") == 0
+            assert f"{place / name}" in caplog.text
+            assert outcome(place) == good
+    assert (place / "metrics.jsonl").read_bytes() == whole["metrics.jsonl"]
+    assert {p.name for p in place.glob("checkpoint-*")} == {n for n in whole if n.startswith("checkpoint-")}
+
+
+def test_a_report_does_not_train(tmp_path, monkeypatch, capsys):
     _, place = made("compare", tmp_path, monkeypatch)
-    whole = (place / "metrics.jsonl").read_bytes()
-    flipped(place / "metrics.jsonl", 50)
-    assert run("report", tmp_path / "out") == 0
-    assert (place / "metrics.jsonl").read_bytes() == whole
+    newest = max(place.glob("checkpoint-*.pt"))
+    newest.unlink()
     flipped(place / "result.json", (place / "result.json").read_bytes().index(b'"value"') + 10)
     assert run("report", tmp_path / "out") == 2
-    assert f"{place}/result.json" in capsys.readouterr().err
+    assert (
+        f"{place}/result.json is damaged, and {place} has no checkpoint of its last epoch to rewrite it from."
+        in capsys.readouterr().err
+    )
+    assert not newest.exists()
 
 
 @pytest.mark.parametrize("at", [0, 60, 200, -40])
@@ -97,6 +120,15 @@ def test_a_damaged_table_is_written_again(tmp_path, monkeypatch, at):
     assert {k: v for k, v in json.loads(path.read_text()).items() if k not in changed} == {
         k: v for k, v in whole.items() if k not in changed
     }
+
+
+def test_a_diagnosis_takes_the_settings_from_the_checkpoint(tmp_path, monkeypatch):
+    """A flipped bit in config.json may leave settings that can be read, and are others."""
+    _, place = made("train", tmp_path, monkeypatch)
+    whole = (place / "config.json").read_bytes()
+    flipped(place / "config.json", whole.index(b'"batch_size": 64') + len(b'"batch_size": 6'))
+    assert json.loads((place / "config.json").read_text())["batch_size"] == 65
+    assert open_run(place, 16).config.batch_size == 64
 
 
 # two processes, one folder
@@ -125,7 +157,7 @@ def test_a_second_process_on_a_folder_leaves_with_a_sentence(tmp_path, capsys, c
         assert run(*argv, "--out", out) == 2
         line = capsys.readouterr().err.splitlines()[-1]
         assert line == (
-            f"ausam: Another process works on the run in {place}. Wait for its end, or choose another --out."
+            f"ausam: Another process is working on the run in {place}. Wait for it to end, or choose another --out."
         )
         assert (place / ".config.json.1.tmp").exists()
     finally:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ausam.feedback import Feedback
-from ausam.methods import ESAM, KSAM, MESA, SAF
+from ausam.methods import ESAM, KSAM, MESA, SAF, FunctionalSAM
 from ausam.selection import Indexed, SelectiveBatchSampler
 
 INDEX = "ausam_index"  # in a batch that is a dict
@@ -91,4 +91,5 @@ class NumberedCollator:
 def needs_rows(method: Any) -> bool:
     """Whether the method needs the loss or the outputs of each sample, which a closure cannot give."""
     inner = getattr(method, "inner", None)  # of RST and AESAM
-    return isinstance(method, (ESAM, KSAM, SAF, MESA)) or (inner is not None and needs_rows(inner))
+    itself = isinstance(method, (ESAM, KSAM, SAF, MESA, FunctionalSAM)) or getattr(method, "takes_parts", False)
+    return itself or (inner is not None and needs_rows(inner))

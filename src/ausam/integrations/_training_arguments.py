@@ -1,6 +1,6 @@
 """Every field of Transformers' TrainingArguments: honoured, refused or of no concern to a SharpnessAwareTrainer.
 
-"By rows" is what a policy, some methods (ESAM, KSAM, SAF, MESA) and an overridden ``losses`` need: a loss per sample.
+"By rows" is what a policy, some methods (ESAM, KSAM, SAF, ...) and an overridden ``losses`` need: a loss per sample.
 """
 
 from __future__ import annotations

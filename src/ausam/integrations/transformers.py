@@ -40,7 +40,7 @@ class SharpnessAwareTrainer(Trainer):
 
     Without a policy, a step is the Trainer's own ``training_step``, once per pass of the method: ``compute_loss``,
     ``compute_loss_func``, label smoothing and the average over tokens are what they are in the Trainer. A policy, and
-    the methods ESAM, KSAM, SAF and MESA, need the loss of each sample: then the loss of a step is the mean over
+    methods such as ESAM, KSAM and SAF, need the loss of each sample: then the loss of a step is the mean over
     sequences, each the mean over its tokens with a label, and with ``gradient_accumulation_steps`` each batch counts
     the same; override ``losses`` for another. ``sampler.pt`` in a checkpoint holds the scores and the position in the
     epoch. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter; the Trainer's schedule

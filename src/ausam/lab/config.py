@@ -1,96 +1,121 @@
-"""The settings of a run: one flat record that flags fill, files keep and reports show."""
+"""The settings of a run: one flat record, set by flags, saved in files and shown in reports."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from ausam.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Range, check
+from ausam.optimizer import NonFinite
+from ausam.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Probability, Range, check
 
+RhoShape = Annotated[str, OneOf(("constant", "linear", "cosine", "lr"))]
 Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]
 Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
 MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
+OnNonFinite = Annotated[str, OneOf(get_args(NonFinite))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
-Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more end in a crash of the process
+Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more would crash the process
 
-# Where a run is computed and what is kept of it, not what it is: begun on one machine, it may continue on another.
+# Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
 HERE = ("data_dir", "init", "workers", "threads", "device", "every")
 
-# What a comparison sets for each of its pairs.
+# Settings that a comparison chooses for each pair.
 OF_ONE_PAIR = ("method", "policy", "alpha", "seed")
 
-# What a setting was before it could be chosen, where that is not its default today.
+# Settings that only apply under torchrun.
+OF_TORCHRUN = ("sync_perturbation",)
+
+# The value of a setting before it existed, if that differs from today's default.
 BEFORE = {"memory_format": "contiguous"}
 
 
 def setting(default: Any, about: str) -> Any:
-    """A field with the text of its flag."""
+    """A field with the help text of its flag."""
     return field(default=default, metadata={"help": about})
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that fixes a run. None for a method's or policy's own default."""
+    """Everything that determines a run. None: the method's or policy's own default."""
 
     data: str = setting(
         "digits", "data set by name, folder:PATH, hf:PATH-or-NAME, or your own as module:function or file.py:function"
     )
-    data_dir: str = setting("data", "where downloaded data lies")
-    label_noise: Below1 = setting(0.0, "part of the training labels that is made wrong, 0 <= p < 1")
-    train_size: Count = setting(0, "training samples, a fixed part with balanced classes; 0: all")
-    test_size: Count = setting(0, "test samples, likewise")
-    augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (and a hole)")
-    workers: Count = setting(0, "processes that load MPII or data of your own; 0: the training process itself")
+    data_dir: str = setting("data", "folder for downloaded data")
+    label_noise: Below1 = setting(0.0, "fraction of the training labels to corrupt, 0 <= p < 1")
+    imbalance: Probability = setting(
+        0.0, "long tail: class c of C keeps R^(c/(C-1)) of its training samples, 0 < R < 1; 0 or 1: all of them"
+    )
+    validation: Below1 = setting(
+        0.0,
+        "fraction of the training samples held out to replace the test set, 0 <= p < 1; forecasting has its own",
+    )
+    horizon: Count = setting(0, "forecasting: steps ahead; 0: chosen for the data")
+    train_stride: Count = setting(0, "forecasting: train on every S-th window; 0 or 1: on all windows")
+    train_size: Count = setting(0, "number of training samples, a fixed subset with balanced classes; 0: all")
+    test_size: Count = setting(0, "number of test samples, likewise")
+    augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (standard and a hole)")
+    workers: Count = setting(0, "processes that load MPII or your own data; 0: load in the training process")
     model: str = setting("resnet-tiny", "network by name, or your own as module:function")
     quantize: Count = setting(0, "bits of weights and activations, 2 to 8; 0: full precision")
-    init: str = setting("", "weights to start from: the folder of a run, or a file, torch or safetensors")
-    method: str = setting("SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base alone')
+    init: str = setting("", "initial weights: the folder of a run, or a torch or safetensors file")
+    method: str = setting(
+        "SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base optimizer alone'
+    )
     rho: float | None = setting(None, "radius of the perturbation, >= 0")
+    rho_schedule: RhoShape = setting(
+        "constant",
+        "how rho changes: constant, linear or cosine (to 0 at the end), or lr (proportional to the learning rate)",
+    )
     policy: str = setting("Full", "selection policy, by name or with arguments; full is no selection")
-    alpha: float | None = setting(None, "part of each mini-batch that the policy keeps, 0 < alpha <= 1")
+    alpha: float | None = setting(None, "fraction of each mini-batch that the policy keeps, 0 < alpha <= 1")
     s_min: float | None = setting(None, "lower bound of AUSampling's odds")
     s_max: float | None = setting(None, "upper bound of AUSampling's odds")
-    ramp: int | None = setting(None, "epochs over which the upper bound rises")
+    ramp: int | None = setting(None, "epochs over which AUSampling's upper bound rises")
     epochs: PositiveCount = setting(30, "epochs, >= 1")
-    batch_size: PositiveCount = setting(128, "samples of a mini-batch before selection")
-    lr: Positive = setting(0.1, "peak learning rate; it falls to 0 as a cosine")
-    lr_steps: str = setting("", "instead, parts of the epochs after which the rate falls tenfold, e.g. 0.8,0.95")
+    batch_size: PositiveCount = setting(128, "samples per mini-batch, before selection")
+    lr: Positive = setting(0.1, "peak learning rate; it falls to 0 along a cosine")
+    lr_steps: str = setting(
+        "", "divide the learning rate by ten after these fractions of the epochs instead, e.g. 0.8,0.95"
+    )
     momentum: Below1 = setting(0.9, "momentum of SGD; Adam's first beta")
     weight_decay: NonNegative = setting(5e-4, "weight decay of the base optimizer")
     label_smoothing: Below1 = setting(0.0, "label smoothing, 0 <= s < 1")
     base: Base = setting("sgd", "base optimizer")
-    seed: Count = setting(0, "seed of weights, order and draws")
-    sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one each")
-    memory_format: MemoryFormat = setting("channels_last", "how images and convolutions lie in memory")
+    seed: Count = setting(0, "seed for weights, sample order and random draws")
+    sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one per rank")
+    nonfinite: OnNonFinite = setting("skip", "what to do with a step whose loss or gradient is inf or NaN")
+    replay: bool = setting(False, "all passes of a step use the same dropout masks")
+    memory_format: MemoryFormat = setting("channels_last", "memory layout of images and convolutions")
     threads: Threads = setting(0, "CPU threads, at most 1024; 0: torch's choice")
     device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one")
-    every: Count = setting(0, "keep the weights of every so many epochs, for ausam diagnose; 0: of the last two alone")
+    every: Count = setting(0, "keep the weights of every N-th epoch, for ausam diagnose; 0: only of the last two")
 
     def __post_init__(self) -> None:
         check(self)
         if self.quantize == 1 or self.quantize > 8:
-            raise ValueError(f"Config: quantize is {self.quantize}. It must be 0, or the bits of a grid, 2 to 8.")
+            raise ValueError(f"Config: quantize is {self.quantize}. It must be 0, or a number of bits from 2 to 8.")
         lr_parts(self.lr_steps)
 
 
 def lr_parts(text: str) -> list[float]:
-    """``"0.8,0.95"`` as numbers; a ValueError for what are no parts of a training."""
+    """``"0.8,0.95"`` as numbers; a ValueError unless all are fractions of a training."""
     try:
         found = [float(part) for part in text.split(",")] if text else []
     except ValueError:
         found = [-1.0]
     if not all(0 < part <= 1 for part in found):
-        raise ValueError(f'lr_steps is "{text}"; give parts of the epochs, above 0 and at most 1: 0.8,0.95.')
+        raise ValueError(f'lr_steps is "{text}"; give fractions of the epochs, above 0 and at most 1, e.g. 0.8,0.95.')
     return found
 
 
 def completed(saved: dict[str, Any]) -> dict[str, Any]:
-    """Saved settings with those that did not exist then."""
+    """Saved settings, completed with those that did not exist at the time."""
     return asdict(Config()) | BEFORE | saved
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """The settings in which two saved configs differ, as text."""
     names = [f.name for f in fields(Config)]
-    # cut short: what is there may be anything
+    # cut short, because the file may hold anything
     return [f"{k} {a.get(k)!r:.80} there, {b.get(k)!r} here" for k in names if a.get(k) != b.get(k)]

@@ -22,6 +22,12 @@ REFUSED = [
     (["--device", "cpu:7"], 'device is "cpu:7", but torch sees 1 of that kind here, counted from 0.'),
     (["--policy", "UCB(period=1e999)"], "UCB: period is inf. It must be a whole number >= 1."),
     (["--method", "SAF(gap=10000000)"], "SAF: gap is 10000000, but a sample is visited at most 3 times (--epochs)"),
+    (["--method", "RST(inner=SAF(gap=10000000))"], "RST: inner is SAF, which never evaluates the loss at perturbed"),
+    (
+        ["--method", "AESAM(inner=SAF(gap=10000000))"],
+        "AESAM: inner is SAF, which never evaluates the loss at",
+    ),
+    (["--method", "plain", "--replay"], "--replay is for later passes, but a step of Plain has one pass only."),
     (["--data", "sys:exit"], 'data set "sys:exit": it ended the program (SystemExit: ) and returned nothing.'),
     (["--model", "sys:exit"], 'model "sys:exit" takes (status=None, /), but it is called with'),
     (["--policy", "full", "--alpha", "0.5"], "--alpha is 0.5, but Full takes none, so that it has no effect."),
@@ -32,7 +38,7 @@ REFUSED = [
     (["--policy", "random", "--s-min", "0.1"], "--s-min is 0.1, but Random takes none"),
     (["--policy", "random", "--s-max", "0.9"], "--s-max is 0.9, but Random takes none"),
     (["--workers", "2"], "workers is 2, but digits lies in memory. Use --workers 0."),
-    (["--timeout", "5"], "--timeout is for processes that wait for each other."),
+    (["--timeout", "5"], "--timeout is for several processes."),
 ]
 if not torch.backends.mps.is_available():
     REFUSED.append((["--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'))
@@ -70,7 +76,7 @@ def test_compare_refuses(tmp_path, capsys, flags, message):
 @pytest.mark.parametrize("flag", ["--cpus", "--gpus"])
 def test_reproduce_refuses_what_only_ray_uses(tmp_path, capsys, flag):
     assert run("reproduce", "table1", flag, 1, "--out", tmp_path / "run") == 2
-    assert f"{flag} is what Ray gives a cell. Use --launcher ray with it" in capsys.readouterr().err
+    assert f"{flag} is what Ray gives each cell. Use --launcher ray with it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--method", "rst", "--rho", "0.1"], ["--policy", "random", "--alpha", "0.5"]])
@@ -78,6 +84,25 @@ def test_a_flag_with_an_effect_is_taken(flags):
     args = argparse.Namespace(**dict(zip([flags[0][2:], flags[2][2:]], [flags[1], float(flags[3])], strict=True)))
     config = resolve(**commands._settings(args), train_size=64, test_size=20)
     commands._prepare(config, [config], commands._settings(args))
+
+
+def test_replay_draws_the_masks_of_the_first_pass_again(tmp_path, monkeypatch):
+    """With a radius of 0 both passes are at w, so dropout is all that can differ: SAM is then the base alone."""
+    (tmp_path / "mine_dropout.py").write_text(
+        "from torch import nn\n"
+        "def net(classes, channels):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64 * channels, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    few = ["--epochs", 1, "--train-size", 64, "--test-size", 20, "--threads", 1, "--model", "mine_dropout.py:net"]
+    for name, flags in {
+        "plain": ["--method", "plain"],
+        "replay": ["--rho", 0, "--replay"],
+        "other": ["--rho", 0],
+    }.items():
+        assert run("train", *few, *flags, "--out", name) == 0
+    plain, replay, other = (read(f"{name}/result.json")["weights_sha256"] for name in ("plain", "replay", "other"))
+    assert plain == replay != other
 
 
 def test_a_module_that_ends_the_program_is_refused(tmp_path, monkeypatch, capsys):
@@ -144,7 +169,7 @@ def test_full_and_its_other_spellings_are_one_run(tmp_path, capsys):
 
 def test_resume_with_nothing_there_says_that_it_begins(tmp_path, capsys):
     few = ["--epochs", 1, "--train-size", 64, "--test-size", 20, "--threads", 1, "--out", tmp_path / "run", "--resume"]
-    line = f"{tmp_path / 'run'} holds no run yet, so there is nothing to resume: it begins."
+    line = f"{tmp_path / 'run'} holds no run to resume, so a new one starts."
     assert run("train", *few) == 0
     assert line in capsys.readouterr().err.splitlines()
     assert run("train", *few) == 0

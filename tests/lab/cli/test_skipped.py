@@ -1,5 +1,8 @@
 """Steps that were skipped are said; a run that took none has failed."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from ausam.lab.report import tables
@@ -44,7 +47,7 @@ def test_a_run_that_took_no_step_fails(mine, capsys):
         out, err = capsys.readouterr()
         assert f"; 8 of 8 steps skipped, {WHY}; run/result.json" in out
         assert err.splitlines()[-1] == (
-            f"ausam: Nothing was learnt in the run in run: every step was skipped, {WHY}. Look for NaN or inf in the "
+            f"ausam: the run in run learnt nothing: every step was skipped, {WHY}. Look for NaN or inf in the "
             "data, or use a smaller --lr."
         )
 
@@ -62,7 +65,28 @@ def test_a_comparison_with_such_a_run_fails(mine, capsys):
     assert run("compare", "sgd", "--seeds", 2, "--data", "mine_nan:all_bad", *FLAGS, "--out", "runs") == 1
     out, err = capsys.readouterr()
     assert f"SGD: 16 steps skipped in 2 runs, {WHY}." in out
-    assert "ausam: Nothing was learnt in sgd seed 0, sgd seed 1: every step was skipped" in err
+    assert "ausam: sgd seed 0, sgd seed 1 learnt nothing: every step was skipped" in err
+
+
+@pytest.mark.parametrize("command", [["train"], ["compare", "sgd", "--seeds", 1]], ids=lambda c: c[0])
+def test_nonfinite_raise_ends_with_a_sentence(mine, capsys, command):
+    argv = [*command, "--data", "mine_nan:one_bad", *FLAGS, "--nonfinite", "raise", "--out", "run"]
+    assert run(*argv) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert re.search(r"ausam: The loss or the gradient of step \d is not finite, and --nonfinite is raise\.", said)
+
+
+def test_nonfinite_ignore_takes_every_step_and_its_checkpoints_are_whole(mine, capsys, caplog):
+    argv = ["train", "--data", "mine_nan:one_bad", *FLAGS, "--nonfinite", "ignore", "--out", "run"]
+    assert run(*argv) == 0
+    found = read("run/result.json")
+    assert (found["skipped_steps"], found["steps"]) == (0, 8)
+    Path("run/result.json").unlink()
+    assert run(*argv, "--resume") == 0  # from a checkpoint whose weights are no numbers any more
+    assert "damaged" not in caplog.text
+    assert read("run/result.json")["weights_sha256"] == found["weights_sha256"]
+    assert "nan" in Path("run/metrics.jsonl").read_text().lower()
 
 
 def test_tables_say_which_rows_skipped_steps():

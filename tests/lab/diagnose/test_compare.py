@@ -1,4 +1,4 @@
-"""ausam diagnose compare DIR: the minima of a comparison side by side."""
+"""ausam diagnose compare DIR: the minima of a comparison."""
 
 import pytest
 import torch
@@ -79,4 +79,4 @@ def test_a_run_that_has_not_begun_is_left_out_and_named(compared, tmp_path, caps
 
 def test_a_comparison_is_no_run(compared, capsys):
     assert run("diagnose", compared) == 2
-    assert f"Of a whole comparison: ausam diagnose compare {compared}." in capsys.readouterr().err
+    assert f"For a comparison use ausam diagnose compare {compared}." in capsys.readouterr().err

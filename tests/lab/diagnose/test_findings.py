@@ -1,4 +1,4 @@
-"""Sentences say what the figures say: the same record the other way round gives the other sentence."""
+"""Findings follow the figures: reversed figures give the opposite finding."""
 
 from dataclasses import replace
 
@@ -48,14 +48,14 @@ def said(sentences):
 def test_lemma1():
     row = Lemma1Row(8, FAR, CLOSE, 0.25, CLOSE, None)
     text, holds = said(findings.lemma1(Lemma1Part((row,), ())))
-    assert "After epoch 8, DLP / rho is 23 % of the gradient norm" in text
-    assert "the lemma does not hold here" in text
-    assert "DLP is that projection" in text
-    assert "rank them with 0.90 after epoch 8: better than one fresh measurement" in text
+    assert "After epoch 8, DLP / rho is on average 23 % of the gradient norm" in text
+    assert "its error is 77 % of the norm" in text
+    assert "DLP measures that projection" in text
+    assert "rank them with 0.90 after epoch 8, better than one fresh measurement" in text
     assert holds[0] is False
     text, holds = said(findings.lemma1(Lemma1Part((replace(row, norm=CLOSE, projection=FAR, table=FAR),), ())))
-    assert "the lemma holds here" in text
-    assert "the curvature counts too" in text
+    assert "its error is 2 % of the norm" in text
+    assert "curvature contributes as well" in text
     assert "no better than one" in text
     assert holds[0] is True
 
@@ -73,11 +73,13 @@ def test_theorem1():
     text, holds = said(findings.theorem1(found))
     assert "exceeds the paper's bound in 2 of 4 mini-batches" in text
     assert "AUSampling 50 %, Random 0 %, TopLoss 100 %" in text
-    assert "Random's choice keeps the sharpness of its mini-batch best" in text
+    assert "Random preserves the sharpness of the mini-batch best" in text
+    assert "is not the best choice" in text
     assert holds == [False, True, False]
     found = theorem1(AUSampling=a_summary(0.0, 0.1, corrected=0.25), Random=a_summary(0.0, 0.2))
     text, holds = said(findings.theorem1(found))
-    assert "the bound holds here" in text
+    assert "exceeds the paper's bound in 0 of 4 mini-batches" in text
+    assert "is the best choice" in text
     assert "The corrected bound fails in up to 25 %" in text
     assert holds == [True, False, True]
 
@@ -88,12 +90,12 @@ def test_theorem2():
     )
     text, holds = said(findings.theorem2(Theorem2Part((0, 2, 4), one)))
     assert "so it does not apply" in text
-    assert "is off by 16 % of the present norm" in text
+    assert "differs from its norm after epoch 4 by 16 % on average" in text
     assert "10 times the worst deviation" in text
     assert holds == [None, None, True]
     one = replace(one, applies=True, holds=False, path_bound=(0.2, 4.0))
     text, holds = said(findings.theorem2(Theorem2Part((0, 2, 4), one)))
-    assert "the theorem does not hold here" in text
+    assert "above the bound of 5" in text
     assert holds == [False, None, False]
 
 
@@ -107,12 +109,12 @@ def a_bias(relative, paper=1.0):
 def test_theorem4(first, last, vanishes):
     rows = (Theorem4At(3, (a_bias(first),)), Theorem4At(30, (a_bias(last, paper=0.5),)))
     text, holds = said(findings.theorem4(Theorem4Part(rows)))
-    assert ("it vanishes here" in text) is vanishes
-    assert ("it does not vanish here" in text) is not vanishes
-    assert "kept in 75 % of AUSampling's mini-batches: it does not hold here" in text
-    assert holds[0] is vanishes
+    assert ("it vanishes." in text) is vanishes
+    assert ("it does not vanish." in text) is not vanishes
+    assert "holds in 75 % of AUSampling's mini-batches" in text
+    assert (holds[0], holds[-1]) == (vanishes, False)
     text, holds = said(findings.theorem4(Theorem4Part(rows[1:])))
-    assert "One epoch cannot say whether it vanishes" in text
+    assert "One epoch cannot show whether it vanishes" in text
     assert holds[0] is None
 
 
@@ -125,12 +127,12 @@ def test_flatness_of_one_run():
     text, _ = said(findings.hessian(HessianPart(eigen, Trace(10.0, 0.5, 32, 64))))
     assert "4, 1; its trace is 10 ± 0.5" in text
     assert "has not converged" in text
-    assert "hold 50 % of the trace" in text
+    assert "account for 50 % of the trace" in text
     whole, groups = a_sharpness((0.1, 0.4, 1.6)), a_sharpness((0.2, 0.8, 1.8), m=32)
     text, _ = said(findings.sharpness(SharpnessPart(whole, groups, whole)))
-    assert "rises by at most 0.4 from 0.5" in text
+    assert "rises from 0.5 by up to 0.4" in text
     assert "2 times as much." in text
-    assert "power 2.0 of the radius: closer to a bowl" in text
+    assert "radius to the power 2.0: closer to a bowl" in text
     steep = a_sharpness((0.2, 0.4, 0.8))
     text, _ = said(findings.sharpness(SharpnessPart(steep, a_sharpness((0.1, 0.2, 0.8), m=32), steep)))
     assert "closer to a slope" in text
@@ -140,13 +142,13 @@ def test_flatness_of_one_run():
 def test_landscape():
     line, plane = Slice((-1.0, 0.0, 1.0), (2.0, 0.5, 3.0), 64), Surface((0.0,), ((0.5,),), 64)
     text, _ = said(findings.landscape(LandscapePart(line, plane, 0, Slice((0.0, 0.5, 1.0), (2.0, 2.5, 0.5), 64))))
-    assert "the weights are the lowest point" in text
-    assert "from the initial weights to the last weights the loss goes from 2 to 0.5, over a bump of 0.5" in text
+    assert "The weights are the lowest point" in text
+    assert "from the initial weights to the last weights, the loss goes from 2 to 0.5 over a barrier of 0.5" in text
     line = Slice((-1.0, 0.0, 1.0), (0.1, 0.5, 3.0), 64)
     text, _ = said(findings.landscape(LandscapePart(line, plane, 3, Slice((0.0, 0.5, 1.0), (2.0, 1.0, 0.5), 64))))
     assert "not the lowest point" in text
     assert "from epoch 3" in text
-    assert "without a bump" in text
+    assert "without a barrier" in text
 
 
 def test_numbers_are_written_as_people_do():
@@ -164,15 +166,15 @@ def test_numbers_are_written_as_people_do():
 def test_geometry():
     steps = [StepGeometry(1.0, 1.2, c, 1.1, 0.1, 0.5, 0.6) for c in (0.7, 0.95)]
     text, _ = said(findings.geometry(GeometryPart(tuple(GeometryAt(i, s) for i, s in enumerate(steps)))))
-    assert "is 0.70 to 0.95 over training" in text
-    assert "makes 1.10 times" in text
+    assert "is 0.70 to 0.95" in text
+    assert "lowers the loss 1.10 times as much" in text
 
 
 def test_selection():
     groups = {"label": (Group("clean", 80, 10.0, 0.9), Group("wrong", 20, 15.0, 1.4))}
     one = SelectionPart(100, 30, 3, 11.0, 1, 28, 0.92, 0, 9, False, groups)
     text, _ = said(findings.selection(one))
-    assert "1.50 times as often as one with a right label: the run prefers wrong labels" in text
+    assert "1.50 times as often as samples with a correct label: the run prefers wrong labels" in text
     assert "9 periods of 3 epochs" in text
     text, _ = said(findings.selection(replace(one, period=1, worst_gap=0, scored=True, groups={})))
     assert "Every sample was visited in every epoch." in text
@@ -192,6 +194,7 @@ def flat(name, seed, value):
         Trace(value, 0.1, 32, 64),
         sharp,
         sharp,
+        sharp,
         Slice((0.0,), (0.5,), 64),
     )
 
@@ -204,12 +207,13 @@ def test_whose_minimum_is_flatter():
     assert found[0].holds is True
     found = list(sentences([flat("sgd", 0, 1.0), flat("sam", 0, 2.0)]))
     assert "SAM's minimum is not flatter than SGD's" in found[0].text
-    assert "One seed cannot tell a difference from chance." in found[0].text
+    assert "One seed cannot separate a difference from chance." in found[0].text
     assert found[0].holds is False
+    assert "worst rise in the adaptive ball 2 against 1" in found[0].text
     mixed = flat("sam", 0, 2.0)
     mixed = replace(mixed, trace=Trace(0.5, 0.1, 32, 64))
     found = list(sentences([flat("sgd", 0, 1.0), mixed]))
-    assert "is flatter by 1 of 4 measures, but not by all, than SGD's" in found[0].text
+    assert "is flatter by 1 of 5 measures than SGD's" in found[0].text
 
 
 def test_a_seed_that_only_one_has_is_not_compared():

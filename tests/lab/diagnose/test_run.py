@@ -252,7 +252,7 @@ def refused(capsys, *args):
 
 
 def test_no_run(tmp_path, capsys):
-    assert "holds no run. Give the folder (--out) of ausam train." in refused(capsys, tmp_path)
+    assert "holds no run. Pass the folder (--out) of ausam train." in refused(capsys, tmp_path)
     assert "holds no run" in refused(capsys, tmp_path / "nowhere")
     assert "holds no comparison" in refused(capsys, "compare", tmp_path)
     assert "Give the folder of one run" in refused(capsys, tmp_path, tmp_path)
@@ -273,7 +273,7 @@ def test_theorem2_without_the_checkpoints_of_earlier_epochs(copied, capsys):
     for path in copied.glob("snapshot-*.pt"):
         path.unlink()
     text = refused(capsys, copied, "--what", "theorem2")
-    assert "has kept epochs 3 and 4 alone. Train with --every N" in text
+    assert "has kept only epochs 3 and 4. Train with --every N" in text
 
 
 def test_a_run_without_any_checkpoint(copied, capsys):
@@ -292,7 +292,7 @@ def pretending(folder, **settings):
 
 def test_a_pose_problem(tmp_path, capsys):
     place = pretending(tmp_path / "run", data="stick-figures", model="hrnet-w16-small", train_size=8, test_size=8)
-    assert "ausam diagnose measures classification" in refused(capsys, place)
+    assert "ausam diagnose supports only classification" in refused(capsys, place)
 
 
 def test_a_quantised_network(tmp_path, capsys):

@@ -12,14 +12,14 @@ SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     out = tmp_path_factory.mktemp("compare")
-    assert main(["compare", "sgd", "sam", "sam@0.5", "ausam-0.5", *SMALL, "--out", str(out)]) == 0
+    assert main(["compare", "sgd", "sam", "sam@0.5x0.5", "ausam-0.5", *SMALL, "--out", str(out)]) == 0
     return out
 
 
 def test_results_agree_with_the_single_runs(compared):
     found = read(compared / "results.json")
     assert found["complete"]
-    assert [r["name"] for r in found["rows"]] == ["sgd", "sam", "sam@0.5", "ausam-0.5"]
+    assert [r["name"] for r in found["rows"]] == ["sgd", "sam", "sam@0.5x0.5", "ausam-0.5"]
     assert len(found["runs"]) == 8
     for row in found["rows"]:
         single = [read(compared / "runs" / row["name"] / f"seed-{s}" / "result.json") for s in (0, 1)]
@@ -27,10 +27,12 @@ def test_results_agree_with_the_single_runs(compared):
         assert (row["metric"], row["unit"]) == ("accuracy", "%")
         assert row["seeds"] == [0, 1]
     rows = {r["name"]: r for r in found["rows"]}
-    assert rows["sam@0.5"]["epochs"] == 1
-    assert rows["sgd"]["samples_of_sam"] == rows["sam@0.5"]["samples_of_sam"] == pytest.approx(50.0)
+    assert rows["sam@0.5x0.5"]["epochs"] == 1
+    assert rows["sgd"]["samples_of_sam"] == rows["sam@0.5x0.5"]["samples_of_sam"] == pytest.approx(50.0)
     assert rows["ausam-0.5"]["samples_of_sam"] == pytest.approx(75.0)  # a whole first epoch and half of the second
     assert rows["sam"]["speed_of_sam"] == 100.0
+    steps = {r["name"]: r["run"]["steps"] for r in found["runs"]}
+    assert steps["sam@0.5x0.5"] == steps["ausam-0.5"] == 32  # 16 mini-batches of 64 in each of two epochs
     curve = found["runs"][0]["curve"]
     assert [point["epoch"] for point in curve] == [1, 2]
     chosen = next(r for r in found["runs"] if r["name"] == "ausam-0.5")["run"]["selection"]
@@ -49,7 +51,7 @@ def test_the_page_stands_beside_the_results(compared):
 
 def test_again_does_nothing_and_says_the_same(compared, capsys):
     times = {p: p.stat().st_mtime_ns for p in compared.rglob("result.json")}
-    assert main(["compare", "sgd", "sam", "sam@0.5", "ausam-0.5", *SMALL, "--out", str(compared)]) == 0
+    assert main(["compare", "sgd", "sam", "sam@0.5x0.5", "ausam-0.5", *SMALL, "--out", str(compared)]) == 0
     assert {p: p.stat().st_mtime_ns for p in compared.rglob("result.json")} == times
     assert "AUSAM-0.5" in capsys.readouterr().out
 
@@ -69,7 +71,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(compared, tmp_path, 
 
     monkeypatch.setattr(compare, "train", interrupted)
     assert main(args) == 130
-    assert "What was done is kept" in capsys.readouterr().err
+    assert "Finished work is kept" in capsys.readouterr().err
     monkeypatch.setattr(compare, "train", original)
     assert main(args) == 0
     mine, theirs = (
@@ -89,6 +91,7 @@ def test_another_comparison_in_the_folder_is_refused(compared, capsys):
     ("name", "message"),
     [
         ("sgdd", 'There is no pair "sgdd". Did you mean sgd? Known: sgd, sam'),
+        ("sam@0.5x0", "the number after x is the part of the batch size"),
         ("sam@0", "the number after @ is the part of the epochs"),
         ("sgd-0.5", "AUSampling ranks samples by sharpness, but Plain never evaluates"),
         ("ausam-1.5", 'There is no pair "ausam-1.5"'),

@@ -17,6 +17,7 @@ from ausam.lab.io.files import WriteError
 from ausam.lab.problems.problem import Score
 from ausam.lab.report import records
 from ausam.lab.report.records import Epoch
+from ausam.lab.training.logs import NO_LOGS
 
 ray = pytest.importorskip("ray")
 
@@ -86,7 +87,7 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
     told = " ".join(err.split())
     held = "there/one/runs/sam/seed-0 is not empty and holds no run that can be read. Choose another --out."
     assert f"one/sam/seed-0 failed: {held}" in told
-    assert "ausam: 1 cell failed: one/sam/seed-0. The same command tries again." in told
+    assert "ausam: 1 cell failed: one/sam/seed-0. Run the same command to try again." in told
     for name in ("sgd", "ausam-0.5"):
         assert f"one/{name}/seed-0: accuracy " in err
     here = weights(folder / "here")
@@ -94,7 +95,7 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
     assert weights(folder / "there") == {name: here[name] for name in ("sgd", "ausam-0.5")}
     assert mine.read_text() == "..."
     # what Ray began goes on here
-    cells = recipe.cells(recipe.read("micro"), [0], threads=1)
+    cells = recipe.cells(recipe.read("micro", seeds=1), threads=1)
     (cell,) = (c for c in cells if c.name == "sam@2")
     epochs = []
 
@@ -103,14 +104,14 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reproduce.attempt(cell, folder / "there", on_epoch, False)
+        reproduce.attempt(cell, folder / "there", on_epoch, NO_LOGS)
     assert epochs[0] > 1
 
 
 class Task:
     """Ray's remote function, done at once; a cell called "lost" is lost with its process."""
 
-    def remote(self, cell, out, tensorboard, folder):
+    def remote(self, cell, out, logs, folder):
         text = records.epochs_text(Epoch(e, 0.1, 1.0, Score(0.0), 1.0, 1, 2, 2, 1.0, 0, 1) for e in (1, 2))
         path = cell.folder(out) / "metrics.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ def test_mistakes_are_told_before_anything_starts(folder, monkeypatch, capsys):
         return capsys.readouterr().err.splitlines()[-1]
 
     assert line("--address", "auto") == (
-        "ausam: --address is that of a Ray cluster. Use --launcher ray with it, or leave it out."
+        "ausam: --address is the address of a Ray cluster. Use --launcher ray with it, or leave it out."
     )
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
     assert line("--launcher", "ray") == (

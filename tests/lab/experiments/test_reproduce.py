@@ -20,13 +20,14 @@ from ausam.lab.io.locks import held
 from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.problems.download import DownloadError
-from ausam.lab.registry.pairs import method_and_policy
+from ausam.lab.registry.pairs import method_and_policy, pair
 from ausam.lab.report import records, tables
 from ausam.lab.report.records import PaperTable
-from ausam.lab.training import tensorboard as events
+from ausam.lab.training import logs
 from tests.lab.helpers import read
 
 TABLES = ["table1", "table2", "table3", "table5"]
+OTHERS = ["equal-cost", "table4", "table6"]  # have tests of their own
 
 MICRO = """
 title = "Micro α"
@@ -105,21 +106,21 @@ def whole(tmp_path_factory):
 
 
 def test_every_table_has_its_recipe():
-    assert list(recipe.files()) == sorted(["micro", *TABLES, "table4", "table6"])  # these two have tests of their own
+    assert list(recipe.files()) == sorted(["micro", *TABLES, *OTHERS])
 
 
 @pytest.mark.parametrize("scale", recipe.SCALES)
 @pytest.mark.parametrize("name", TABLES)
 def test_recipes_are_legal_throughout(name, scale):
-    found = recipe.read(name, scale)
+    found = recipe.read(name, scale, seeds=2)
     assert len({b.name for b in found.blocks}) == len(found.blocks)
     assert len({(b.group, b.column) for b in found.blocks}) == len(found.blocks)
     known = {f.name for f in fields(Config)}
     for block in found.blocks:
         assert set(block.settings) <= known
         assert {row.note for row in block.rows} - {""} <= set(found.notes)
-        assert {"sgd", "sam", "sam@0.5"} <= set(block.names)
-    cells = recipe.cells(found, [0, 1], device="cpu")
+        assert {"sgd", "sam", "sam@0.5", "sam@0.5x0.5"} <= set(block.names)
+    cells = recipe.cells(found, device="cpu")
     assert len({c.id for c in cells}) == len(cells) == 2 * sum(len(b.names) for b in found.blocks)
     assert [c.config.seed for c in cells] == [0] * (len(cells) // 2) + [1] * (len(cells) // 2)
     for cell in cells:
@@ -128,9 +129,9 @@ def test_recipes_are_legal_throughout(name, scale):
         assert config.model in MODELS
         assert config.data in DATASETS
         assert (config.label_smoothing, config.momentum) == (0.1, 0.9)
-        part = float(cell.name.partition("@")[2] or 1)
+        part, batch = pair(cell.name).epochs, pair(cell.name).batch
         if scale == "paper":
-            assert (config.batch_size, config.epochs, config.train_size) == (128, round(200 * part), 0)
+            assert (config.batch_size, config.epochs, config.train_size) == (128 * batch, round(200 * part), 0)
             assert config.augment == "cutout"
         else:
             assert (config.data, config.train_size, config.test_size) == ("cifar10", 2000, 2000)
@@ -154,7 +155,7 @@ def test_recipes_are_legal_throughout(name, scale):
     ],
 )
 def test_settings_are_those_of_the_appendix(name, block, settings):
-    (cell,) = (c for c in recipe.cells(recipe.read(name), [0], device="cpu") if (c.block, c.name) == (block, "sam"))
+    (cell,) = (c for c in recipe.cells(recipe.read(name, seeds=1), device="cpu") if (c.block, c.name) == (block, "sam"))
     keys = ("data", "model", "lr", "weight_decay", "rho", "s_max")
     assert tuple(getattr(cell.config, k) for k in keys) == settings
 
@@ -162,7 +163,7 @@ def test_settings_are_those_of_the_appendix(name, block, settings):
 def test_rows_become_the_methods_of_the_paper():
     def built(block, name):
         (cell,) = (
-            c for c in recipe.cells(recipe.read("table2"), [0], device="cpu") if c.id == f"{block}/{name}/seed-0"
+            c for c in recipe.cells(recipe.read("table2", seeds=1), device="cpu") if c.id == f"{block}/{name}/seed-0"
         )
         return method_and_policy(cell.config, steps=78200)
 
@@ -210,7 +211,7 @@ def test_figures_are_the_papers(name, block, row, note, figures):
 
 
 def test_only_takes_blocks_rows_and_both():
-    cells = recipe.cells(recipe.read("micro", "small"), [0, 1], device="cpu")
+    cells = recipe.cells(recipe.read("micro", "small"), device="cpu")
 
     def ids(*patterns):
         return [c.id for c in recipe.chosen(cells, list(patterns))]
@@ -343,7 +344,7 @@ def test_a_cell_moves_to_another_machine_but_not_to_other_settings(tmp_path, mon
     (recipe.FOLDER / "micro.toml").write_text(MICRO.replace("rho = 0.2", "rho = 0.3"))
     assert main(args) == 1
     assert "rho 0.2 there, 0.3 here" in caplog.text
-    assert "1 cell failed: one/sam/seed-0. The same command tries again." in capsys.readouterr().err
+    assert "1 cell failed: one/sam/seed-0. Run the same command to try again." in capsys.readouterr().err
 
 
 def test_a_folder_with_another_table_is_refused(whole, capsys):
@@ -364,7 +365,7 @@ def test_dry_run_shows_the_cells_and_writes_nothing(tmp_path, monkeypatch, capsy
 
 
 def test_the_estimate_counts_passes_samples_and_epochs(whole):
-    cells = recipe.cells(recipe.read("table2"), [0], device="cpu")
+    cells = recipe.cells(recipe.read("table2", seeds=1), device="cpu")
     config = {c.name: c.config for c in cells if c.block == "resnet18-cifar10"}
     test = 200 * 10_000 / 3
     assert estimate.cell_seconds(config["sgd"], 1.0) == pytest.approx(200 * 50_000 + test)
@@ -373,7 +374,7 @@ def test_the_estimate_counts_passes_samples_and_epochs(whole):
     assert estimate.cell_seconds(config["sam"], 0.5, done=150) == pytest.approx(0.5 * (2 * 50 * 50_000 + test / 4))
     small = replace(config["sgd"], train_size=300, test_size=60)
     assert estimate.cell_seconds(small, 1.0) == pytest.approx(200 * (300 + 20))
-    cells = recipe.cells(recipe.read("micro", "small"), [0, 1], device="cpu")
+    cells = recipe.cells(recipe.read("micro", "small"), device="cpu")
     assert "10 cells, about 0 s" in estimate.plan(cells, whole[0])
     assert [estimate.duration(s) for s in (9, 119, 600, 7200, 1e6)] == [
         "9 s",
@@ -411,13 +412,13 @@ def test_the_table_agrees_with_the_runs(whole):
     assert len({len(line) for line in lines if line.startswith(("SAM ", "────"))}) == 1
     notes = tables.footnotes(summary)
     assert notes[0] == "¹ In the paper reported by A & B, 100 % so."
-    assert "Net_1 on B is here resnet-tiny on digits, 128 images, 10 % wrong labels, 2 epochs." in notes
+    assert "Net_1 on B here is resnet-tiny on digits, 128 images, 10 % wrong labels, 2 epochs." in notes
     assert not any("missing" in note for note in notes)
 
 
 def test_missing_cells_are_shown_as_missing(tmp_path, capsys):
-    found = recipe.read("micro")
-    summary = reproduce.write(found, tmp_path, [0, 1, 2], "a command")
+    found = recipe.read("micro", seeds=3)
+    summary = reproduce.write(found, tmp_path, "a command")
     line = ["SAM", "91.00 ± 0.25", "100", "missing", "–", "81.00 ± 0.25", "100", "missing", "–"]
     assert tables.groups(summary)["Net_1"][1] == line
     assert tables.footnotes(summary)[-1] == "15 of 15 runs are missing."
@@ -519,7 +520,7 @@ def curves(folder):
 
 def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
-    args = [*RUN, "--out", str(tmp_path), "--only", "one/sam/seed-0", "--tensorboard"]
+    args = [*RUN, "--out", str(tmp_path), "--only", "one/sam/seed-0", "--log", "tensorboard"]
     original = reproduce.train
 
     def interrupted(*a, **k):
@@ -554,7 +555,7 @@ def test_tensorboard_for_train_and_compare(tmp_path):
 
 
 def test_tensorboard_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: None)
     assert main([*RUN, "--out", str(tmp_path / "out"), "--tensorboard"]) == 2
     assert 'not installed: pip install "ausam[tensorboard]"' in capsys.readouterr().err
     assert not Path(tmp_path / "out").exists()

@@ -6,7 +6,16 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from ausam.lab.networks.build import MODELS, POSE_MODELS, MobileNet, PyramidNet, WideResNet, build, parameter_count
+from ausam.lab.networks.build import (
+    FORECAST_MODELS,
+    MODELS,
+    POSE_MODELS,
+    MobileNet,
+    PyramidNet,
+    WideResNet,
+    build,
+    parameter_count,
+)
 from ausam.lab.networks.pyramidnet import Pyramidal
 from ausam.lab.networks.wideresnet import PreActivation
 
@@ -97,7 +106,7 @@ def test_build_depends_on_the_seed_alone():
         assert first[key].std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.03)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in POSE_MODELS])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in POSE_MODELS | FORECAST_MODELS])
 def test_every_model_builds_on_meta(name):
     with torch.device("meta"):
         model = MODELS[name](100, 1)

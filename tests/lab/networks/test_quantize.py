@@ -156,7 +156,7 @@ def test_layers_of_another_class_are_left_and_told(caplog):
         quantize(nn.ReLU())
     with pytest.raises(ValueError, match="bits is 1; use 2 <= bits <= 8"):
         quantize(model, bits=1)
-    with pytest.raises(ValueError, match=r"quantize is 1. It must be 0, or the bits of a grid, 2 to 8"):
+    with pytest.raises(ValueError, match=r"quantize is 1. It must be 0, or a number of bits from 2 to 8"):
         resolve(quantize=1)
 
 
@@ -363,8 +363,8 @@ def test_ranges_move_once_a_step_from_the_pass_at_w(name):
         opt.backward(losses, x, y, index=index)
         assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
         assert {int(v) for k, v in ranges(model).items() if k.endswith("seen")} == {step + 1}
-        # K-SAM's pass at w that counts is of some rows; Momentum-SAM has none at w
-        if name not in ("KSAM", "MomentumSAM"):
+        # K-SAM's pass at w that counts is of some rows; Momentum-SAM and PreviousGradientSAM have none at w
+        if name not in ("KSAM", "MomentumSAM", "PreviousGradientSAM"):
             theirs = ranges(expected)
             assert all(torch.equal(v, theirs[k]) for k, v in ranges(model).items())
         opt.step()
@@ -444,8 +444,8 @@ def test_what_does_not_fit_is_left_and_told(two, tmp_path, caplog):
     after = target.state_dict()
     assert torch.equal(after["0.weight"], state["0.weight"])
     assert torch.equal(after["2.weight"], before["2.weight"])
-    assert "not in this network, or of another shape: 2.weight, head.weight." in caplog.text
-    assert "without these, which keep the values they were made with: 1.running_var, 2.weight." in caplog.text
+    assert "not in this network, or with another shape: 2.weight, head.weight." in caplog.text
+    assert "missing, so they keep their initial values: 1.running_var, 2.weight." in caplog.text
 
 
 class Hostile:
@@ -474,7 +474,7 @@ def test_weights_that_cannot_be_used_are_refused(two, tmp_path):
         ("list.pt", "list.pt holds no named tensors. Give --init a file that does"),
         ("text.pt", "text.pt cannot be read: "),
         ("text.safetensors", "text.safetensors cannot be read: "),
-        ("folder", "folder cannot be read: it has no checkpoint that is whole"),
+        ("folder", "folder cannot be read: it has no intact checkpoint"),
         ("nothing", "nothing cannot be read: .*No such file"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -550,7 +550,7 @@ def test_an_unfinished_run_may_be_started_from_and_is_told(tmp_path, caplog):
     next(rows)
     rows.close()
     weights.start_from(network(config, problem(config)), str(tmp_path / "run"))
-    assert "has not ended; its last checkpoint is taken" in caplog.text
+    assert "has not ended; its last checkpoint is used" in caplog.text
 
 
 # the table
@@ -689,7 +689,7 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
     runs = results(tmp_path)
     assert list(runs) == ["one/runs/sam/seed-0"]
     assert runs["one/runs/sam/seed-0"]["init_sha256"] == read(full / "result.json")["weights_sha256"]
-    cells = recipe.cells(recipe.read("micro6"), [0], device="cpu")
+    cells = recipe.cells(recipe.read("micro6", seeds=1), device="cpu")
     assert main([*RUN, "--dry-run"]) == 0
     shown = re.findall(r"^(\S+/\S+/seed-\d) +(\d) epochs", capsys.readouterr().out, re.MULTILINE)
     assert [name for name, _ in shown] == [c.id for c in cells]
@@ -724,9 +724,9 @@ def test_a_killed_table_goes_on(micro6, tmp_path):
 
 @pytest.mark.parametrize("scale", recipe.SCALES)
 def test_the_recipe_of_table_6(scale):
-    found = recipe.read("table6", scale)
-    cells = {c.id: c for c in recipe.cells(found, [0, 1], device="cpu")}
-    assert len(cells) == 2 * 2 * 6
+    found = recipe.read("table6", scale, seeds=2)
+    cells = {c.id: c for c in recipe.cells(found, device="cpu")}
+    assert len(cells) == 2 * 2 * 7
     for block, models in (
         ("resnet18", ("resnet18", "resnet18-w8")),
         ("mobilenetv1", ("mobilenetv1-cifar", "mobilenetv1-cifar-quarter")),

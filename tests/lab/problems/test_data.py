@@ -32,7 +32,7 @@ from ausam.lab.problems.catalogue import DATASETS, load, resolve
 from ausam.lab.problems.download import DownloadError, Remote, fetch, unpack
 from ausam.lab.problems.images import ImageSet
 from ausam.lab.problems.labels import balanced
-from ausam.lab.problems.sources import cifar, fashion, tiny
+from ausam.lab.problems.sources import cifar, ett, fashion, tiny
 from ausam.lab.training.loop import evaluate, train
 from ausam.random import generator
 from tests.lab.helpers import ROOT
@@ -184,7 +184,7 @@ def test_a_broken_download_goes_on_where_it_stopped(server, tmp_path):
 
 def test_a_later_call_goes_on_too(server, tmp_path):
     server.break_after = [100_000, 0]
-    with pytest.raises(DownloadError, match="The same command goes on where it stopped"):
+    with pytest.raises(DownloadError, match="Run the same command to continue where it stopped"):
         fetch(remote(server), tmp_path)
     assert (tmp_path / "thing.tar.gz.part").read_bytes() == server.content[:100_000]
     assert not (tmp_path / "thing.tar.gz").exists()
@@ -479,9 +479,9 @@ def test_other_pictures_are_decoded_anew_and_bad_ones_named(tmp_path):
 
 
 def test_published_files_have_a_checksum_each():
-    remotes = [cifar.CIFAR10, cifar.CIFAR100, tiny.TINY, *fashion.FILES.values()]
-    assert len({r.md5 for r in remotes}) == len({r.url for r in remotes}) == 7
-    assert all(len(bytes.fromhex(r.md5)) == 16 for r in remotes)
+    remotes = [cifar.CIFAR10, cifar.CIFAR100, tiny.TINY, *fashion.FILES.values(), *ett.PUBLISHED.values()]
+    assert len({r.digest for r in remotes}) == len({r.url for r in remotes}) == 8
+    assert all(len(bytes.fromhex(r.digest)) == {"md5": 16, "sha256": 32}[r.kind] for r in remotes)
 
 
 # -- augmentation ---------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """The paper's names and what they stand for."""
 
 import pytest
+import torch
 
 from ausam import METHODS, POLICIES
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.pairs import PAIRS, brief, configured, method_and_policy, pair
+from ausam.lab.registry.pairs import PAIRS, Pair, brief, configured, method_and_policy, pair, spelling
 
 
 def test_names_are_pairs():
@@ -12,14 +13,55 @@ def test_names_are_pairs():
     for name in PAIRS:
         method_and_policy(configured(name, config), steps=480)
     for name in METHODS:
-        found, part = pair(f"{name.lower()}-0.3")
-        assert (found.method, found.policy, part) == (name, "AUSampling(alpha=0.3)", 1.0)
-    found, part = pair("ausam-0.35@0.5")
-    assert (found.label, found.method, found.policy, part) == ("AUSAM-0.35@0.5", "SAM", "AUSampling(alpha=0.35)", 0.5)
+        found = pair(f"{name.lower()}-0.3")
+        assert (found.method, found.policy, found.epochs) == (name, "AUSampling(alpha=0.3)", 1.0)
+    assert pair("ausam-0.35@0.5") == Pair("AUSAM-0.35@0.5", "SAM", "AUSampling(alpha=0.35)", epochs=0.5)
     method, policy = method_and_policy(configured("ausam-0.4@0.5", config), steps=240)
     assert (method, policy) == (METHODS["SAM"](rho=0.2), POLICIES["AUSampling"](alpha=0.4))
     assert configured("sam@0.5", config).epochs == 15
     assert configured("asam", config).rho == pytest.approx(2.0)
+
+
+def test_families_of_pairs():
+    """Any part works, the exact name wins over METHOD-ALPHA, and selection composes with both."""
+    config = resolve(epochs=30)
+    late = {"schedule": "piecewise", "total_steps": 480}
+    for name, label, expected in (
+        ("late-sam-0.1", "Late-SAM-0.1", METHODS["RST"](METHODS["SAM"](rho=0.2), p=0.1, **late)),
+        ("late-sam-0.35", "Late-SAM-0.35", METHODS["RST"](METHODS["SAM"](rho=0.2), p=0.35, **late)),
+        ("sam-ascent-0.25", "SAM-ascent-0.25", METHODS["SAM"](rho=0.2, ascent=0.25)),
+        ("SAM-ascent-.5", "SAM-ascent-.5", METHODS["SAM"](rho=0.2, ascent=0.5)),
+        ("1-sam", "1-SAM", METHODS["SAM"](rho=0.2, m=1)),
+        ("s2-sam", "S2-SAM", METHODS["PreviousGradientSAM"](rho=0.2)),
+    ):
+        assert pair(name).label == label
+        method, policy = method_and_policy(configured(name, config), steps=480)
+        assert (method, policy) == (expected, POLICIES["Full"]())
+    assert pair("late-sam-0.3+random-0.5") == Pair(
+        "Late-SAM-0.3+Random-0.5", "RST(p=0.3, schedule='piecewise')", "Random(alpha=0.5)"
+    )
+    for name in ("late-sam-0.1", "late-sam-.35", "sam-ascent-0.25", "16-sam"):
+        found = pair(f"{name}-0.5")
+        assert (found.method, found.policy) == (pair(name).method, "AUSampling(alpha=0.5)")
+        method_and_policy(configured(f"{name}-0.5", config), steps=480)
+    assert pair("vsam-0.5").label == "vSAM-0.5"
+    for name in ("late-sam-0", "late-sam-0.0", "late-sam-1", "late-sam", "sam-ascent-2", "0-sam", "ausam-0.4-0.5"):
+        with pytest.raises(ValueError, match=f'There is no pair "{name}".*late-sam-P'):
+            pair(name)
+
+
+def test_a_control_trains_for_a_part_of_the_epochs_with_a_part_of_the_batch():
+    config = resolve(epochs=30, batch_size=64)
+    assert pair("sam@0.5x0.25") == Pair("SAM@0.5x0.25", "SAM", epochs=0.5, batch=0.25)
+    one = configured("SAM+Random@.5X.5", config)
+    assert (one.epochs, one.batch_size, one.lr, one.policy) == (15, 32, config.lr, "Random(alpha=0.5)")
+    assert configured("sam@2", config).batch_size == 64
+    assert configured("sam@0.01x0.001", config).batch_size == 1
+    with pytest.raises(ValueError, match="the number after x is the part of the batch size, above 0 and at most 10"):
+        pair("sam@0.5x0")
+    for name in ("sam@0.5x", "sam@x0.5", "sam@0.5x0.5x0.5"):
+        with pytest.raises(ValueError, match=r'There is no pair "sam@.*NAME@FxB'):
+            pair(name)
 
 
 def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
@@ -30,3 +72,61 @@ def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
     assert shown["ausam-0.5"] == "SAM(rho=0.2) × AUSampling(alpha=0.5)"
     assert shown["ae-looksam"] == "AESAM(inner=LookSAM(rho=0.2), total_steps=480) × Full()"
     assert shown["sam+info"] == "SAM(rho=0.2) × InfoBatch(prune=0.5, epochs=30, on='second')"
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "method", "policy"),
+    [
+        ("sam+random-0.25", "SAM+Random-0.25", "SAM", "Random(alpha=0.25)"),
+        ("sam+balanced", "SAM+Balanced", "SAM", "ClassBalanced"),
+        ("SAM+Balanced-.25", "SAM+Balanced-.25", "SAM", "ClassBalanced(alpha=0.25)"),
+        ("gsam+repeated-0.5", "GSAM+Repeated-0.5", "GSAM", "Repeated(alpha=0.5)"),
+        ("sgd+orderdp", "SGD+OrderDP", "Plain", "OrderDP"),
+        ("looksam-5+toploss-0.3", "LookSAM-5+TopLoss-0.3", "LookSAM(k=5)", "TopLoss(alpha=0.3)"),
+        ("ausam-trim-0.6", "AUSAM-trim-0.6", "SAM", "AUSampling(alpha=0.6, ema=0.5, trim=0.8)"),
+        ("gsam+info", "GSAM+Info", "GSAM", "InfoBatch"),
+        ("sam+info*", "SAM+Info*", "SAM", "InfoBatch(on='first')"),
+        (
+            "sam x AUSampling(alpha=0.5, ema=0.5)",
+            "SAM × AUSampling(alpha=0.5, ema=0.5)",
+            "SAM",
+            "AUSampling(alpha=0.5, ema=0.5)",
+        ),
+        (
+            "LookSAM(k=10, rho=1e+1) × AUSampling(score='signed', unbiased=True, ema=None)",
+            "LookSAM(rho=10.0, k=10) × AUSampling(ema=None, unbiased=True, score='signed')",
+            "LookSAM(rho=10.0, k=10)",
+            "AUSampling(ema=None, unbiased=True, score='signed')",
+        ),
+    ],
+)
+def test_pairs_by_rule(name, label, method, policy):
+    found = pair(name)
+    assert (found.label, found.method, found.policy) == (label, method, policy)
+    assert pair(spelling(name)) == found
+    assert spelling(spelling(name)) == spelling(name)
+    assert not set(spelling(name)) & set(" /\\:'\"<>|?") or "*" in name
+    method_and_policy(configured(name, resolve(epochs=30)), steps=480)
+    half = pair(f"{name}@0.5x0.5")
+    assert (half.label, half.epochs, half.batch) == (f"{label}@0.5x0.5", 0.5, 0.5)
+
+
+def test_pairs_that_the_rule_does_not_allow():
+    for name, message in (
+        ("sam+orderdp-0.5", '"sam+orderdp-0.5": OrderDP has no alpha. It takes s=0.75, q=0.85.'),
+        ("sam+nothing-0.5", 'There is no policy "nothing"'),
+        ("nothing+random", 'There is no method "nothing"'),
+        ("sam x AUSampling(beta=1)", "AUSampling has no argument beta"),
+        ("sam x AUSampling(0.5)", "every argument needs its name"),
+        ("sgd+ausampling-0.5", "never evaluates the loss at perturbed weights"),
+    ):
+        with pytest.raises(ValueError) as error:
+            method_and_policy(configured(name, resolve(epochs=30)), steps=1)
+        assert message in str(error.value)
+
+
+def test_a_policy_gets_the_training_labels():
+    labels = torch.tensor([0, 1, 1])
+    _, policy = method_and_policy(configured("sam+balanced-0.25", resolve()), steps=1, labels=labels)
+    assert torch.equal(policy.labels, labels)
+    assert brief(policy) == "ClassBalanced(alpha=0.25)"

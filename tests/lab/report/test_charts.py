@@ -36,6 +36,8 @@ def test_frontier_by_hand():
     at = {"a": (1, 1), "b": (2, 3), "c": (2, 2), "d": (3, 3), "e": (4, 5), "f": (0.5, 1)}
     rows = [{"name": name, "x": x, "y": y} for name, (x, y) in at.items()]
     assert [row["name"] for row in frontier(rows, "x", "y")] == ["f", "b", "e"]
+    turned = [row | {"y": -row["y"]} for row in rows]
+    assert [row["name"] for row in frontier(turned, "x", "y", lower=True)] == ["f", "b", "e"]
 
 
 def test_positions_are_to_scale():

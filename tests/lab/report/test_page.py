@@ -10,10 +10,22 @@ from html.parser import HTMLParser
 
 import pytest
 
+from ausam.lab.config import Config
 from ausam.lab.problems.problem import Score
-from ausam.lab.report.page import answer, pictures, render, write_report
-from ausam.lab.report.records import Environment, NamedRun
-from ausam.lab.report.summary import comparison_text, headline
+from ausam.lab.report import tables
+from ausam.lab.report.csv import csv_text
+from ausam.lab.report.page import answer, pictures, rare, render, write_report
+from ausam.lab.report.records import (
+    Environment,
+    Group,
+    NamedRun,
+    PaperTable,
+    Published,
+    Selection,
+    TableCell,
+    TableColumn,
+)
+from ausam.lab.report.summary import comparison_text, conclusion, headline, judged, judged_texts
 from tests.lab.helpers import HARDWARE, a_comparison, named
 from tests.lab.report.example import FIGURES, LABELS, compared
 
@@ -87,69 +99,80 @@ def rows_of(chart, layer="marks"):
     return rows, [(t["field"], t["title"]) for t in found["encoding"]["tooltip"]]
 
 
-def test_headline_has_the_figures(results):
-    text = headline(results)
-    assert "AUSAM-0.5 reaches 95.50 ± 0.26 % test accuracy in 53 % of SAM's training time." in text  # 6.41 / 12
-    assert "SAM 96.00 ± 0.30 %, SGD 94.00 ± 0.36 % in 50 %, SAM@0.5 94.50 ± 0.30 % in 50 %" in text
-    assert "SAM+random 95.20 ± 0.40 % in 52 %" in text
+def test_headline_is_a_plain_sentence_or_two(results):
+    assert headline(results) == (
+        "AUSAM-0.5 reaches 95.5 % test accuracy in 53 % of SAM's training time (SAM: 96.0 %, SGD: 94.0 %). "
+        "It beats SGD and SAM@0.5, falls behind SAM and is not shown to differ from SAM+random."
+    )
+
+
+def test_the_figures_of_the_headline_stand_under_it(results):
     # differences of standard deviation 0.1 over 3 seeds: 4.303 * 0.1 / sqrt(3) = 0.25; p = 0.0131, third of four: twice
-    assert "Against SAM: −0.50 points, 95 % interval −0.75 to −0.25, p 0.026, beyond chance." in text
+    expected = [
+        ["AUSAM-0.5", "SAM", "−0.50 [−0.75, −0.25]*", "0.026", "worse"],
+        ["AUSAM-0.5", "SGD", "+1.50 [+1.25, +1.75]*", "0.006", "better"],
+        ["AUSAM-0.5", "SAM@0.5", "+1.00 [+0.75, +1.25]*", "0.010", "better"],
+        ["AUSAM-0.5", "SAM+random", "+0.30 [−0.78, +1.38]", "0.355", "no difference shown"],
+    ]
+    assert judged_texts(results) == expected
+    page = render(results)
+    for _, rival, difference, p, verdict in expected:
+        assert f"<td>{rival}</td><td>{difference}</td><td>{p}</td><td>{verdict}</td>" in page
+        assert re.search(rf"{re.escape(rival)} +{re.escape(difference)} +{p} +{verdict}", conclusion(results))
+    assert "Each p is corrected for the 4 comparisons of this table (Holm)." in page
 
 
-def test_headline_claims_what_is_beyond_chance_and_admits_what_is_not(results):
-    text = headline(results)
-    assert "AUSAM-0.5 beats SGD (+1.50 points, 95 % interval +1.25 to +1.75, p 0.006) and SAM@0.5 (+1.00 points" in text
-    assert "; it is not shown to beat SAM+random (+0.30 points, 95 % interval −0.78 to +1.38, p 0.355)." in text
+def against(found, rival):
+    return next(line[2:] for line in judged_texts(found) if line[1] == rival)
 
 
 def test_a_headline_is_one_family_of_comparisons():
     # Differences of 0.4, 0.6 and 0.8: p = 0.035 by the t test, beyond chance if nothing else had been asked.
     close = {"sam+random": ([94.8, 95.0, 94.9], *FIGURES["sam+random"][1:])}
-    assert "and SAM+random (+0.60 points, 95 % interval +0.10 to +1.10, p 0.035)." in headline(
-        compared(FIGURES | close)
-    )
+    assert against(compared(FIGURES | close), "SAM+random") == ["+0.60 [+0.10, +1.10]*", "0.035", "better"]
     # SAM at 0.4, 0.6, 0.8 above, p = 0.035 too: as the third of four it counts twice, and so does what follows it.
-    far = close | {"sam": ([95.6, 96.2, 96.5], 12.0, 4000)}
-    assert "is not shown to beat SAM+random (+0.60 points, 95 % interval +0.10 to +1.10, p 0.070)." in headline(
-        compared(FIGURES | far)
-    )
+    far = compared(FIGURES | close | {"sam": ([95.6, 96.2, 96.5], 12.0, 4000)})
+    assert against(far, "SAM+random") == ["+0.60 [+0.10, +1.10]", "0.070", "no difference shown"]
+    assert "is not shown to differ from SAM and SAM+random" in headline(far)
 
 
 def test_headline_says_when_ausam_loses():
-    text = headline(with_scores("sam+random", [96.2, 96.6, 96.9]))
-    assert "falls behind SAM+random (−1.07 points" in text
-    assert "beats SGD" in text
+    found = with_scores("sam+random", [96.2, 96.6, 96.9])
+    assert "falls behind SAM and SAM+random" in headline(found)
+    assert against(found, "SAM+random")[0].startswith("−1.07")
+    assert "beats SGD" in headline(found)
 
 
 def test_one_run_decides_nothing():
     single = compared({k: (v[0][:1], *v[1:]) for k, v in FIGURES.items()})
     text = headline(single)
-    assert "AUSAM-0.5 reaches 95.20 % test accuracy" in text
-    assert "A single common seed has no spread, so AUSAM-0.5 against SGD (+1.60 points)" in text
+    assert "AUSAM-0.5 reaches 95.2 % test accuracy" in text
+    assert "One common seed has no spread, so some comparisons remain open." in text
+    assert against(single, "SGD") == ["+1.60", "–", "open (one seed)"]
     assert "beats" not in text
-    assert "chance" not in text
     assert "±" not in comparison_text(single).partition("\n\n")[0]
 
 
 def test_only_baselines_of_about_the_same_cost_count():
-    text = headline(compared(FIGURES | {"sam@0.5": (FIGURES["sam@0.5"][0], 6.0, 2800)}))  # a third more than 2068
+    text = conclusion(compared(FIGURES | {"sam@0.5": (FIGURES["sam@0.5"][0], 6.0, 2800)}))  # a third more than 2068
     assert "SAM@0.5" not in text
     assert "SAM+random" in text
-    assert "No baseline of about that cost (sam@0.5, sam+random) ran" in headline(only("sgd", "sam", "ausam-0.5"))
+    equal_steps = compared(FIGURES | {"sam@0.5x0.5": FIGURES["sam@0.5"]})
+    assert against(equal_steps, "SAM@0.5X0.5")[0].startswith("+1.00")
+    assert "No baseline of the same cost ran (sam@0.5x0.5, sam+random)" in headline(only("sgd", "sam", "ausam-0.5"))
 
 
 def test_headline_without_sam_gives_seconds():
     text = headline(only("sgd", "ausam-0.5", "sam+random"))
-    assert text.startswith("AUSAM-0.5 reaches 95.50 ± 0.26 % test accuracy in 6.4 s of training.")
-    assert "Against SAM" not in text
-    assert "is not shown to beat SAM+random" in text  # 6.2 s is about the same cost as 6.4 s
+    assert text.startswith("AUSAM-0.5 reaches 95.5 % test accuracy in 6.4 s of training (SGD: 94.0 %).")
+    assert "is not shown to differ from SAM+random" in text  # 6.2 s is about the same cost as 6.4 s
 
 
 def test_headline_without_sgd_or_ausam():
     assert "SGD" not in headline(only("sam", "ausam-0.5", "sam+random"))
     text = headline(only("sgd", "sam"))
-    assert text.startswith("No AUSAM row has finished; the most accurate, SAM reaches 96.00 ± 0.30 % test accuracy.")
-    assert "SGD 94.00 ± 0.36 % in 50 %" in text
+    assert text == "SAM reaches 96.0 % test accuracy (SGD: 94.0 %). No AUSAM row has finished."
+    assert conclusion(only("sgd", "sam")) == text
 
 
 def test_headline_when_nothing_or_not_all_finished(results):
@@ -157,11 +180,11 @@ def test_headline_when_nothing_or_not_all_finished(results):
     assert headline(replace(results, complete=False)).endswith("(Unfinished: 15 runs so far.)")
 
 
-def test_many_ausam_rows_are_cut_to_two():
-    text = headline(compared(FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6, 7)}))
-    assert "AUSAM-0.4 reaches" in text
-    assert "AUSAM-0.6" not in text
-    assert "More AUSAM rows in the table: 2." in text
+def test_the_headline_is_about_one_ausam_row_and_its_table_about_two():
+    found = compared(FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6, 7)})
+    assert "AUSAM-0.4" not in headline(found)
+    assert [row.label for row, *_ in judged(found)] == ["AUSAM-0.5"] * 4 + ["AUSAM-0.4"] * 4
+    assert "2 more AUSAM rows are in the table above." in conclusion(found)
 
 
 def test_ausampling_under_another_method_is_compared_with_that_method():
@@ -170,9 +193,9 @@ def test_ausampling_under_another_method_is_compared_with_that_method():
         "gsam+random": ([94.91, 95.0, 95.09], 6.0, 2000),
         "asam+random": ([99.0, 99.1, 99.2], 6.0, 2000),
     }
-    text = headline(compared(figures))
-    assert "GSAM-0.5 beats GSAM+RANDOM (+0.50 points" in text
-    assert "ASAM+RANDOM" not in text
+    found = compared(figures)
+    assert "It beats GSAM+RANDOM." in headline(found)
+    assert "ASAM+RANDOM" not in conclusion(found)
 
 
 def test_text_table():
@@ -300,7 +323,10 @@ PARTS = {  # what each part of the page is known by: words and figures of it, an
         ["Accuracy against training time", "Dashed: the best up to each time"],
         "test accuracy (%) against training time (s)",
     ),
-    "curves": (["Learning curves", "the band is the least and the greatest"], "test accuracy (%) against epoch"),
+    "curves": (
+        ["Learning curves", "the band runs from the smallest to the largest"],
+        "test accuracy (%) against epoch",
+    ),
     "chosen": (
         ["How often samples were chosen", "sharpness 0.1 to 0.9"],
         "times chosen (mean) against samples, lowest to highest score (%)",
@@ -439,3 +465,94 @@ def test_skipped_steps_stand_under_the_table():
     runs = [*named("sam", 90, 91, skipped_steps=3), *named("sgd", 80, 81)]
     assert "sam: 6 steps skipped in 2 runs" in render(a_comparison(runs))
     assert "skipped" not in render(a_comparison(named("sgd", 80, 81)))
+
+
+def points_of(spec, layer=None):
+    return spec["datasets"][(layer or spec)["data"]["name"]]
+
+
+def test_who_is_chosen_by_class():
+    def chosen(head, tail):
+        classes = {str(c): Group(10 - c, 0.1, head if c < 3 else tail) for c in range(9)}
+        return Selection("sharpness", (Group(54, 0.1, 2.0),), classes=classes)
+
+    runs = [
+        *named("ausam-0.5", 90.0, 91.0, selection=chosen(4.0, 6.0)),
+        *named("sam+random", 90.0, 91.0, selection=chosen(5.0, 5.0)),
+    ]
+    results = a_comparison(runs, config=Config(imbalance=0.1))
+    picture = next(p for p in pictures(results) if p.name == "classes")
+    points = {(r["method"], r["x"]): (r["y"], r["n"]) for r in points_of(picture.spec)}
+    assert points["ausam-0.5", 0] == (4.0, 10)
+    assert points["ausam-0.5", 8] == (6.0, 2)
+    assert "Class 0 has 10 training samples, class 8 has 2." in picture.note
+    text = rare(results)
+    assert "ausam-0.5: 6.0 times on average against 4.0 (1.50 times as often); sam+random: 5.0 times" in text
+    assert text in render(results)
+    assert rare(a_comparison(named("sam", 90.0))) == ""
+
+
+def lower(name, *scores, curve=(), **changes):
+    """Named runs of a forecast, whose error is these."""
+    found = named(name, *scores, curve=curve, **changes)
+    return [
+        replace(r, run=replace(r.run, test=Score(r.run.test.value, "MSE", "", {"MAE": 0.4}, lower_is_better=True)))
+        for r in found
+    ]
+
+
+def scale_of(picture):
+    return next(layer for layer in picture.spec["layer"] if layer["name"] == "lines")["encoding"]["y"]["scale"]
+
+
+def test_a_score_where_lower_is_better():
+    runs = [
+        *lower("sgd", 0.404, 0.405, 0.4055, curve=(0.9, 0.6, 0.5, 0.45, 0.404), seconds=5.0),
+        *lower("sam", 0.3857, 0.386, 0.3855, curve=(0.8, 0.5, 0.4, 0.39, 0.386), seconds=10.0),
+        *lower("ausam-0.5", 0.386, 0.3862, 0.3858, curve=(0.8, 0.5, 0.4, 0.39, 0.386), seconds=5.1),
+        *lower("sam+random", 0.384, 0.3843, 0.3839, curve=(0.8, 0.5, 0.4, 0.39, 0.384), seconds=5.2),
+    ]
+    results = a_comparison(runs)
+    text = headline(results)
+    assert "ausam-0.5 reaches 0.3860 test MSE in 51 % of SAM's training time" in text
+    assert "It beats sgd and falls behind sam and sam+random." in text
+    assert against(results, "sgd")[0].startswith("−0.0188 [")
+    assert against(results, "sam+random")[0].startswith("+0.0019 [")
+    assert text.endswith("Lower MSE is better.")
+    assert "points" not in text
+    best = next(r for r in results.rows if r.name == "sam+random")
+    page = render(results)
+    assert "<b>0.3841 ± 0.0002</b>" in page.replace("\xa0", " ")
+    assert page.count("<b>") == 1
+    assert best.merit == max(r.merit for r in results.rows)
+    time, curves = pictures(results)[:2]
+    steps = points_of(time.spec, next(layer for layer in time.spec["layer"] if layer["name"] == "frontier"))
+    assert [round(step["y"], 4) for step in steps] == [0.4048, 0.386, 0.3841, 0.3841]
+    scale = scale_of(curves)
+    assert scale["domainMax"] == 0.6  # the first epochs are left out at the top
+    assert "domainMin" not in scale
+    rises = a_comparison(lower("sgd", 0.41, curve=(0.9, 0.5, 0.39, 0.4, 0.55)) + lower("sam", 0.38, curve=(0.9, 0.38)))
+    assert (
+        scale_of(pictures(rises)[1])["domainMax"] == 0.9
+    )  # of two epochs none is early; nothing that comes later is cut off
+    rises = a_comparison(lower("sgd", 0.41, curve=(0.9, 0.5, 0.39, 0.4, 0.55)))
+    assert scale_of(pictures(rises)[1])["domainMax"] == 0.55  # a curve that gets worse again is drawn to its end
+    alone = a_comparison(lower("sgd", 0.404) + lower("sam", 0.3857))
+    assert headline(alone).startswith("sam reaches 0.3857 test MSE (sgd: 0.4040). No AUSAM row has finished.")
+
+
+def test_a_table_of_errors_says_that_lower_is_better():
+    found = a_comparison([*lower("sam", 0.3857, 0.3859), *lower("sgd", 0.4041, 0.4043)])
+    cells = tuple(TableCell(row.name, row.label, "", Published(0.381), row) for row in found.rows)
+    column = TableColumn("one", "", "ETTh1", "ETTh1", "samformer on etth1", "headline", cells)
+    table = PaperTable("t", "paper", "T", "", "", (0, 1), 4, 0, {}, "MSE", "", (column,))
+    for form in (tables.text, tables.markdown, tables.latex, tables.html):
+        text = form(table)
+        assert "0.3858" in text
+        assert "MSE, mean" in text
+        assert "Lower MSE is better." in text
+    assert (
+        csv_text(("", named) for named in found.runs)
+        .splitlines()[1]
+        .startswith(",sam,0,SAM(rho=0.1),Full(),3,MSE,,lower,0.3857,99.0,MAE 0.4,")
+    )

@@ -45,8 +45,11 @@ def test_an_extension_that_was_killed_before_its_first_epoch_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ([], "its learning rate falls as a cosine over all epochs, so that the 2 that are done would have had another"),
-        (["--lr-steps", "0.5"], "its learning rate falls in steps at parts of all epochs"),
+        (
+            [],
+            "its learning rate falls as a cosine over all epochs, so the 2 finished epochs would have had a different",
+        ),
+        (["--lr-steps", "0.5"], "its learning rate falls in steps at fractions of all epochs"),
         (["--lr-steps", "1", "--policy", "infobatch"], "InfoBatch plans over all epochs"),
         (["--lr-steps", "1", "--method", "aesam"], "AESAM plans over all epochs"),
     ],
@@ -63,7 +66,7 @@ def test_where_the_epochs_would_have_differed_it_says_why(tmp_path, capsys, flag
 def test_a_run_cannot_be_made_shorter(tmp_path, capsys):
     assert train(tmp_path, "--lr-steps", "1", "--epochs", 2) == 0
     assert train(tmp_path, "--lr-steps", "1", "--epochs", 1, "--resume") == 2
-    assert "it was begun with 2 epochs, and a run can only be made longer" in capsys.readouterr().err
+    assert "it was started with 2 epochs, and a run can only be made longer" in capsys.readouterr().err
 
 
 def test_names_of_checkpoints_survive_epoch_100000(tmp_path):

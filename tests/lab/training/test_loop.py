@@ -43,7 +43,7 @@ def test_a_run_leaves_everything_in_its_folder(undisturbed, capsys):
     # The first epoch uses all 1,000; then 32 of 64 in each of 15 mini-batches and 20 of the last 40.
     assert [row["samples"] for row in rows] == [1000, 500, 500, 500, 500]
     assert result["samples_forward"] == result["samples_backward"] == 2 * (1000 + 4 * 500)
-    assert result["method"] == "SAM(rho=0.2)"
+    assert result["method"] == "SAM(rho=0.2, m=None, ascent=None)"
     assert result["policy"].startswith("AUSampling(alpha=0.5, s_min=0.1, s_max=1.0, ramp=2")
     assert (result["seed"], result["epochs"], len(result["weights_sha256"])) == (0, 5, 64)
     assert result["environment"]["versions"]["torch"] == torch.__version__
@@ -145,7 +145,7 @@ def test_a_damaged_checkpoint_is_told_and_passed_over(undisturbed, tmp_path, cap
         newest.write_bytes(data)
     list(train(config, tmp_path / "run", resume=True))
     assert f"{newest} is damaged" in caplog.text
-    assert "going back to the one before" in caplog.text
+    assert "using the previous one" in caplog.text
     assert not (tmp_path / "executed").exists()
     assert (
         read(tmp_path / "run" / "result.json")["weights_sha256"] == read(undisturbed / "result.json")["weights_sha256"]
@@ -181,7 +181,7 @@ def test_without_any_whole_checkpoint_it_begins_again(undisturbed, tmp_path, cap
     [
         (["--method", "smm"], 'There is no method "smm". Did you mean sam? Known: plain, sam, asam'),
         (["--policy", "ausamplin"], 'There is no policy "ausamplin". Did you mean ausampling?'),
-        (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes rho=0.05."),
+        (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes rho=0.05, m=None, ascent=None."),
         (["--method", "sam(rho=__import__('os'))"], "The arguments of \"sam(rho=__import__('os'))\" cannot be read"),
         (["--method", "sam)"], '"sam)" is not a method'),
         (["--rho", "-1"], "SAM: rho is -1.0. It must be a finite number >= 0"),
@@ -213,7 +213,7 @@ def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys)
     before = {p.name: p.read_bytes() for p in undisturbed.iterdir()}
     same = ["train", "--policy", "ausampling", "--ramp", 2, "--epochs", 5, "--out", undisturbed, *ONE]
     assert run(*same) == 2
-    assert f"{undisturbed} holds this run already. Go on with it by --resume" in capsys.readouterr().err
+    assert f"{undisturbed} already holds this run. Continue it with --resume" in capsys.readouterr().err
     assert run(*same, "--lr", 0.5, "--resume") == 2
     assert f"{undisturbed} holds another run: lr 0.05 there, 0.5 here" in capsys.readouterr().err
     assert run(*same, "--resume") == 0  # finished: nothing to do
@@ -258,8 +258,8 @@ def test_selection_summary_against_a_slow_twin():
     scores = Scores(n)
     rng = torch.Generator().manual_seed(3)
     wrong = torch.rand(n, generator=rng) < 0.3
-    scores.sum = torch.rand(n, generator=rng)
-    scores.count = torch.randint(0, 4, (n,), generator=rng, dtype=torch.int32)
+    scores.sum.copy_(torch.rand(n, generator=rng))
+    scores.count.copy_(torch.randint(0, 4, (n,), generator=rng, dtype=torch.int32))
     found = selection_summary(AUSampling(0.5), scores, wrong, bins=7)
     mean = [float(s) / int(c) if c else None for s, c in zip(scores.sum, scores.count, strict=True)]
     seen = sorted((i for i in range(n) if mean[i] is not None), key=lambda i: mean[i])
@@ -275,6 +275,15 @@ def test_selection_summary_against_a_slow_twin():
     assert found.wrong.n == len(ones)
     assert found.wrong.chosen == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
     assert selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool)).right is None
+    assert found.classes == {}
+    labels = torch.randint(0, 4, (n,), generator=rng)
+    labels[labels == 2] = 3  # a class without a sample
+    by_class = selection_summary(AUSampling(0.5), scores, wrong, labels).classes
+    assert sorted(by_class) == ["0", "1", "3"]
+    for c, group in by_class.items():
+        of = [i for i in range(n) if int(labels[i]) == int(c)]
+        assert group.n == len(of)
+        assert group.chosen == pytest.approx(sum(int(scores.count[i]) for i in of) / len(of))
 
 
 def test_random_numbers_of_a_run_are_its_own():
@@ -311,7 +320,7 @@ def test_learning_rate_is_a_cosine_or_falls_in_steps():
 
 @pytest.mark.parametrize("text", ["a", "0.5,", "0", "1.5", "0.5;0.7", "nan"])
 def test_steps_that_are_no_parts_of_a_training_are_refused(text):
-    with pytest.raises(ValueError, match="give parts of the epochs, above 0 and at most 1"):
+    with pytest.raises(ValueError, match="give fractions of the epochs, above 0 and at most 1"):
         resolve(data="digits", lr_steps=text)
 
 

@@ -98,7 +98,7 @@ def pair(name):
     return resolve(**sizes, **how, device="cpu", rho=None)
 
 
-SAME_AS_ONE = ("SAM", "GSAM", "FriendlySAM", "LookSAM", "VSAM", "RST", "AESAM")
+SAME_AS_ONE = ("SAM", "GSAM", "FriendlySAM", "LookSAM", "VSAM", "RST", "AESAM", "PreviousGradientSAM")
 
 
 def common(name):
@@ -354,9 +354,9 @@ def test_a_rank_that_dies_stops_the_other_at_once(killed, folder):
     codes, told = killed
     assert codes == [1, -signal.SIGKILL]
     assert told.splitlines()[-1] == (
-        "ausam: Rank 0 of 2 has lost another: its connection is closed. That one has ended or hangs; see what it said "
-        f"itself. Any number of ranks may go on. {folder / 'killed'} holds the run up to epoch 1; the same command "
-        "with --resume goes on."
+        "ausam: Rank 0 of 2 has lost another: its connection is closed. That rank has ended or hangs; see its own "
+        f"output. The run can continue with any number of ranks. {folder / 'killed'} holds the run up to epoch 1; run "
+        "the same command with --resume to continue."
     )
     assert "Traceback" not in told
     assert [row["epoch"] for row in rows(folder / "killed")] == [1]
@@ -379,7 +379,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
     told = (folder / "told-0").read_text()
     assert codes[0] == 1, told
     assert "ausam: Rank 0 of 2 has lost another: no answer for 8 s (--timeout)." in told
-    assert "holds the run up to epoch 1; the same command with --resume goes on." in told
+    assert "holds the run up to epoch 1; run the same command with --resume to continue." in told
     assert [row["epoch"] for row in rows(folder / "hanging")] == [1]
 
 
@@ -402,7 +402,10 @@ def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
     [
         (["compare", "sgd"], "ausam compare runs in one process, but 2 were started. Start it without torchrun; "),
         (["reproduce", "table1"], "ausam reproduce runs in one process, but 2 were started."),
-        (["train", "--timeout", "0"], "--timeout is 0; give the seconds after which a rank that waits gives up."),
+        (
+            ["train", "--timeout", "0"],
+            "--timeout is 0; give the number of seconds after which a waiting rank gives up.",
+        ),
         (["train", "--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'),
         (["train", "--epochs", "0"], "epochs is 0. It must be a whole number >= 1."),
     ],

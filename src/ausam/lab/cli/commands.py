@@ -9,51 +9,58 @@ import json
 import logging
 import shlex
 import sys
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ausam.lab.cli import exits, listing
+from ausam.lab.cli import config_file, exits, listing
 from ausam.lab.cli.progress import Progress
-from ausam.lab.config import Config
+from ausam.lab.config import OF_ONE_PAIR, OF_TORCHRUN, Config
 from ausam.lab.experiments import bench, estimate, recipe
 from ausam.lab.experiments.compare import compare
 from ausam.lab.experiments.ray import on_ray
 from ausam.lab.experiments.rebuild import rebuild
 from ausam.lab.experiments.reproduce import Launch, reproduce
+from ausam.lab.experiments.reproduce import text as reproduced_text
+from ausam.lab.experiments.tune import HELD_OUT, tune, values
 from ausam.lab.networks.build import builder
-from ausam.lab.problems.catalogue import problem, resolve
+from ausam.lab.problems.catalogue import problem, resolve, suited
+from ausam.lab.problems.problem import measured_on
 from ausam.lab.registry.pairs import PAIRS, configured, method_and_policy, refuse_idle
-from ausam.lab.report import records, skipped, tables
+from ausam.lab.report import records, skipped, tuning
 from ausam.lab.report.records import Run
-from ausam.lab.report.summary import comparison_text, headline
-from ausam.lab.training import folder, ranks, tensorboard
+from ausam.lab.report.summary import comparison_text, conclusion
+from ausam.lab.training import folder, ranks
+from ausam.lab.training.logs import Logs
 from ausam.lab.training.loop import train
 
 
 def train_command(args: argparse.Namespace) -> int:
     """One run."""
     with ranks.alike():
-        config = resolve(**_settings(args))
+        given = _settings(args)
+        config = resolve(**given)
     _set_threads(config)
     out = Path(args.out)
+    logs = Logs(tuple(args.log), out)
     with ranks.joined(config.device, args.timeout) as here:
         if here.rank:
             logging.disable(logging.WARNING)
-        here.told(lambda: _prepare(config, [config], _settings(args)))
+        here.told(lambda: _prepare(config, [config], given))
         if here.rank:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
         if args.resume and folder.saved_settings(out) is None:
-            sys.stderr.write(f"{out} holds no run yet, so there is nothing to resume: it begins.\n")
+            sys.stderr.write(f"{out} holds no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
-            epochs = train(config, out, resume=args.resume, on_step=progress.step, here=here)
-            for epoch in tensorboard.logged(epochs, out, out / "tensorboard") if args.tensorboard else epochs:
+            for epoch in train(config, out, resume=args.resume, on_step=progress.step, here=here, logs=logs):
                 progress.epoch(epoch)
     run = records.read_finished(out / "result.json", Run)
-    score = f"test {run.test} after {run.epochs} epochs, {run.train_seconds:.1f} s of training"
+    after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
+    score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
     parts = [score, *filter(None, [skipped.of_run(run)]), str(out / "result.json")]
     sys.stdout.write(f"{run.method} × {run.policy}: {'; '.join(parts)}\n")
     return _idle([f"the run in {out}"] if run.idle else [])
@@ -63,56 +70,58 @@ def compare_command(args: argparse.Namespace) -> int:
     """Several pairs, side by side."""
     ranks.require_one_process("compare")
     if args.seeds < 1:
-        raise ValueError(f"--seeds is {args.seeds}; give how many seeds each pair is run with, at least 1.")
+        raise ValueError(f"--seeds is {args.seeds}; give the number of runs per pair, at least 1.")
     names = [*args.names, *(PAIRS if args.all else ())]
     if not names:
         raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
-    config = resolve(**_settings(args))
+    given = _settings(args, elsewhere={*OF_ONE_PAIR, *OF_TORCHRUN} - {"seed"})
+    config = resolve(**given)
     _set_threads(config)
-    _prepare(config, [configured(name, config) for name in names], _settings(args))
+    _prepare(config, [configured(name, config) for name in names], given)
     command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
-    seeds = list(range(args.seed, args.seed + args.seeds))
+    seeds = list(range(config.seed, config.seed + args.seeds))
     with Progress(None, "compare") as progress:
         on_epoch = progress.comparison(names, seeds, config)
-        results = compare(names, seeds, config, out, command, on_epoch, args.tensorboard)
-    sys.stdout.write(f"{comparison_text(results)}\n\n{headline(results)}\n\n{out / 'report.html'}\n")
+        results = compare(names, seeds, config, out, command, on_epoch, Logs(tuple(args.log), out))
+    sys.stdout.write(f"{comparison_text(results)}\n\n{conclusion(results)}\n\n{out / 'report.html'}\n")
     return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 
 
 def reproduce_command(args: argparse.Namespace) -> int:
-    """A table of the paper."""
+    """A table of the paper, or the benchmark at equal cost."""
     ranks.require_one_process("reproduce")
-    found = recipe.read(args.table, args.scale)
-    seeds = list(range(found.seeds if args.seeds is None else args.seeds))
-    if not seeds:
-        raise ValueError(f"--seeds is {args.seeds}; give how many seeds each row is run with, at least 1.")
+    if args.seeds is not None and args.seeds < 1:
+        raise ValueError(f"--seeds is {args.seeds}; give the number of runs per row, at least 1.")
     here = {name: getattr(args, name) for name in ("data_dir", "init", "threads", "device") if hasattr(args, name)}
-    cells = recipe.chosen(recipe.cells(found, seeds, **here), args.only)
-    out = Path(args.out or f"runs/{found.table}-{found.scale}")
+    found = recipe.read(args.table, args.scale, args.seeds)
+    cells = recipe.chosen(recipe.cells(found, **here), args.only)
+    out = Path(args.out or f"runs/{found.folder}")
     _set_threads(cells[0].config)
     if args.dry_run:
-        sys.stdout.write(f"{found.title}, scale {found.scale}, in {out}\n\n{estimate.plan(cells, out)}\n")
+        scale = f", scale {found.scale}" if found.scale else ""
+        sys.stdout.write(f"{found.title}{scale}, in {out}\n\n{estimate.plan(cells, out)}\n")
         return 0
     command = shlex.join(["ausam", *args.argv])
     left = sum(cell.config.epochs - len(folder.epochs(cell.folder(out))) for cell in cells)
     with _launcher(args, cells[0].config.device) as launch, Progress(None, found.table) as progress:
         told = progress.cells(left)
-        table, failed = reproduce(found, cells, seeds, out, command, told, progress.say, args.tensorboard, launch)
-    sys.stdout.write(f"{tables.text(table)}\n\n{out / 'report.html'}\n")
+        logs = Logs(tuple(args.log), out)
+        table, failed = reproduce(found, cells, out, command, told, progress.say, logs, launch)
+    sys.stdout.write(f"{reproduced_text(table)}\n\n{out / 'report.html'}\n")
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
-        sys.stderr.write(f"ausam: {count} failed: {', '.join(failed)}. The same command tries again.\n")
+        sys.stderr.write(f"ausam: {count} failed: {', '.join(failed)}. Run the same command to try again.\n")
     ended = {cell.id: records.read(cell.folder(out) / "result.json", Run) for cell in cells}
     idle = _idle([name for name, run in ended.items() if run is not None and run.idle])
     return exits.FAILED if failed else idle
 
 
 def _idle(names: list[str]) -> int:
-    """The exit code of a command whose runs have ended; these of them took no step."""
+    """The exit code of a command whose runs have ended; ``names`` are those that took no step."""
     if names:
         sys.stderr.write(
-            f"ausam: Nothing was learnt in {', '.join(names)}: every step was skipped, {skipped.WHY}. Look for NaN or "
+            f"ausam: {', '.join(names)} learnt nothing: every step was skipped, {skipped.WHY}. Look for NaN or "
             "inf in the data, or use a smaller --lr.\n"
         )
     return exits.FAILED if names else 0
@@ -121,18 +130,40 @@ def _idle(names: list[str]) -> int:
 def _launcher(args: argparse.Namespace, device: str) -> contextlib.AbstractContextManager[Launch | None]:
     if args.launcher == "local":
         if args.address is not None:
-            raise ValueError("--address is that of a Ray cluster. Use --launcher ray with it, or leave it out.")
+            raise ValueError("--address is the address of a Ray cluster. Use --launcher ray with it, or leave it out.")
         for flag in ("cpus", "gpus"):
             if getattr(args, flag) is not None:
-                raise ValueError(f"--{flag} is what Ray gives a cell. Use --launcher ray with it, or leave it out.")
+                raise ValueError(f"--{flag} is what Ray gives each cell. Use --launcher ray with it, or leave it out.")
         return contextlib.nullcontext()
     if device.startswith("cuda:"):
-        raise ValueError(f'device is "{device}", but Ray gives each cell a GPU of its own. Use --device cuda.')
+        raise ValueError(f'device is "{device}", but Ray gives each cell its own GPU. Use --device cuda.')
     return on_ray(
         args.address,
         1.0 if args.cpus is None else args.cpus,
         float(device == "cuda") if args.gpus is None else args.gpus,
     )
+
+
+def tune_command(args: argparse.Namespace) -> int:
+    """A short search for settings."""
+    ranks.require_one_process("tune")
+    if args.seeds < 1:
+        raise ValueError(f"--seeds is {args.seeds}; give the number of runs per trial, at least 1.")
+    given = {"policy": "AUSampling", "validation": HELD_OUT} | _settings(args, elsewhere={*OF_TORCHRUN})
+    config = resolve(**given)
+    over = values(args.over, config)
+    if twice := sorted(over.keys() & given.keys()):
+        raise ValueError(f"{twice[0]} is searched for, so --{twice[0].replace('_', '-')} has no effect. Leave it out.")
+    _set_threads(config)
+    _prepare(config, [config], given)
+    out = Path(args.out)
+    seeds = list(range(config.seed, config.seed + args.seeds))
+    with Progress(None, "tune") as progress:
+        logs = Logs(tuple(args.log), out)
+        command = shlex.join(["ausam", *args.argv])
+        found = tune(over, seeds, config, out, command, progress.cells, progress.say, logs)
+    sys.stdout.write(f"{tuning.text(found)}\n\n{out / 'tuning.json'}\n")
+    return 0
 
 
 def report_command(args: argparse.Namespace) -> int:
@@ -155,7 +186,7 @@ def diagnose_command(args: argparse.Namespace) -> int:
         raise ValueError("Give the folder of one run, or compare and the folder of a comparison.")
     if together and args.what is not None:
         raise ValueError(
-            "--what chooses parts of a run's diagnosis; a comparison measures flatness alone. Leave it out."
+            "--what chooses parts of a run's diagnosis, but a comparison measures only flatness. Leave it out."
         )
     here = {name: getattr(args, name) for name in ("data_dir", "threads", "device") if hasattr(args, name)}
     if here.get("threads"):
@@ -177,22 +208,28 @@ def diagnose_command(args: argparse.Namespace) -> int:
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """What there is."""
+    """List everything, or describe one entry."""
+    if args.name is not None:
+        about = listing.named(args.name)
+        sys.stdout.write((json.dumps(about, indent=1) if args.json else listing.named_text(about)) + "\n")
+        return 0
     found = listing.everything()
     sys.stdout.write((json.dumps(found, indent=1) if args.json else listing.text(found)) + "\n")
     return 0
 
 
 def bench_command(args: argparse.Namespace) -> int:
-    """What a step costs."""
+    """The cost of a step."""
     return bench.main(args.repeats, args.only, sys.stdout)
 
 
 def _prepare(config: Config, runs: list[Config], given: dict[str, Any]) -> None:
-    """Refuse what cannot work, then get the data, before a bar is shown: a download shows one of its own."""
-    for run in runs:
-        method_and_policy(run, steps=1)
+    """Refuse what cannot work, then fetch the data, before the progress bar: a download shows its own."""
+    methods = [method_and_policy(run, steps=1)[0] for run in runs]
     refuse_idle(given, runs)
+    if given.get("replay") and all(method.passes[0] <= 1 for method in methods):
+        names = " and ".join(dict.fromkeys(type(method).__name__ for method in methods))
+        raise ValueError(f"--replay is for later passes, but a step of {names} has one pass only. Leave --replay out.")
     builder(config.model)
     problem(config)
 
@@ -202,5 +239,12 @@ def _set_threads(config: Config) -> None:
         torch.set_num_threads(config.threads)
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    return {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}
+def _settings(args: argparse.Namespace, elsewhere: Collection[str] = ()) -> dict[str, Any]:
+    """The settings given by flags, which take precedence, and by a --config file."""
+    flags = {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}
+    if (path := getattr(args, "config", None)) is None:
+        return flags
+    found = config_file.read(Path(path), elsewhere)
+    # A run's config.json also holds its data's defaults. Nobody asked for those, so they may have no effect.
+    suiting = suited((found | flags).get("data", Config.data))
+    return {k: v for k, v in found.items() if v != suiting.get(k)} | flags

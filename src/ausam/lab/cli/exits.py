@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-FAILED, MISUSE, INTERRUPTED, TERMINATED = 1, 2, 130, 143  # and 0 when all is done
+FAILED, MISUSE, INTERRUPTED, TERMINATED = 1, 2, 130, 143  # and 0 on success
 
 
 @contextlib.contextmanager
 def signals() -> Iterator[list[int]]:
-    """Inside, Ctrl-C and SIGTERM are a KeyboardInterrupt, so that files are closed and workers stopped.
+    """Inside, Ctrl-C and SIGTERM raise KeyboardInterrupt, so files are closed and workers stopped.
 
-    Yields a list of those that came: Ray, for one, does not keep which it was. A second one ends all at once.
+    Yields the list of signals received, because Ray, for one, loses which it was. A second signal exits at once.
     """
     came: list[int] = []
 
@@ -27,7 +27,7 @@ def signals() -> Iterator[list[int]]:
         came.append(number)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # only that one receives signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield came
         return
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -1,15 +1,20 @@
-"""What there is: methods, policies, pairs, networks and data sets."""
+"""``ausam list``: methods, policies, pairs, networks and data sets, or everything about one of them."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+import inspect
+import re
+import textwrap
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from ausam import METHODS, POLICIES
-from ausam.lab.networks.build import MODELS, POSE_MODELS, parameter_count
+from ausam.lab.networks.build import FORECAST_MODELS, MODELS, POSE_MODELS, parameter_count
 from ausam.lab.problems.catalogue import DATASETS
-from ausam.lab.registry.pairs import PAIRS, arguments_of
+from ausam.lab.registry.lookup import unknown
+from ausam.lab.registry.pairs import PAIRS, Pair, arguments_of, brief, pair
 from ausam.lab.report.text import text_table
+from ausam.settings import Range, rules
 
 
 def everything() -> dict[str, Any]:
@@ -18,13 +23,14 @@ def everything() -> dict[str, Any]:
         "methods": [_method(m) for m in METHODS.values()],
         "policies": [_policy(p) for p in POLICIES.values()],
         "pairs": [{"name": k, "label": p.label, "method": p.method, "policy": p.policy} for k, p in PAIRS.items()],
-        "models": [{"name": name, "parameters": parameter_count(name, _answers(name))} for name in MODELS],
+        "models": [{"name": name, "parameters": parameter_count(name, *_answers(name))} for name in MODELS],
         "data": [{"name": k, "about": d.about, "settings": d.settings} for k, d in DATASETS.items()],
     }
 
 
-def _answers(model: str) -> int:
-    return 16 if model in POSE_MODELS else 10
+def _answers(model: str) -> tuple[int, int]:
+    """The size it is built for: classes, joints or steps ahead, and channels."""
+    return (96, 7) if model in FORECAST_MODELS else (16 if model in POSE_MODELS else 10, 3)
 
 
 def text(found: dict[str, Any]) -> str:
@@ -37,14 +43,18 @@ def text(found: dict[str, Any]) -> str:
     parts = [
         "Methods (passes: samples through forward + backward, per sample of the batch)",
         text_table(["Method", "Passes", "What it does"], methods, left=(0, 2)),
-        "Policies (kept: part of the samples that is computed)",
+        "Policies (kept: fraction of the samples that is used)",
         text_table(["Policy", "Kept", "Ranks by", "What it does"], policies, left=(0, 2, 3)),
-        "Pairs (also METHOD-ALPHA for METHOD × AUSampling(ALPHA), and NAME@F for a fraction F of the epochs)",
+        "Pairs (also METHOD-ALPHA for METHOD × AUSampling(ALPHA), METHOD+POLICY-ALPHA such as sam+balanced-0.25,\n"
+        'any two as "sam x AUSampling(alpha=0.5, ema=0.5)", late-sam-P for SAM in the last fraction P of training,\n'
+        "sam-ascent-P for ascent on a fraction P of each batch, M-sam for groups of M samples,\n"
+        "NAME@F for a fraction F of the epochs, and NAME@FxB with a fraction B of the batch size too)",
         text_table(["Pair", "Method × policy"], pairs, left=(0, 1)),
-        "Networks (parameters for 10 classes or 16 joints; or your own as module:function)",
+        "Networks (parameters for 10 classes, 16 joints or 96 steps ahead; or your own as module:function)",
         text_table(["Network", "Parameters"], models),
         "Data sets (or your own as module:function)",
         text_table(["Data set", "What it is"], data, left=(0, 1)),
+        "ausam list NAME shows everything about one of these.",
     ]
     return "\n\n".join(parts)
 
@@ -68,6 +78,142 @@ def _about(cls: Any) -> dict[str, Any]:
 
 
 def _example(cls: Any) -> Any:
-    """An instance with default arguments; a required number (a length of training) does not change what is shown."""
+    """An instance with default arguments; required ones (a length, labels) do not affect what is shown."""
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-    return cls(**dict.fromkeys(required, 100))
+    return cls(**{name: [0] if name == "labels" else 100 for name in required})
+
+
+# -- one of them -------------------------------------------------------------------------------------------------------
+
+
+def named(name: str) -> list[dict[str, Any]]:
+    """Everything with this name, ignoring case (``sam`` is a pair and a method); a ValueError for an unknown name."""
+    tables: list[tuple[str, dict[str, Any]]] = [("method", METHODS), ("policy", POLICIES)]
+    tables += [("network", MODELS), ("data set", DATASETS)]
+    found = [
+        _DETAILS[kind](key, thing)
+        for kind, table in tables
+        for key, thing in table.items()
+        if key.lower() == name.lower()
+    ]
+    try:
+        found.insert(0, _pair_details(name))
+    except ValueError:
+        if not found:
+            known = [key.lower() for table in (METHODS, POLICIES, PAIRS, MODELS, DATASETS) for key in table]
+            raise unknown("method, policy, pair, network or data set", name, list(dict.fromkeys(known))) from None
+    return found
+
+
+def named_text(found: list[dict[str, Any]]) -> str:
+    """The same for people."""
+    return "\n\n\n".join(_named_text(one) for one in found)
+
+
+def _named_text(one: dict[str, Any]) -> str:
+    parts = [f"{one['name']}: {one['kind']}", one["about"]]
+    if one.get("arguments"):
+        parts.append("\n".join(_argument_text(argument) for argument in one["arguments"]))
+    if "settings" in one:
+        rows = [[k, str(v)] for k, v in one["settings"].items()]
+        parts.append(text_table(["Recommended setting", "Value"], rows, left=(0, 1)))
+    parts += [one[key] for key in ("use", "see") if one.get(key)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _argument_text(argument: dict[str, str]) -> str:
+    default = f" = {argument['default']}" if argument["default"] else ""
+    allowed = f"  ({argument['range']})" if argument["range"] else ""
+    about = textwrap.fill(argument["about"], 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return f"    {argument['name']}{default}{allowed}\n{about}".rstrip()
+
+
+def _class_details(kind: str, cls: Any) -> dict[str, Any]:
+    about, arguments, use = _docstring(cls)
+    allowed = rules(cls)
+    return {
+        "name": cls.__name__,
+        "kind": kind,
+        "about": about,
+        "arguments": [
+            {
+                "name": f.name,
+                "default": _default(f),
+                "range": _range(allowed.get(f.name)),
+                "about": arguments.get(f.name, ""),
+            }
+            for f in fields(cls)
+        ],
+        "use": use,
+    }
+
+
+def _pair_details(name: str) -> dict[str, Any]:
+    found = pair(name)
+    return {
+        "name": name.lower(),
+        "kind": "pair",
+        "about": f"{found.label} is {found.method} × {found.policy}{_fractions(found)}.",
+        "see": f"See ausam list {_class_name(found.method)} and ausam list {_class_name(found.policy)}.",
+    }
+
+
+def _fractions(found: Pair) -> str:
+    parts = ((found.epochs, "epochs"), (found.batch, "batch size"))
+    said = [f"{part:g} of the {what}" for part, what in parts if part != 1]
+    return f", with {' and '.join(said)}" if said else ""
+
+
+def _class_name(text: str) -> str:
+    return text.partition("(")[0]
+
+
+def _network_details(name: str, _: Any) -> dict[str, Any]:
+    answers, channels = _answers(name)
+    what = "steps ahead" if name in FORECAST_MODELS else "joints" if name in POSE_MODELS else "classes"
+    count = f"{parameter_count(name, answers, channels):,} parameters for {channels} channels and {answers} {what}."
+    make: Any = MODELS[name]
+    return {"name": name, "kind": "network", "about": f"{_docstring(getattr(make, 'func', make))[0]}\n\n{count}"}
+
+
+def _data_details(name: str, entry: Any) -> dict[str, Any]:
+    return {"name": name, "kind": "data set", "about": f"{entry.about}.", "settings": entry.settings}
+
+
+_DETAILS: dict[str, Any] = {
+    "method": lambda _, cls: _class_details("method", cls),
+    "policy": lambda _, cls: _class_details("policy", cls),
+    "network": _network_details,
+    "data set": _data_details,
+}
+
+
+def _docstring(cls: Any) -> tuple[str, dict[str, str], str]:
+    """The description, the arguments one by one, and when to use it; without the doctest."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    text = re.sub(r"(?m)^>>>.*\n(?:^(?!>>>|$).*\n?)*", "", text)  # with its output
+    before, _, after = text.partition("Arguments:\n")
+    inside, _, use = after.partition("\n\n")
+    found: dict[str, str] = {}
+    for line in inspect.cleandoc(inside).splitlines():
+        name, colon, about = line.partition(": ")
+        if colon and name.isidentifier():
+            found[name] = about
+        elif found:
+            found[list(found)[-1]] += f" {line.strip()}"
+    return re.sub(r"\n{3,}", "\n\n", before).strip(), found, use.strip()
+
+
+def _default(f: Field[Any]) -> str:
+    if f.default_factory is not MISSING:
+        return brief(f.default_factory())
+    return "" if f.default is MISSING else repr(f.default)
+
+
+def _range(rule: Any) -> str:
+    """An argument's allowed values; empty if only its description states them."""
+    if rule is None:
+        return ""
+    allowed, optional = rule
+    kind = ("whole number " if allowed.whole else "number ") if isinstance(allowed, Range) else ""
+    return f"{kind}{allowed}".strip() + (", or None" if optional else "")

@@ -1,4 +1,4 @@
-"""The ``ausam`` command: parse, run, and turn what goes wrong into one line and an exit code (docs/faults.md)."""
+"""The ``ausam`` command: parse, run, and turn errors into one line and an exit code (docs/faults.md)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.logging import RichHandler
 from ausam.lab.cli import commands, exits
 from ausam.lab.cli.parser import parser
 from ausam.lab.problems.download import DownloadError
-from ausam.lab.training import checkpoint, tensorboard
+from ausam.lab.training import checkpoint, logs
 from ausam.lab.training.failures import explained
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the arguments and run the command; what goes wrong becomes one line and an exit code (docs/exits.md)."""
+    """Parse the arguments and run the command; errors become one line and an exit code (docs/faults.md)."""
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv, argparse.Namespace(argv=argv))
     logging.basicConfig(
@@ -30,8 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.captureWarnings(True)
     with exits.signals() as came:
         try:
-            if getattr(args, "tensorboard", False):
-                tensorboard.require()
+            logs.require(getattr(args, "log", ()))
             code: int = args.run(args)
         except KeyboardInterrupt:
             terminated = signal.SIGTERM in came
@@ -41,15 +40,15 @@ def main(argv: list[str] | None = None) -> int:
             if (known := explained(error)) is None:
                 raise
             code = exits.MISUSE if known.misuse else exits.FAILED
-            complete = known.misuse or isinstance(error, DownloadError)  # they say how to go on
+            complete = known.misuse or isinstance(error, DownloadError)  # they say how to continue
             sys.stderr.write(f"ausam: {known.text}{'' if complete else ' ' + _kept(args)}\n")
     return code
 
 
 def _kept(args: argparse.Namespace) -> str:
-    """What is on disk when a command ends early, and how to go on."""
+    """What is on disk when a command ends early, and how to continue."""
     if args.run is commands.train_command:
         epochs = checkpoint.saved_epochs(Path(args.out))
         kept = f"{args.out} holds the run up to epoch {epochs}" if epochs else "No epoch was finished"
-        return f"{kept}; the same command with --resume goes on."
-    return "What was done is kept; the same command goes on."
+        return f"{kept}; run the same command with --resume to continue."
+    return "Finished work is kept; run the same command to continue."

@@ -9,7 +9,7 @@ from rich import progress as rich
 from rich.console import Console
 
 from ausam.lab.config import Config
-from ausam.lab.registry.pairs import configured
+from ausam.lab.registry.pairs import configured, spelling
 from ausam.lab.report.records import Epoch
 from ausam.lab.training.loop import Batch
 
@@ -55,8 +55,8 @@ class Progress:
             self._console.print(text, highlight=False, soft_wrap=True)
 
     def comparison(self, names: list[str], seeds: list[int], config: Config) -> Callable[[str, int, Epoch], None]:
-        """A function to be told of every epoch of every run of a comparison."""
-        epochs = {name.lower(): configured(name, config).epochs for name in names}
+        """A callback for every epoch of every run of a comparison."""
+        epochs = {spelling(name): configured(name, config).epochs for name in names}
         self._bar.update(self._task, total=len(seeds) * sum(epochs.values()))
 
         def told(name: str, seed: int, epoch: Epoch) -> None:
@@ -69,8 +69,9 @@ class Progress:
         return told
 
     def cells(self, epochs: int) -> Callable[[str, Epoch], None]:
-        """A function to be told of every epoch of every cell of a table, of which there will be so many."""
-        self._bar.update(self._task, total=epochs)
+        """A callback for every epoch of every cell of a table; ``epochs`` is how many are still to come."""
+        before = self._bar.tasks[self._task].total or 0
+        self._bar.update(self._task, total=before + epochs)
 
         def told(cell: str, epoch: Epoch) -> None:
             text = f"{cell}: epoch {epoch.epoch}, {epoch.test}"
@@ -79,7 +80,7 @@ class Progress:
         return told
 
     def pieces(self) -> Callable[[str, int], None]:
-        """A function to be told of every piece of work before it is done, and of how many there are."""
+        """A callback before every piece of work, with the number of pieces."""
         before = 0
 
         def told(name: str, total: int) -> None:
@@ -92,12 +93,12 @@ class Progress:
         return told
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class _Rate:
-    """Images a second, over about the last second."""
+    """Images per second, over about the last second."""
 
     def __init__(self) -> None:
         self._start, self._count, self._rate = time.perf_counter(), 0, 0.0

@@ -1,7 +1,7 @@
-"""A run, measured: the paper's theory and the flatness of the minimum, from the weights that the run has kept.
+"""Diagnose a run: the paper's theory and the flatness of the minimum, from the weights that the run has kept.
 
-How things are measured is in :mod:`ausam.diagnostics`. Here are the run that they are measured on, the pieces that are
-done already, the sentences and the page.
+The measurements themselves are in :mod:`ausam.diagnostics`. This folder loads a run, keeps finished pieces, and writes
+the findings and the page.
 """
 
 PARTS = (

@@ -1,4 +1,4 @@
-"""Pictures of a diagnosis: Altair from plain rows, drawn as SVG that stands in the page and takes its colours."""
+"""Charts of a diagnosis: Altair specifications drawn as inline SVG that uses the page's colours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Rows = Sequence[dict[str, Any]]
-Spec = Callable[[int], dict[str, Any]]  # from the width in pixels
+Spec = Callable[[int], dict[str, Any]]  # called with the width in pixels
 
-# The page's light colours: each is replaced by its variable, so that a dark page has its own.
+# The page's light colours; each is replaced by its CSS variable, so that a dark page can use its own.
 COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8538f", "#8a6d00", "#6a4fc0", "#2b98d4", "#5a6068")
 RULE, SOFT = "#d5dae0", "#59626d"
 VARIABLES = {colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)} | {RULE: "var(--rule)", SOFT: "var(--soft)"}
@@ -32,7 +32,7 @@ def lines(
     part: bool = False,
     dots: bool = True,
 ) -> Spec:
-    """A line per series; the fields are also the titles of the axes. ``part``: the axis is from 0 to 1."""
+    """One line per series; fields double as axis titles. ``part``: the y axis runs from 0 to 1."""
 
     def spec(width: int) -> dict[str, Any]:
         alt = _altair()
@@ -47,7 +47,7 @@ def lines(
 
 
 def scatter(rows: Rows, x: str, y: str, series: str) -> Spec:
-    """A dot per row, with the diagonal on which both are equal."""
+    """One dot per row, with the diagonal on which both values are equal."""
 
     def spec(width: int) -> dict[str, Any]:
         alt = _altair()
@@ -65,7 +65,7 @@ def scatter(rows: Rows, x: str, y: str, series: str) -> Spec:
 
 
 def bars(rows: Rows, x: str, y: str, rule: bool = True) -> Spec:
-    """A bar per row, in their order; ``rule``: a line at 1."""
+    """One bar per row, in the order given; ``rule`` adds a line at 1."""
 
     def spec(width: int) -> dict[str, Any]:
         alt = _altair()
@@ -82,7 +82,7 @@ def bars(rows: Rows, x: str, y: str, rule: bool = True) -> Spec:
 
 
 def ticks(rows: Rows, x: str, y: str) -> Spec:
-    """Dots on a logarithmic scale, a row per name: for figures of several runs side by side."""
+    """Dots on a logarithmic scale, one line per name, to compare runs."""
 
     def spec(width: int) -> dict[str, Any]:
         alt = _altair()
@@ -100,7 +100,7 @@ def ticks(rows: Rows, x: str, y: str) -> Spec:
 
 
 def heat(rows: Rows, x: str, y: str, value: str) -> Spec:
-    """A square per row, coloured by the logarithm of its value."""
+    """One square per row, coloured by the logarithm of its value."""
 
     def spec(width: int) -> dict[str, Any]:
         alt = _altair()
@@ -126,7 +126,7 @@ def heat(rows: Rows, x: str, y: str, value: str) -> Spec:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing for a wide and for a narrow screen, with its name and what to know of it."""
+    """A chart for wide and narrow screens, with a title and a note."""
 
     name: str
     note: str
@@ -135,12 +135,12 @@ class Picture:
 
 
 def picture(name: str, spec: Spec, note: str = "") -> Picture:
-    """Draw a specification in both widths."""
+    """Draw a specification at both widths."""
     return Picture(name, note, *(_svg(spec(width), name) for width in (WIDE, NARROW)))
 
 
 def _altair() -> Any:
-    import altair  # here, because the import takes a second
+    import altair  # imported late because it takes a second
 
     return altair
 
@@ -154,7 +154,7 @@ def _x(name: str) -> Any:
 def _y(name: str, scale: Any) -> Any:
     alt = _altair()
 
-    # above the axis, where it needs no rotation
+    # placed above the axis, so that it need not be rotated
     title = {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleX": 0, "titleY": -12}
     return alt.Y(f"{name}:Q", title=name, scale=scale, axis=alt.Axis(tickCount=6, **title))
 
@@ -163,7 +163,7 @@ def _colour(series: str, order: list[str], width: int) -> Any:
     alt = _altair()
 
     legend = alt.Legend(orient="bottom", title=None, columns=2 if width > 500 else 1, labelLimit=300)
-    legend = legend if len(order) > 1 else None  # one line alone is what the caption says
+    legend = legend if len(order) > 1 else None  # a single line is explained by the caption
     return alt.Color(f"{series}:N", sort=order, scale=alt.Scale(domain=order, range=_range(order)), legend=legend)
 
 
@@ -172,7 +172,7 @@ def _range(order: list[str]) -> list[str]:
 
 
 def _finished(chart: Any, width: int, height: int | None = None, exact: bool = False) -> dict[str, Any]:
-    """The size, and the style of the page."""
+    """Add the size and the style of the page."""
     tall = height or (280 if width > 500 else 230)
     fit = {} if exact else {"autosize": {"type": "fit-x", "contains": "padding"}}
     text = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
@@ -195,7 +195,7 @@ def _finished(chart: Any, width: int, height: int | None = None, exact: bool = F
 
 
 def _svg(spec: dict[str, Any], name: str) -> Markup:
-    """The drawing, with ids of its own, the page's colours, and no more width than it needs."""
+    """The SVG with unique ids, the page's colours, and no more width than it needs."""
     import vl_convert
     from markupsafe import Markup, escape
 

@@ -1,4 +1,4 @@
-"""The minima of a comparison side by side: whose is the flattest."""
+"""Compare the flatness of the minima that the runs of a comparison found."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ MEASURES: dict[str, Callable[[FlatRun], float]] = {
     "trace": lambda r: r.trace.value,
     "worst rise within rho": lambda r: r.whole.worst[len(r.whole.rho) // 2],
     "worst rise in groups": lambda r: r.groups.worst[len(r.groups.rho) // 2],
+    "worst rise in the adaptive ball": lambda r: r.adaptive.worst[len(r.adaptive.rho) // 2],
 }
 
 
 def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **here: Any) -> FlatComparison:
-    """Measure the flatness of every run of ``ausam compare`` in this folder; writes flatness.json and flatness.html.
+    """Measure the flatness of every run of ``ausam compare`` in a folder, and write flatness.json and flatness.html.
 
-    All are measured on the same samples with the same radius. The pieces lie in the folders of the runs, where
-    ``ausam diagnose RUN`` finds them too.
+    All runs are measured on the same samples with the same radius. The pieces are saved in the folders of the runs,
+    where ``ausam diagnose RUN`` finds them too.
     """
     places = _places(folder)
     if not places:
-        raise ValueError(f"{folder} holds no comparison. Give the folder (--out) of ausam compare.")
+        raise ValueError(f"{folder} holds no comparison. Pass the folder (--out) of ausam compare.")
     found: list[FlatRun] = []
     left: list[Left] = []
     between: list[Between] = []
     first: Subject | None = None
-    ends: dict[int, tuple[str, Subject]] = {}  # of each seed, the first run
+    ends: dict[int, tuple[str, Subject]] = {}  # the first run of each seed
     total = len(places) * 4
     for name, seed, place in places:
         try:
@@ -80,6 +81,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
                 curved.trace,
                 sharp.whole,
                 sharp.groups,
+                sharp.adaptive,
                 line,
             )
         )
@@ -101,7 +103,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
 
 
 def sentences(runs: list[FlatRun]) -> Iterator[Finding]:
-    """Whether the minimum of each pair is flatter than SGD's, and than SAM's."""
+    """Whether each pair's minimum is flatter than SGD's, and than SAM's."""
     names = list(dict.fromkeys(r.name for r in runs))
     for base in ("sgd", "sam"):
         for name in names:
@@ -113,7 +115,7 @@ def sentences(runs: list[FlatRun]) -> Iterator[Finding]:
     )
     yield Finding(
         "flatness",
-        f"Training loss on these samples, from the lowest: {text}. "
+        f"Training loss on these samples, lowest first: {text}. "
         "A network that has learnt less may be flatter for that reason alone.",
     )
 
@@ -140,9 +142,9 @@ def _flatter(runs: list[FlatRun], name: str, base: str) -> Iterator[Finding]:
         if flatter
         else "is not flatter than"
         if not better
-        else f"is flatter by {better} of {len(MEASURES)} measures, but not by all, than"
+        else f"is flatter by {better} of {len(MEASURES)} measures than"
     )
-    one = " One seed cannot tell a difference from chance." if len(seeds) == 1 else ""
+    one = " One seed cannot separate a difference from chance." if len(seeds) == 1 else ""
     yield Finding(
         "flatness",
         f"{_label(runs, name)}'s minimum {how} {_label(runs, base)}'s: {'; '.join(parts)}.{one}",
@@ -155,7 +157,7 @@ def _label(runs: list[FlatRun], name: str) -> str:
 
 
 def _between(folder: Path, first: Subject, second: Subject) -> Slice:
-    """The loss from the last weights of the one run to those of the other, kept in the folder of the comparison."""
+    """The loss on the line between the last weights of two runs, saved in the folder of the comparison."""
 
     def measure() -> Slice:
         ends = (first.state(first.last), second.state(second.last))
@@ -166,7 +168,7 @@ def _between(folder: Path, first: Subject, second: Subject) -> Slice:
 
 
 def _places(folder: Path) -> list[tuple[str, int, Path]]:
-    """Name, seed and folder of every run, seeds outermost, names in the order of the results."""
+    """Name, seed and folder of every run, sorted by seed and then in the order of the results."""
     there = [p for p in folder.glob("runs/*/seed-*") if p.is_dir() and p.name.removeprefix("seed-").isdigit()]
     old = records.read(folder / "results.json", Comparison) if there else None
     order = [row.name for row in old.rows] if old else []

@@ -1,4 +1,4 @@
-"""The pieces of a diagnosis: what is measured on a subject, each a pure function of it (and of an epoch)."""
+"""The measurements of a diagnosis: each is a pure function of the run, or of the run and an epoch."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ausam.random import generator
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the run's rho
 THEOREM2_SAMPLES = 256
-THEOREM4_BATCHES, THEOREM4_SIZE = 2, 128  # inclusion probabilities take memory that grows with the cube of the batch
-BASIS = 2**28  # numbers that the search for eigenvalues may keep: 1 GB
+THEOREM4_SAMPLES, THEOREM4_SIZE = 256, 128  # the memory of inclusion probabilities grows with the square of the batch
+BASIS = 2**28  # numbers that the eigenvalue search may store: 1 GB
 
 
 def lemma1(subject: Subject, epoch: int) -> Lemma1At:
-    """DLP against norm and projection, in mini-batches dealt for this epoch."""
+    """Compare DLP with norm and projection, in mini-batches shuffled for this epoch."""
     subject.at(epoch)
     dealt = subject.dealt(epoch)
     batches = [(subject.x[p], subject.y[p]) for p in dealt]
@@ -53,7 +53,7 @@ def _columns(found: dg.Lemma1) -> tuple[tuple[float, ...], ...]:
 
 
 def theorem1(subject: Subject, epoch: int) -> Theorem1At:
-    """The sharpness of mini-batches and of what each policy would keep of them."""
+    """The sharpness of mini-batches, and of the part that each policy would keep."""
     subject.at(epoch)
     rows = []
     for name, (policy, scores) in subject.policies(epoch).items():
@@ -66,13 +66,13 @@ def theorem1(subject: Subject, epoch: int) -> Theorem1At:
 
 
 def theorem2_epochs(subject: Subject) -> list[int]:
-    """Saved epochs at even distances from 0 on, at most ``WATCHED``; fewer than three are too few for an average."""
+    """Evenly spaced saved epochs from 0 on, at most ``WATCHED``; an average needs at least three."""
     even = [0, *subject.periodic] if 0 in subject.epochs else []
     return even[:: -(-max(1, len(even) - 1) // (WATCHED - 1))]
 
 
 def theorem2(subject: Subject) -> Theorem2Part:
-    """The average of past gradient norms against the present ones, over the saved epochs."""
+    """Compare the average of past gradient norms with the current ones, over the saved epochs."""
     epochs = theorem2_epochs(subject)
     period = epochs[1]
     batches = [(x, y) for x, y, _ in subject.batches()]
@@ -101,7 +101,7 @@ def theorem2(subject: Subject) -> Theorem2Part:
 
 
 def theorem3(subject: Subject) -> Theorem3Part:
-    """The bound on logistic regression with this run's samples: the first half of the classes against the second."""
+    """Test the bound on logistic regression with this run's samples: first half of the classes against the second."""
     half = subject.data.classes // 2
     x = subject.x.flatten(1).double().cpu()
     x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
@@ -127,11 +127,12 @@ def theorem3(subject: Subject) -> Theorem3Part:
 
 
 def theorem4(subject: Subject, epoch: int) -> Theorem4At:
-    """The bias of what each policy would choose, expected over its draws."""
+    """The bias of what each policy would select, in expectation over its draws."""
     subject.at(epoch)
     policies = subject.policies(epoch)
     drawn, scores = policies["AUSampling"]
     policies["unbiased"] = (replace(drawn, unbiased=True), scores)  # type: ignore[type-var]
+    size = min(THEOREM4_SIZE, subject.config.batch_size)
     rows = []
     for name, (policy, known) in policies.items():
         found = [
@@ -146,7 +147,7 @@ def theorem4(subject: Subject, epoch: int) -> Theorem4At:
                 rho=subject.rho,
                 chunk=subject.chunk,
             )
-            for x, y, place in subject.batches(min(THEOREM4_SIZE, subject.config.batch_size), THEOREM4_BATCHES)
+            for x, y, place in subject.batches(size, THEOREM4_SAMPLES // size)
         ]
         rows.append(_theorem4(name, found))
     return Theorem4At(epoch, tuple(rows))
@@ -174,7 +175,7 @@ def hessian(subject: Subject) -> HessianPart:
 
 
 def sharpness(subject: Subject) -> SharpnessPart:
-    """The rise of the loss within some radii, at the last weights."""
+    """The rise in loss within several radii, at the last weights."""
     subject.at(subject.last)
     radii = [r * subject.rho for r in RADII]
     batches = [(subject.x, subject.y)]
@@ -198,13 +199,13 @@ def surface(subject: Subject) -> dg.Surface:
 
 
 def between(subject: Subject, epoch: int) -> dg.Slice:
-    """The loss from the weights of an epoch to the last."""
+    """The loss on the straight line from the weights of an epoch to the last weights."""
     first, second = subject.state(epoch), subject.state(subject.last)
     return dg.loss_between(subject.model, subject.losses, [(subject.x, subject.y)], first, second, beyond=0)
 
 
 def geometry(subject: Subject, epoch: int) -> GeometryAt:
-    """SAM's step beside the plain one, the mean over the mini-batches."""
+    """Compare SAM's step with the plain one; means over the mini-batches."""
     subject.at(epoch)
     found = [dg.step_geometry(subject.model, subject.losses, [(x, y)], subject.rho) for x, y, _ in subject.batches()]
     names = [f.name for f in fields(dg.StepGeometry)]
@@ -212,7 +213,7 @@ def geometry(subject: Subject, epoch: int) -> GeometryAt:
 
 
 def selection(subject: Subject) -> SelectionPart:
-    """Who was chosen, from the counts of visits in the saved tables; the whole data set, not the samples alone."""
+    """Which samples were selected, from the saved visit counts; this covers the whole data set."""
     n = len(subject.data.train_y)
     scores = subject.scores(subject.last)
     visits = torch.repeat_interleave(torch.arange(n), scores.count.long())
@@ -241,7 +242,7 @@ def selection(subject: Subject) -> SelectionPart:
 
 
 def _worst_gap(subject: Subject, periods: Sequence[int]) -> int:
-    """The most periods in a row in which a sample was not used."""
+    """The longest run of periods in which a sample was not used."""
     n = len(subject.data.train_y)
     before, chosen = torch.zeros(n, dtype=torch.int64), []
     for epoch in periods:

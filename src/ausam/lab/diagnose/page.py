@@ -1,4 +1,4 @@
-"""The pages: a sentence for each finding, the pictures, and on what all this was measured."""
+"""The pages: findings, charts and the conditions of the measurements."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from ausam.lab.report.shell import fill, page
 
 TITLES = {
     "lemma1": "Lemma 1: is DLP the gradient norm?",
-    "theorem1": "Theorem 1: does a part of the batch keep its sharpness?",
-    "theorem2": "Theorem 2: may the average stand in for the present?",
+    "theorem1": "Theorem 1: does part of a batch preserve its sharpness?",
+    "theorem2": "Theorem 2: does the average approximate the current norm?",
     "theorem3": "Theorem 3: convergence",
-    "theorem4": "Theorem 4: does the bias of the choice vanish?",
+    "theorem4": "Theorem 4: does the bias of the selection vanish?",
     "hessian": "Curvature at the last weights",
     "sharpness": "Sharpness at the last weights",
     "landscape": "The loss around the last weights",
     "geometry": "The geometry of a step",
-    "selection": "Who was chosen",
+    "selection": "Which samples were selected",
 }
 CLAIMS = {
-    "lemma1": "The paper: the loss change of a sample under SAM's perturbation, divided by rho, is about its gradient "
-    "norm.",
-    "theorem1": "The paper: |PTF - PTS| is at most rho times the mean gradient norm of the samples left out, so leave "
-    "out small gradients.",
-    "theorem2": "The paper: with learning rates 1/t² the mean gradient norm of past epochs stays near the present one.",
-    "theorem3": "The paper: SAM on a part of each batch converges, with a stated bound.",
-    "theorem4": "The paper: the bias of the choice goes to zero during training (asymptotically unbiased).",
+    "lemma1": "The paper's claim: a sample's loss change under SAM's perturbation (DLP), divided by rho, approximates "
+    "its gradient norm.",
+    "theorem1": "The paper's claim: the sharpness of the batch (PTF) and of the kept samples (PTS) differ by at most "
+    "rho times the mean gradient norm of the samples left out, so leave out small gradients.",
+    "theorem2": "The paper's claim: with learning rates 1/t², the mean gradient norm of past epochs stays close to the "
+    "current one.",
+    "theorem3": "The paper's claim: SAM on part of each batch converges, at a stated rate.",
+    "theorem4": "The paper's claim: the bias of the selection goes to zero during training (asymptotically unbiased).",
 }
 
 
 @dataclass(frozen=True)
 class Table:
-    """Figures beside each other, with what they mean below."""
+    """A table of figures with an explanatory note."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -46,7 +47,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: what is claimed, what was found, and its pictures."""
+    """A section of the page: the claim, the findings and the charts."""
 
     key: str
     title: str
@@ -71,7 +72,7 @@ def of_run(found: Diagnosis) -> str:
         if getattr(found, part) is not None
     ]
     subtitle = f"{found.conditions.pair}, {config.model}, {found.conditions.trained} epochs"
-    return _page(f"{config.data}: a run, measured", subtitle, sections, found)
+    return _page(f"Diagnosis of a run on {config.data}", subtitle, sections, found)
 
 
 def of_comparison(found: FlatComparison) -> str:
@@ -95,13 +96,13 @@ def _page(title: str, subtitle: str, sections: Sequence[Section], found: Diagnos
 
 
 def _facts(c: Conditions, created: str) -> dict[str, object]:
-    """On what all this was measured."""
+    """The conditions as a table of facts."""
     return {
         "Weights after epochs": ", ".join(map(str, c.epochs[:30])) + (" ..." if len(c.epochs) > 30 else ""),
-        "Samples": f"{c.samples} of the training set, drawn at random, not augmented",
-        "Mini-batch": c.batch_size,
+        "Samples": f"{c.samples} training samples, drawn at random, not augmented",
+        "Batch size": c.batch_size,
         "rho": f"{c.rho:g} ({c.rho_from})",
-        "Weights": f"{c.parameters:,}",
+        "Parameters": f"{c.parameters:,}",
         "Seed": c.config.seed,
         "Wrong labels": f"{100 * c.config.label_noise:g} %",
         "Processor": c.environment.hardware.cpu,
@@ -111,7 +112,7 @@ def _facts(c: Conditions, created: str) -> dict[str, object]:
     }
 
 
-# -- the pictures of a run ---------------------------------------------------------------------------------------------
+# -- the charts of a run -----------------------------------------------------------------------------------------------
 
 
 def _lemma1(found: Any) -> Iterator[Picture]:
@@ -121,64 +122,68 @@ def _lemma1(found: Any) -> Iterator[Picture]:
         rows.append({"epoch": row.epoch, error: row.norm.relative_error, "of": "against the norm"})
         rows.append({"epoch": row.epoch, error: row.projection.relative_error, "of": "against the projection"})
     if len(found.rows) > 1:
-        yield picture("The error of DLP / rho over training", charts.lines(rows, "epoch", error, "of", zero=True))
+        yield picture("Error of DLP / rho over training", charts.lines(rows, "epoch", error, "of", zero=True))
         ranks = [{"epoch": r.epoch, rank: r.norm.spearman, "of": "one measurement"} for r in found.rows]
         for row in found.rows:
             if row.average is not None:
-                ranks.append({"epoch": row.epoch, rank: row.average.mean.spearman, "of": "mean of the epochs before"})
-                ranks.append({"epoch": row.epoch, rank: row.average.ema.spearman, "of": "moving average of them"})
+                ranks.append({"epoch": row.epoch, rank: row.average.mean.spearman, "of": "mean of earlier epochs"})
+                ranks.append(
+                    {"epoch": row.epoch, rank: row.average.ema.spearman, "of": "moving average of earlier epochs"}
+                )
             if row.table is not None:
                 ranks.append({"epoch": row.epoch, rank: row.table.spearman, "of": "the run's own scores"})
         ranks = [r for r in ranks if r[rank] == r[rank]]
-        yield picture("How well the samples are ranked", charts.lines(ranks, "epoch", rank, "of"))
+        yield picture("How well DLP ranks the samples", charts.lines(ranks, "epoch", rank, "of"))
     dots = [{"gradient norm": p.norm, "DLP / rho": p.dlp, "of": "a sample"} for p in found.points]
-    note = f"{len(dots)} samples after epoch {found.rows[-1].epoch}. On the dashed line the lemma would be exact."
+    note = f"{len(dots)} samples after epoch {found.rows[-1].epoch}. The lemma is exact on the dashed line."
     yield picture("DLP against the norm", charts.scatter(dots, "gradient norm", "DLP / rho", "of"), note)
 
 
 def _theorem1(found: Any) -> Iterator[Picture]:
-    part, size = "part of the mini-batches", "|PTF - PTS|"
+    part, size = "fraction of the mini-batches", "|PTF - PTS|"
     of = [(row.epoch, p.policy, p.summary) for row in found.rows for p in row.policies]
     if len(found.rows) > 1:
         rows = [{"epoch": e, part: s.paper_fails_first_order, "policy": p} for e, p, s in of]
         yield picture("Where the paper's bound fails", charts.lines(rows, "epoch", part, "policy", part=True))
     rows = [{"epoch": e, size: s.difference, "policy": p} for e, p, s in of]
     yield picture(
-        "How far the sharpness of the kept part is off", charts.lines(rows, "epoch", size, "policy", zero=True)
+        "How far the sharpness of the kept samples is off", charts.lines(rows, "epoch", size, "policy", zero=True)
     )
 
 
 def _theorem2(found: Any) -> Iterator[Picture]:
     f, value = found.found, "norm"
-    columns = {"mean deviation": f.mean, "worst deviation": f.largest, "bound from the distances": f.path_bound}
+    columns = {"mean deviation": f.mean, "worst deviation": f.largest, "bound from distances": f.path_bound}
     epochs = found.epochs[1:]
     rows = [{"epoch": e, value: v, "of": k} for k, of in columns.items() for e, v in zip(epochs, of, strict=True)]
-    yield picture("Average of the past against the present", charts.lines(rows, "epoch", value, "of", log=True))
+    yield picture(
+        "Deviation of past averages from the current norm", charts.lines(rows, "epoch", value, "of", log=True)
+    )
 
 
 def _theorem3(found: Any) -> Iterator[Picture]:
-    value = "bound as stated / measured"
+    value = "stated bound / measured"
     rows = [
         {"alpha": f.alpha, value: f.bounds.paper / f.left, "of": f"{f.selection}, eta {f.eta:.2g}"} for f in found.found
     ]
-    note = "Below 1 the bound would fail. random: the draws that the proof supposes."
+    note = "Below 1 the bound fails. The proof assumes random draws."
     yield picture("How loose the bound is", charts.lines(rows, "alpha", value, "of", log=True), note)
 
 
 def _theorem4(found: Any) -> Iterator[Picture]:
-    value = "bias, part of the gradient"
+    value = "bias relative to the gradient"
     rows = [{"epoch": row.epoch, value: p.relative, "policy": p.policy} for row in found.rows for p in row.policies]
     if len(found.rows) > 1:
-        yield picture("The bias over training", charts.lines(rows, "epoch", value, "policy", zero=True))
+        yield picture("Bias over training", charts.lines(rows, "epoch", value, "policy", zero=True))
 
 
 def _hessian(found: Any) -> Iterator[Picture]:
     rows = [{"number": str(i + 1), "eigenvalue": v} for i, v in enumerate(found.eigenvalues.values)]
-    yield picture("The largest eigenvalues", charts.bars(rows, "number", "eigenvalue", rule=False))
+    yield picture("Largest eigenvalues", charts.bars(rows, "number", "eigenvalue", rule=False))
 
 
 def _sharpness(found: Any) -> Iterator[Picture]:
-    value = "rise of the loss"
+    value = "rise in loss"
     columns = {
         "worst, all samples": (found.whole.rho, found.whole.worst),
         f"worst, groups of {found.groups.m}": (found.groups.rho, found.groups.worst),
@@ -186,7 +191,7 @@ def _sharpness(found: Any) -> Iterator[Picture]:
         "worst, adaptive ball": (found.adaptive.rho, found.adaptive.worst),
     }
     rows = [{"radius": r, value: v, "of": k} for k, (rs, vs) in columns.items() for r, v in zip(rs, vs, strict=True)]
-    yield picture("How far the loss rises within a radius", charts.lines(rows, "radius", value, "of", log=True))
+    yield picture("Rise in loss within a radius", charts.lines(rows, "radius", value, "of", log=True))
 
 
 def _landscape(found: Any) -> Iterator[Picture]:
@@ -201,7 +206,7 @@ def _landscape(found: Any) -> Iterator[Picture]:
     yield picture("On a plane of two random directions", charts.heat(squares, "s", "t", "loss"))
     if found.between is not None:
         pairs = zip(found.between.position, found.between.loss, strict=True)
-        rows = [{"t": t, "loss": v, "of": "(1 - t) then + t now"} for t, v in pairs]
+        rows = [{"t": t, "loss": v, "of": "(1 - t) first + t last"} for t, v in pairs]
         start = f"epoch {found.since}" if found.since else "the initial weights"
         yield picture(f"From {start} (0) to the last weights (1)", charts.lines(rows, "t", "loss", "of", dots=False))
 
@@ -210,13 +215,13 @@ def _geometry(found: Any) -> Iterator[Picture]:
     rows = [
         {"epoch": r.epoch, "ratio": v, "of": k}
         for r in found.rows
-        for k, v in (("cos(g, g_SAM)", r.step.cosine), ("share of the plain descent", r.step.descent))
+        for k, v in (("cos(g, g_SAM)", r.step.cosine), ("descent relative to a plain step", r.step.descent))
     ]
-    yield picture("SAM's gradient beside the plain one", charts.lines(rows, "epoch", "ratio", "of", zero=True))
+    yield picture("SAM's gradient compared with the plain one", charts.lines(rows, "epoch", "ratio", "of", zero=True))
 
 
 def _selection(found: Any) -> Iterator[Picture]:
-    names = {"class": "by class", "label": "by label", "score": "by score, from the lowest fifth to the highest"}
+    names = {"class": "by class", "label": "by label", "score": "by score, in fifths from lowest to highest"}
     for key, groups in found.groups.items():
         if 1 < len(groups) <= 20:
             rows = [{key: g.name, "visits, 1 = average": g.share} for g in groups]
@@ -252,26 +257,38 @@ def _table(found: FlatComparison) -> Table:
             f"{number(r.trace.value)} ± {r.trace.error:.2g}",
             number(r.whole.worst[middle]),
             number(r.groups.worst[middle]),
+            number(r.adaptive.worst[middle]),
         )
         rows.append((r.label, cells))
-    head = ("Run", "Seed", "Test", "Training loss", "Largest eigenvalue", "Trace", "Worst rise", "in groups")
+    head = (
+        "Run",
+        "Seed",
+        "Test",
+        "Training loss",
+        "Largest eigenvalue",
+        "Trace",
+        "Worst rise",
+        "In groups",
+        "Adaptive",
+    )
     note = (
-        f"Worst rise of the loss within rho = {found.conditions.rho:g}; in groups of {found.runs[0].groups.m}, each "
-        "with a worst point of its own. ± is the error of estimation of one run."
+        f"Worst rise: the largest rise in loss within rho = {found.conditions.rho:g}. In groups: each group of "
+        f"{found.runs[0].groups.m} samples has its own worst point. Adaptive: the ball is scaled by the weights, so "
+        "that their scale does not matter. ± is the standard error of the estimate for one run."
     )
     return Table(head, tuple(rows), note)
 
 
 def _flat(found: FlatComparison) -> Iterator[Picture]:
     rows = [{"largest eigenvalue": r.eigenvalues.values[0], "run": r.label} for r in found.runs]
-    yield picture("The largest eigenvalue, a dot per seed", charts.ticks(rows, "largest eigenvalue", "run"))
+    yield picture("Largest eigenvalue, one dot per seed", charts.ticks(rows, "largest eigenvalue", "run"))
     first = min(r.seed for r in found.runs)
     shown = [r for r in found.runs if r.seed == first]
-    rise = "worst rise of the loss"
+    rise = "worst rise in loss"
     rows = [
         {"radius": x, rise: y, "run": r.label} for r in shown for x, y in zip(r.whole.rho, r.whole.worst, strict=True)
     ]
-    yield picture(f"The worst rise within a radius, seed {first}", charts.lines(rows, "radius", rise, "run", log=True))
+    yield picture(f"Worst rise within a radius, seed {first}", charts.lines(rows, "radius", rise, "run", log=True))
     rows = [
         {"t": t, "loss": v, "run": r.label} for r in shown for t, v in zip(r.line.position, r.line.loss, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The parts of a diagnosis: which pieces they are made of, what they need, and how the pieces become one record."""
+"""The parts of a diagnosis: the pieces of each, what they need, and how the pieces are joined into one record."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from ausam.lab.diagnose.store import Store
 from ausam.lab.diagnose.subject import Subject
 from ausam.lab.registry.lookup import find
 
-POINTS = 300  # samples in a picture
+POINTS = 300  # samples shown in a chart
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of work whose result is kept in a file of its own."""
+    """A unit of work whose result is saved in its own file."""
 
     name: str
     kind: type[Any]
-    epochs: tuple[int, ...]  # whose weights it reads
+    epochs: tuple[int, ...]  # epochs whose weights it reads
     measure: Callable[[], Any]
 
     def key(self, subject: Subject) -> dict[str, Any]:
-        """All that its figures depend on, beside the code."""
+        """Everything that its figures depend on, apart from the code."""
         read = {str(e): subject.digest(e) for e in self.epochs}
         return {"samples": len(subject.index), "rho": subject.rho, "weights": read}
 
     def done(self, subject: Subject, store: Store) -> Any:
-        """Its result: read, or measured and kept."""
+        """Its result, read from the store or measured and saved."""
         return store.piece(self.name, self.key(subject), self.kind, self.measure)
 
 
 def pieces(part: str, subject: Subject) -> list[Piece]:
-    """The work of a part; a ValueError if the run has not kept what it needs."""
+    """The pieces of a part; a ValueError if the run has not kept what they need."""
     return list(find("part", part, PIECES)(subject))
 
 
@@ -68,7 +68,8 @@ def _over_training(name: str, kind: type[Any], measure: Any, first: Callable[[Su
         epochs = subject.watched(first(subject))
         if not epochs:
             raise ValueError(
-                f"{name} looks at epochs from {first(subject)} on, where something is left out, and the run has none."
+                f"{name} needs weights from epoch {first(subject)} or later, when samples are left out, but this run "
+                "has none."
             )
         for epoch in epochs:
             yield Piece(f"{name}-{epoch:05d}", kind, (epoch,), partial(measure, subject, epoch))
@@ -87,8 +88,8 @@ def _theorem2(subject: Subject) -> Iterator[Piece]:
     epochs = measures.theorem2_epochs(subject)
     if len(epochs) < 3:
         raise ValueError(
-            f"theorem2 follows the weights from the beginning on, and {subject.folder} has kept "
-            f"{_listed(sorted(subject.saved))} alone. Train with --every N, which keeps every N-th epoch."
+            f"theorem2 needs weights from the start of training on, but {subject.folder} has kept only "
+            f"{_listed(sorted(subject.saved))}. Train with --every N, which keeps every N-th epoch."
         )
     yield Piece("theorem2", Theorem2Part, tuple(epochs), lambda: measures.theorem2(subject))
 
@@ -153,11 +154,11 @@ JOINED: dict[str, Callable[[Subject, list[Any]], Any]] = {
 
 
 def asked(what: str | None) -> list[str]:
-    """The parts that a list with commas names, in our order; all of them for None."""
+    """The parts in a comma-separated list, in the order of the page; all of them for None."""
     if what is None:
         return list(PIECES)
     names = [name.strip() for name in what.split(",") if name.strip()]
     if not names:
-        raise ValueError(f"--what names no part. Known: {', '.join(PIECES)}.")
+        raise ValueError(f"--what names no part. Choose from {', '.join(PIECES)}.")
     known = {find("part", name, {n: n for n in PIECES}) for name in names}
     return [name for name in PIECES if name in known]

@@ -1,4 +1,4 @@
-"""What a diagnosis holds: frozen records, of plain numbers."""
+"""The records of a diagnosis: frozen dataclasses of plain numbers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ausam.diagnostics import (
 from ausam.lab.config import Config
 from ausam.lab.report.records import Environment
 
-VERSION = 1  # of the records and of how they are measured: pieces of another version are measured again
+VERSION = 2  # of the records and of the measurements; pieces with another version are measured again
 
-# -- what is measured at one epoch, a file each ------------------------------------------------------------------------
+# -- measured at one epoch; one file per record ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Lemma1At:
-    """Lemma 1 after an epoch: per sample, in the order of the samples, and the run's own scores beside."""
+    """Lemma 1 after an epoch: per-sample figures in the order of the samples, and the run's own scores."""
 
     epoch: int
     norm: Agreement
@@ -37,12 +37,12 @@ class Lemma1At:
     dlp: tuple[float, ...]  # divided by rho
     norms: tuple[float, ...]
     projections: tuple[float, ...]
-    table: Agreement | None  # the run's scores against the norms, where its policy ranks by sharpness
+    table: Agreement | None  # the run's scores against the norms, if its policy ranks by sharpness
 
 
 @dataclass(frozen=True)
 class Theorem1Of:
-    """Theorem 1 with what one policy keeps."""
+    """Theorem 1 for the samples that one policy keeps."""
 
     policy: str
     summary: Theorem1Summary
@@ -58,7 +58,7 @@ class Theorem1At:
 
 @dataclass(frozen=True)
 class Theorem4Of:
-    """The bias of one policy: means over mini-batches; ``*_holds`` is the part of them in which a bound holds."""
+    """The bias of one policy: means over mini-batches; ``*_holds`` is the fraction in which a bound holds."""
 
     policy: str
     exact: bool
@@ -66,7 +66,7 @@ class Theorem4Of:
     gradient_norm: float
     bias: float
     relative: float
-    error: float  # standard error of ``relative``; 0 where exact
+    error: float  # standard error of ``relative``; 0 if exact
     cosine: float
     gap: float
     paper: float
@@ -85,7 +85,7 @@ class Theorem4At:
 
 @dataclass(frozen=True)
 class GeometryAt:
-    """A step after an epoch: the mean over the mini-batches."""
+    """The geometry of a step after an epoch: means over the mini-batches."""
 
     epoch: int
     step: StepGeometry
@@ -96,7 +96,7 @@ class GeometryAt:
 
 @dataclass(frozen=True)
 class Lemma1Row:
-    """Lemma 1 after an epoch; ``average``: of the DLP measured at the epochs before it, if there are any."""
+    """Lemma 1 after an epoch; ``average`` covers the DLP measured at earlier epochs, if any."""
 
     epoch: int
     norm: Agreement
@@ -108,7 +108,7 @@ class Lemma1Row:
 
 @dataclass(frozen=True)
 class Point:
-    """One sample: DLP / rho, its gradient's norm, and its projection."""
+    """One sample: DLP / rho, gradient norm and projection."""
 
     dlp: float
     norm: float
@@ -117,7 +117,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Lemma1Part:
-    """Lemma 1 over training, and the samples at the end."""
+    """Lemma 1 over training, and individual samples at the end."""
 
     rows: tuple[Lemma1Row, ...]
     points: tuple[Point, ...]
@@ -132,7 +132,7 @@ class Theorem1Part:
 
 @dataclass(frozen=True)
 class Theorem2Part:
-    """Theorem 2 over the saved epochs; ``epochs`` are those of the checkpoints."""
+    """Theorem 2 over the checkpoints of ``epochs``."""
 
     epochs: tuple[int, ...]
     found: Theorem2
@@ -144,7 +144,7 @@ class Theorem3Part:
 
     classes: str
     found: tuple[Theorem3, ...]
-    counterexample: bool  # whether the bound as stated fails in the counterexample
+    counterexample: bool  # whether the stated bound fails in the counterexample
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class HessianPart:
 
 @dataclass(frozen=True)
 class SharpnessPart:
-    """The rise of the loss nearby, at the last weights: of all samples, of groups, and with the adaptive ball."""
+    """The rise in loss near the last weights: for all samples, for groups, and in the adaptive ball."""
 
     whole: Sharpness
     groups: Sharpness
@@ -178,7 +178,7 @@ class LandscapePart:
     line: Slice
     surface: Surface
     since: int
-    between: Slice | None  # without earlier weights there is none
+    between: Slice | None  # None without earlier weights
 
 
 @dataclass(frozen=True)
@@ -190,18 +190,18 @@ class GeometryPart:
 
 @dataclass(frozen=True)
 class SelectionPart:
-    """Who was chosen; gaps are counted in periods between saved epochs."""
+    """Which samples were selected; gaps are counted in periods between saved epochs."""
 
     samples: int
     epochs: int
-    period: int  # epochs between two saved tables; 0: only the last table is known
+    period: int  # epochs between two saved tables; 0 if only the last table is known
     mean: float
     fewest: int
     most: int
     effective: float
     never: int
     worst_gap: int | None
-    scored: bool  # whether visits are counted only where the sample got a score
+    scored: bool  # whether only visits that gave the sample a score are counted
     groups: dict[str, tuple[Group, ...]]
 
 
@@ -210,7 +210,7 @@ class SelectionPart:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence computed from the figures. ``holds``: whether a claim holds here; None where nothing is claimed."""
+    """A sentence computed from the figures. ``holds`` tells whether a claim holds; None if nothing is claimed."""
 
     part: str
     text: str
@@ -227,12 +227,12 @@ class Left:
 
 @dataclass(frozen=True)
 class Conditions:
-    """On what the figures were measured."""
+    """The conditions under which the figures were measured."""
 
     pair: str
     parameters: int
-    trained: int  # epochs that are done
-    epochs: tuple[int, ...]  # after which weights are known
+    trained: int  # completed epochs
+    epochs: tuple[int, ...]  # epochs with known weights
     samples: int
     batch_size: int
     rho: float
@@ -243,7 +243,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A run, measured."""
+    """The diagnosis of one run."""
 
     command: str
     created: str
@@ -270,11 +270,12 @@ class FlatRun:
     label: str
     seed: int
     epoch: int
-    test: float | None  # None while the run has not ended
+    test: float | None  # None until the run has ended
     eigenvalues: Eigenvalues
     trace: Trace
     whole: Sharpness
     groups: Sharpness
+    adaptive: Sharpness
     line: Slice
 
 

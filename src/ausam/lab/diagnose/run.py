@@ -1,4 +1,4 @@
-"""A diagnosis of one run: the pieces that are missing, then the record and the page."""
+"""Diagnose one run: measure the missing pieces, then write the record and the page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from ausam.lab.diagnose.subject import Subject, open_run
 from ausam.lab.io import files, sealed
 from ausam.lab.training.environment import environment
 
-Tell = Callable[[str, int], None]  # what comes next, and how many pieces there are in all
+Tell = Callable[[str, int], None]  # called with the name of the next piece and the total number of pieces
 
 
 def diagnose(folder: Path, what: str | None, samples: int, command: str, tell: Tell, **here: Any) -> Diagnosis:
-    """Measure what is missing in the folder of a run; writes diagnosis.json and diagnosis.html there.
+    """Measure what is missing in the folder of a run, and write diagnosis.json and diagnosis.html there.
 
-    Every piece is kept in ``diagnosis/`` as soon as it is done, so a call that was stopped continues with the next. A
-    part that the run has not kept enough for is refused if it was asked for by name, else left out and said so.
+    Each piece is saved in ``diagnosis/`` as soon as it is finished, so an interrupted call continues where it stopped.
+    If the run has not kept what a part needs, the part is refused when requested by name; otherwise it is skipped and
+    the page says so.
     """
     names = asked(what)
     subject = open_run(folder, checked(samples), **here)
@@ -45,7 +46,7 @@ def diagnose(folder: Path, what: str | None, samples: int, command: str, tell: T
                 tell(piece.name, total)
                 results.append(piece.done(subject, store))
             found[name] = joined(name, subject, results)
-        except ValueError as error:  # a network that has fitted or diverged has no direction to look in
+        except ValueError as error:  # a network that has fitted perfectly or diverged has no gradient direction
             left.append(Left(name, str(error)))
     if not found:
         raise ValueError(f"Nothing could be measured in {folder}. {' '.join(x.why for x in left)}")
@@ -63,7 +64,7 @@ def diagnose(folder: Path, what: str | None, samples: int, command: str, tell: T
 
 
 def conditions(subject: Subject) -> Conditions:
-    """On what the figures were measured."""
+    """The conditions under which the figures were measured."""
     return Conditions(
         pair=subject.pair,
         parameters=subject.parameters,
@@ -79,7 +80,7 @@ def conditions(subject: Subject) -> Conditions:
 
 
 def checked(samples: int) -> int:
-    """The number of samples, if something can be measured on so many."""
+    """Return the number of samples; refuse one that is too small to measure anything."""
     if samples < 10:
-        raise ValueError(f"--samples is {samples}; give at least 10, better some hundreds.")
+        raise ValueError(f"--samples is {samples}. Use at least 10, preferably a few hundred.")
     return samples

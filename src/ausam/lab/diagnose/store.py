@@ -1,4 +1,4 @@
-"""What is measured already: a file for each piece of work, so that a diagnosis that was killed can continue."""
+"""Finished measurements, one file per piece, so that an interrupted diagnosis can continue."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ log = logging.getLogger("ausam")
 
 @dataclass(frozen=True)
 class Store:
-    """The pieces in a folder; each has a key of all that its figures depend on."""
+    """The pieces in a folder; the key of each covers everything that its figures depend on."""
 
     folder: Path
 
     def path(self, name: str, key: dict[str, Any]) -> Path:
-        """Where a piece lies."""
+        """The file of a piece."""
         return self.folder / f"{name}-{digests.of_json(key)[:12]}.json"
 
     def piece(self, name: str, key: dict[str, Any], kind: type[T], measure: Callable[[], T]) -> T:
-        """The piece as it lies there, or measured now and kept."""
+        """Read the piece if it is there; otherwise measure and save it."""
         path = self.path(name, key)
         try:
             found = sealed.read(path, name, VERSION, kind)
         except ValueError as error:
-            log.warning("%s It is measured again.", error)
+            log.warning("%s Measuring it again.", error)
             found = None
         if found is None:
             found = measure()

@@ -1,4 +1,4 @@
-"""What is measured: a run's network at its saved epochs, and some of its training samples."""
+"""The run to be measured: its network at the saved epochs, and some of its training samples."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ausam.lab.training.network import network
 from ausam.lab.training.snapshots import Saved
 from ausam.random import generator
 
-WATCHED = 12  # epochs at most at which something is measured over training
-ROOM = 2**26  # numbers that per-sample gradients may take at a time: 256 MB
-DRAWN = 0xD1A6  # which samples, whatever the seed of the run: runs of a comparison are measured on the same ones
+WATCHED = 12  # most epochs at which a quantity is measured over training
+ROOM = 2**26  # numbers that per-sample gradients may occupy at once: 256 MB
+DRAWN = 0xD1A6  # seed of the samples, independent of the run: a comparison measures all runs on the same ones
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A run that can be looked at: its data and network, and where its weights lie."""
+    """A run to be measured: its data, its network and its saved weights."""
 
     folder: Path
     config: Config
@@ -42,53 +42,53 @@ class Subject:
     method: Method
     policy: Policy
     rho: float
-    rho_from: str  # whose radius it is
-    index: Tensor  # dataset indices of the samples that are measured
+    rho_from: str  # where the radius comes from
+    index: Tensor  # dataset indices of the measured samples
     x: Tensor
     y: Tensor
-    saved: dict[int, Saved]  # by epochs done
+    saved: dict[int, Saved]  # by number of completed epochs
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of every sample, as in training."""
+        """Per-sample losses, as in training."""
         return self.data.task.losses(self.model(x), y, self.config.label_smoothing)
 
     @property
     def parameters(self) -> int:
-        """How many weights the network has."""
+        """Number of trainable weights."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @property
     def chunk(self) -> int:
-        """How many samples are differentiated at a time, so that memory is bounded."""
+        """Samples differentiated at once, chosen so that memory is bounded."""
         return max(1, min(32, ROOM // self.parameters))
 
     @property
     def epochs(self) -> list[int]:
-        """The epochs after which weights are known, in order; 0 is before training, if that can be built again."""
+        """The epochs whose final weights are known, in order; 0 is before training, if those weights can be rebuilt."""
         return [*([] if self.config.init else [0]), *sorted(self.saved)]
 
     @property
     def last(self) -> int:
-        """The latest of them."""
+        """The last saved epoch."""
         return max(self.saved)
 
     def watched(self, first: int = 0) -> list[int]:
-        """At most so many of these epochs from ``first`` on, evenly chosen, the last among them."""
+        """At most ``WATCHED`` of these epochs from ``first`` on, evenly spaced, including the last."""
         return spread([e for e in self.epochs if e >= first], WATCHED)
 
     def digest(self, epoch: int) -> str:
-        """What tells the weights of this epoch from others."""
+        """Identifies the weights of this epoch."""
         return self.saved[epoch].digest if epoch else "initial"
 
     def state(self, epoch: int) -> dict[str, Tensor]:
-        """The weights and buffers after so many epochs."""
+        """The weights and buffers after this many epochs."""
         if epoch:
             found: dict[str, Tensor] = self.saved[epoch].load()["model"]
             return found
         return network(self.config, self.data).state_dict()
 
     def at(self, epoch: int) -> None:
-        """Put the network where it was after so many epochs."""
+        """Load the weights of an epoch into the network."""
         try:
             self.model.load_state_dict(self.state(epoch))
         except RuntimeError as error:
@@ -97,11 +97,11 @@ class Subject:
 
     @property
     def ranks_sharpness(self) -> bool:
-        """Whether the run's policy keeps the average DLP of the samples."""
+        """Whether the run's policy scores samples by their average DLP."""
         return self.policy.signal == "sharpness"
 
     def scores(self, epoch: int) -> Scores:
-        """The sampler's table after so many epochs, at least one."""
+        """The sampler's score table after an epoch, from epoch 1 on."""
         sampler = SelectiveBatchSampler(
             len(self.data.train_y), self.config.batch_size, self.policy, rank=0, world_size=1
         )
@@ -111,23 +111,23 @@ class Subject:
 
     @property
     def periodic(self) -> list[int]:
-        """The saved epochs that are multiples of the first, without a hole."""
+        """The saved epochs that are consecutive multiples of the first one."""
         first = min(self.saved)
         return [e for i, e in enumerate(sorted(e for e in self.saved if e % first == 0), start=1) if e == i * first]
 
     def batches(self, size: int | None = None, limit: int | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The samples in mini-batches: inputs, labels, and positions among the samples; a batch of one is left out."""
+        """The samples in mini-batches: inputs, labels and positions; a batch of one sample is dropped."""
         positions = torch.split(torch.arange(len(self.index)), size or self.config.batch_size)
         found = [(self.x[p], self.y[p], p) for p in positions if len(p) > 1]
         return found[:limit]
 
     def dealt(self, epoch: int, turn: int = 0) -> list[Tensor]:
-        """Positions of the samples in mini-batches of another order, a function of the arguments."""
+        """Positions of the samples in shuffled mini-batches, determined by the arguments."""
         order = torch.randperm(len(self.index), generator=generator(DRAWN, epoch, turn))
         return list(torch.split(order, self.config.batch_size))
 
     def dlp(self, epoch: int) -> Tensor:
-        """|L_i(w + e) - L_i(w)| of every sample at the present weights, in mini-batches dealt for this epoch."""
+        """|L_i(w + e) - L_i(w)| of every sample at the current weights, in mini-batches shuffled for this epoch."""
         found = torch.zeros(len(self.index))
         with untouched(self.model):
             for p in self.dealt(epoch, turn=1):
@@ -139,8 +139,8 @@ class Subject:
     def policies(self, epoch: int) -> dict[str, tuple[Policy, Scores]]:
         """AUSampling, Random and TopLoss with this run's alpha, each with the scores it would have now.
 
-        AUSampling's are the run's own where its policy ranks by sharpness, else the present DLP. TopLoss's are the
-        present losses.
+        AUSampling uses the run's own scores if its policy ranks by sharpness, else the current DLP. TopLoss uses the
+        current losses.
         """
         alpha = getattr(self.policy, "alpha", None) or self.config.alpha or 0.5
         alpha = alpha if alpha < 1 else 0.5
@@ -162,36 +162,38 @@ class Subject:
 
     @property
     def full_epochs(self) -> int:
-        """The epochs at the beginning in which AUSampling chooses nobody."""
+        """The number of initial epochs in which all samples are used."""
         return max(1, getattr(self.policy, "full_epochs", 1))
 
     @property
     def pair(self) -> str:
-        """Method and policy in brief."""
+        """Short name of the method and the policy."""
         return f"{brief(self.method)} × {brief(self.policy)}"
 
 
 def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) -> Subject:
-    """The run in a folder, to be measured on so many of its training samples; a ValueError for what cannot be."""
-    settings = run_files.saved_settings(folder) if folder.is_dir() else None
+    """Load the run in a folder and draw the samples; a ValueError if it cannot be measured."""
+    settings = run_files.sealed_settings(folder) if folder.is_dir() else None
     if settings is None:
-        more = f" Of a whole comparison: ausam diagnose compare {folder}." if any(folder.glob("runs/*/seed-*")) else ""
-        raise ValueError(f"{folder} holds no run. Give the folder (--out) of ausam train.{more}")
+        more = f" For a comparison use ausam diagnose compare {folder}." if any(folder.glob("runs/*/seed-*")) else ""
+        raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train.{more}")
     config = replace(typed(Config, settings), **{"device": "cpu", **here})
     if config.quantize:
         raise ValueError(
-            f"{folder} is a run with {config.quantize} bits, whose loss is a staircase: it has no gradient or "
-            "curvature that could be measured. Diagnose its run in full precision."
+            f"{folder} is a run with {config.quantize}-bit weights, whose loss is a staircase without a gradient or "
+            "curvature to measure. Diagnose the same run in full precision."
         )
     saved = {s.epoch: s for s in snapshots.available(folder)}
     if not saved:
-        raise ValueError(f"{folder} has no checkpoint: nothing is left to measure. Run it again, with --every N.")
+        raise ValueError(f"{folder} has no checkpoint, so there is nothing to measure. Train again with --every N.")
     data = problem(config)
     if not isinstance(data.task, Classification):
         raise ValueError(
-            f"{folder} is a run on {config.data}, scored by {data.task.metric}. ausam diagnose measures classification."
+            f"{folder} is a run on {config.data}, scored by {data.task.metric}, but ausam diagnose supports only "
+            "classification."
         )
-    method, policy = method_and_policy(config, steps=config.epochs * -(-len(data.train_y) // config.batch_size))
+    steps = config.epochs * -(-len(data.train_y) // config.batch_size)
+    method, policy = method_and_policy(config, steps, labels=data.train_y)
     radius, whose = (rho, "the comparison's") if rho is not None else radius_of(config, method)
     n = len(data.train_y)
     index = torch.randperm(n, generator=generator(DRAWN))[: min(samples, n)]
@@ -207,14 +209,14 @@ def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) 
         rho=radius,
         rho_from=whose,
         index=index,
-        x=laid_out(torch.cat(xs), config.memory_format),  # here, because vmap cannot do it inside the loss
+        x=laid_out(torch.cat(xs), config.memory_format),  # done here because vmap cannot do it inside the loss
         y=torch.cat(ys),
         saved=saved,
     )
 
 
 def radius_of(config: Config, method: Method) -> tuple[float, str]:
-    """SAM's radius in this run, and where it comes from: methods that measure theirs otherwise are put on its scale."""
+    """SAM's radius for this run, and where it comes from; radii of other methods are converted to SAM's scale."""
     inner = getattr(method, "inner", method)
     kind = type(inner).__name__
     if (own := getattr(inner, "rho", 0.0)) > 0:
@@ -226,7 +228,7 @@ def radius_of(config: Config, method: Method) -> tuple[float, str]:
 
 
 def spread(values: list[int], count: int) -> list[int]:
-    """At most so many of the values, evenly chosen, the first and the last among them."""
+    """At most ``count`` of the values, evenly spaced, including the first and the last."""
     if len(values) <= count:
         return values
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

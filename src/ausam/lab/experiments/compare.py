@@ -11,13 +11,14 @@ from pathlib import Path
 from ausam.lab.config import Config
 from ausam.lab.experiments.layout import run_folder
 from ausam.lab.io import files
-from ausam.lab.registry.pairs import configured, label, method_and_policy
+from ausam.lab.problems.catalogue import changes
+from ausam.lab.registry.pairs import configured, label, method_and_policy, spelling
 from ausam.lab.report import csv, page, records, statistics
 from ausam.lab.report.records import Comparison, CurvePoint, Epoch, NamedRun
 from ausam.lab.training import folder
 from ausam.lab.training.environment import environment
+from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.loop import train
-from ausam.lab.training.tensorboard import logged
 
 OnEpoch = Callable[[str, int, Epoch], None]
 
@@ -29,18 +30,18 @@ def compare(
     out: Path,
     command: str,
     on_epoch: OnEpoch,
-    tensorboard: bool = False,
+    logs: Logs = NO_LOGS,
 ) -> Comparison:
     """Run what is missing in ``out`` and write results.json, results.csv and report.html; returns the results.
 
     The runs of a seed take turns, an epoch each, so that a noisy machine disturbs all alike. Everything is resumed from
     ``out``: interrupt it at any time and call it again.
     """
-    names = list(dict.fromkeys(name.lower() for name in names))
+    names = list(dict.fromkeys(spelling(name) for name in names))
     for name in names:
         method_and_policy(configured(name, config), steps=1)  # refuses what cannot work before anything has run
     for seed in seeds:
-        turns = {name: _run(name, seed, config, out, on_epoch, tensorboard) for name in names}
+        turns = {name: _run(name, seed, config, out, on_epoch, logs) for name in names}
         shuffle = random.Random(seed)
         while turns:
             for name in shuffle.sample(list(turns), len(turns)):
@@ -50,12 +51,10 @@ def compare(
     return write(collect(names, seeds, config, out, command), out)
 
 
-def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Iterator[Epoch]:
+def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[Epoch]:
     place = run_folder(out, name, seed)
-    epochs = train(replace(configured(name, config), seed=seed), place, resume=True)
-    if tensorboard:
-        epochs = logged(epochs, place, out / "tensorboard" / place.relative_to(out / "runs"))
-    for epoch in epochs:
+    here = logs.of(str(place.relative_to(out / "runs")))
+    for epoch in train(replace(configured(name, config), seed=seed), place, resume=True, logs=here):
         on_epoch(name, seed, epoch)
         yield epoch
 
@@ -64,9 +63,8 @@ def collect(names: list[str], seeds: list[int], config: Config, out: Path, comma
     """The results of a comparison from the runs that lie in ``out``, as far as they are finished."""
     places = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
     runs = [found for name, place in places if (found := named_run(name, place)) is not None]
-    noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
     labels = [(name, label(name, config.base)) for name in names]
-    return comparison(title or f"{config.data}{noise}", command, seeds, config, labels, runs, len(places))
+    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(places))
 
 
 def named_run(name: str, place: Path) -> NamedRun | None:

@@ -1,4 +1,4 @@
-"""How long a table will take, from a few steps of each network on random images. An estimate, and no more."""
+"""How long a table will take, from a few steps of each network on random samples. An estimate, and no more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ausam.lab.experiments.recipe import Cell
 from ausam.lab.networks.build import build
 from ausam.lab.networks.memory_format import laid_out, with_format
 from ausam.lab.networks.quantisation import quantize
-from ausam.lab.problems.catalogue import entry
+from ausam.lab.problems.catalogue import entry, training_samples
 from ausam.lab.registry.pairs import method_and_policy
 from ausam.lab.report.text import text_table
 from ausam.lab.training import folder
@@ -24,7 +24,7 @@ ENOUGH = 0.3  # seconds of a measurement beyond which a larger batch would tell 
 def sample_seconds(config: Config) -> float:
     """Seconds that one sample takes through forward and backward, in the largest batch that is quickly measured."""
     shape = entry(config.data)
-    model = build(config.model, shape.classes, shape.image[0]).to(config.device)
+    model = build(config.model, config.horizon or shape.classes, shape.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
     model = with_format(model, config.memory_format)
@@ -47,8 +47,7 @@ def _step_seconds(model: nn.Module, x: Tensor) -> float:
 
 def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
     """Seconds of the epochs that are left: forward a third of a sample's time, backward two; and the test images."""
-    shape = entry(config.data)
-    train, test = config.train_size or shape.train, config.test_size or shape.test
+    train, test = training_samples(config), config.test_size or entry(config.data).test
     method, policy = method_and_policy(config, steps=config.epochs * -(-train // config.batch_size))
     forward, backward = method.passes
     epoch = sample * (train * policy.kept * (forward + 2 * backward) + test) / 3

@@ -14,6 +14,7 @@ from typing import Any
 from ausam.lab.experiments.recipe import Cell
 from ausam.lab.experiments.reproduce import Failed, Launch, OnEpoch, Outcome, attempt
 from ausam.lab.training import folder
+from ausam.lab.training.logs import Logs
 
 STORE = 80_000_000  # bytes: nothing of size passes through Ray, and less it does not take
 
@@ -45,16 +46,16 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
             if needed > (most := there.get(name, 0)):
                 raise ValueError(f"A cell is to have {needed:g} {name}s, but all of the Ray cluster has {most:g}.")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_cell)
-        yield lambda cells, out, on_epoch, tensorboard: _launched(ray, task, cells, out, on_epoch, tensorboard)
+        yield lambda cells, out, on_epoch, logs: _launched(ray, task, cells, out, on_epoch, logs)
     finally:
         ray.shutdown()
 
 
 def _launched(
-    ray: Any, task: Any, cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, tensorboard: bool
+    ray: Any, task: Any, cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs
 ) -> Iterator[tuple[Cell, Outcome]]:
-    """Each cell and what came out of it, in the order in which they end; ``on_epoch`` is told from their files."""
-    running = {task.remote(cell, out, tensorboard, os.getcwd()): cell for cell in cells}
+    """Each cell and what came out of it, in the order in which they end; ``on_epoch`` is called from their files."""
+    running = {task.remote(cell, out, logs, os.getcwd()): cell for cell in cells}
     told = {cell.id: len(folder.epochs(cell.folder(out))) for cell in running.values()}
     try:
         while running:
@@ -81,7 +82,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
     return outcome
 
 
-def _cell(cell: Cell, out: Path, tensorboard: bool, directory: str) -> Outcome:
+def _cell(cell: Cell, out: Path, logs: Logs, directory: str) -> Outcome:
     """One cell, in a process of Ray's, and in the folder in which the command was given: paths are meant from there."""
     os.chdir(directory)
-    return attempt(cell, out, lambda *_: None, tensorboard)
+    return attempt(cell, out, lambda *_: None, logs)

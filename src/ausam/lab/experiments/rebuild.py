@@ -8,9 +8,10 @@ from ausam.lab.experiments import compare, recipe, reproduce
 from ausam.lab.experiments.layout import pair_of
 from ausam.lab.io import files
 from ausam.lab.registry.pairs import PAIRS
-from ausam.lab.report import page, records, tables
-from ausam.lab.report.records import Comparison, PaperTable, Run
-from ausam.lab.report.summary import comparison_text, headline
+from ausam.lab.report import equal_cost, page, records, tables
+from ausam.lab.report.records import Comparison, EqualCost, PaperTable, Run
+from ausam.lab.report.summary import comparison_text, conclusion
+from ausam.lab.training.mend import result_again
 
 
 def rebuild(place: Path) -> tuple[str, Path]:
@@ -27,10 +28,15 @@ def rebuild(place: Path) -> tuple[str, Path]:
 def _from_file(path: Path) -> tuple[str, Path]:
     """The page beside a file of results, under its name."""
     out = path.with_suffix(".html")
-    if records.kind_of(path) is PaperTable:
+    kind = records.kind_of(path)
+    if kind is PaperTable:
         table = records.read_finished(path, PaperTable)
         files.write(out, tables.html(table))
         return tables.text(table), out
+    if kind is EqualCost:
+        benchmark = records.read_finished(path, EqualCost)
+        files.write(out, equal_cost.html(benchmark))
+        return equal_cost.text(benchmark), out
     found = records.read_finished(path, Comparison)
     page.write_report(found, out)
     return _text(found), out
@@ -38,11 +44,16 @@ def _from_file(path: Path) -> tuple[str, Path]:
 
 def _from_folder(folder: Path) -> str:
     for path in folder.rglob("result.json"):
-        records.read_finished(path, Run)  # a page that leaves out a damaged run would say less than is known
-    if records.kind_of(folder / "results.json") is PaperTable:
+        result_again(path.parent)  # a page that leaves out a damaged run would say less than is known
+    kind = records.kind_of(folder / "results.json")
+    if kind is PaperTable:
         old = records.read_finished(folder / "results.json", PaperTable)
-        found = recipe.read(old.table, old.scale)
-        return tables.text(reproduce.write(found, folder, list(old.seeds), old.command))
+        found = recipe.read(old.table, old.scale, len(old.seeds))
+        return reproduce.text(reproduce.write(found, folder, old.command))
+    if kind is EqualCost:
+        before = records.read_finished(folder / "results.json", EqualCost)
+        found = recipe.read(before.table, seeds={problem.name: len(problem.seeds) for problem in before.problems})
+        return reproduce.text(reproduce.write(found, folder, before.command))
     if any(folder.glob("runs/*/seed-*/result.json")):
         return _text(compare.write(_comparison(folder), folder))
     if (folder / "result.json").exists():
@@ -54,7 +65,7 @@ def _from_folder(folder: Path) -> str:
 
 
 def _text(found: Comparison) -> str:
-    return f"{comparison_text(found)}\n\n{headline(found)}"
+    return f"{comparison_text(found)}\n\n{conclusion(found)}"
 
 
 def _comparison(folder: Path) -> Comparison:

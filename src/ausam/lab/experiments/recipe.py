@@ -1,18 +1,20 @@
-"""The recipes of the paper's tables: TOML files beside this one, read into blocks, rows and cells."""
+"""The recipes of the paper's tables and of the equal-cost benchmark: TOML files, read into blocks, rows and cells."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ausam import METHODS
 from ausam.lab.config import Config
 from ausam.lab.experiments.layout import run_folder
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.lookup import find
-from ausam.lab.registry.pairs import FULL, configured
+from ausam.lab.registry.pairs import FULL, configured, parse
 
 FOLDER = Path(__file__).parent / "recipes"
 SCALES = ("paper", "small")
@@ -29,6 +31,9 @@ class RecipeRow:
     note: str = ""  # a key of the recipe's notes: the paper took the figures from there
     parts: dict[str, float] = field(default_factory=dict)  # the figures of which the score is the mean
     settings: dict[str, Any] = field(default_factory=dict)
+    budget: float | None = None  # at equal cost: the part of SAM's samples that it may use
+    control: bool = False  # what it uses does not depend on what the samples' scores are
+    label: str = ""  # what it is called there; empty: as the pair is
 
     @property
     def in_paper(self) -> bool:
@@ -45,6 +50,9 @@ class Block:
     column: str
     settings: dict[str, Any]
     rows: tuple[RecipeRow, ...]
+    seeds: int  # runs of each row
+    tuning: str = ""  # which settings were searched for, and on what
+    of_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings of rows, by the class of their method
 
     @property
     def title(self) -> str:
@@ -59,15 +67,25 @@ class Block:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table of the paper at one scale."""
+    """A table at one scale."""
 
     table: str
-    scale: str
+    scale: str  # empty where there is only one
     title: str
-    seeds: int
     notes: dict[str, str]
     blocks: tuple[Block, ...]
     metric: str = "accuracy"  # what is in percent
+    tuning: str = ""  # of all blocks
+
+    @property
+    def equal_cost(self) -> bool:
+        """Whether its rows have budgets, rather than figures of the paper."""
+        return any(row.budget is not None for block in self.blocks for row in block.rows)
+
+    @property
+    def folder(self) -> str:
+        """What its folder is called if nothing else is said."""
+        return "-".join(filter(None, (self.table, self.scale)))
 
 
 @dataclass(frozen=True)
@@ -103,55 +121,93 @@ def files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
 
 
-def read(table: str, scale: str = "paper") -> Recipe:
-    """The recipe of a table at a scale."""
+def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = None) -> Recipe:
+    """The recipe of a table.
+
+    Args:
+        table: its name.
+        scale: one of SCALES, the first if empty; a recipe without small settings has one scale and takes none.
+        seeds: runs of each row, or that by block, instead of the recipe's own.
+    """
     path = find("table", table, files())
-    find("scale", scale, dict.fromkeys(SCALES))
     content = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "small" in content:
+        find("scale", scale := scale or SCALES[0], dict.fromkeys(SCALES))
+    elif scale:
+        raise ValueError(f'scale is "{scale}", but {path.stem} has one scale only. Leave --scale out.')
     blocks = tuple(_block(block, content, scale) for block in content["block"])
+    if seeds is not None:
+        own = dict.fromkeys((b.name for b in blocks), seeds) if isinstance(seeds, int) else seeds
+        blocks = tuple(replace(block, seeds=own.get(block.name, block.seeds)) for block in blocks)
     return Recipe(
         path.stem,
         scale,
         content["title"],
-        content["seeds"],
         content.get("notes", {}),
         blocks,
         content.get("metric", "accuracy"),
+        content.get("tuning", ""),
     )
 
 
 def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
-    settings = content["settings"] | block["settings"]
+    settings = content.get("settings", {}) | block["settings"]
     if scale == "small":
         settings |= content["small"] | block["small"]
-    rows = [RecipeRow(**{**row, "note": str(row.get("note", ""))}) for row in block["rows"]]
+    rows = [RecipeRow(**{**row, "note": str(row.get("note", ""))}) for row in block.get("rows", [])]
     full = content.get(FULL, {})  # of the run that the others start from, beside or instead of the settings of all
     full = {k: v for k, v in full.items() if k != "small"} | (full.get("small", {}) if scale == "small" else {})
     rows = [replace(row, settings=full | row.settings) if row.name == FULL else row for row in rows]
     rows += [RecipeRow(name) for name in block.get("extra", [])]
-    return Block(block["name"], block.get("group", ""), block["column"], settings, tuple(rows))
+    rows += _budget_rows(content.get("budget", {}), block.get("budget", {}))
+    for name in (without := block.get("without", [])):
+        if name not in {row.name for row in rows}:
+            raise ValueError(f"{block['name']} leaves out {name}, which is none of its rows.")
+    rows = [row for row in rows if row.name not in without]
+    return Block(
+        block["name"],
+        block.get("group", ""),
+        block["column"],
+        settings,
+        tuple(rows),
+        block.get("seeds", content["seeds"]),
+        block.get("tuning", ""),
+        {find("method", name, METHODS).__name__: own for name, own in block.get("method", {}).items()},
+    )
+
+
+def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]:
+    """The controls and contenders of each budget, those of all blocks before the block's own."""
+    return [
+        RecipeRow(**({"name": row} if isinstance(row, str) else row), budget=float(budget), control=kind == "controls")
+        for budget in sorted({*shared, *own}, key=float)
+        for kind in ("controls", "contenders")
+        for row in (*shared.get(budget, {}).get(kind, []), *own.get(budget, {}).get(kind, []))
+    ]
 
 
 def base(block: Block, **here: Any) -> Config:
     """The settings that the rows of a block share; ``here``: where it runs (data_dir, threads, device)."""
-    return resolve(**block.settings, **here)
+    return resolve(**block.settings | here)
 
 
-def cells(recipe: Recipe, seeds: list[int], **here: Any) -> list[Cell]:
+def cells(recipe: Recipe, **here: Any) -> list[Cell]:
     """All runs of a table, seeds outermost, so that early results cover every row.
 
     The rows of a block that has one in full precision start from its weights; with an ``init`` given, from those.
     """
     found = []
-    for seed in seeds:
-        for block in recipe.blocks:
+    for seed in range(max(block.seeds for block in recipe.blocks)):
+        for block in (block for block in recipe.blocks if seed < block.seeds):
             shared = base(block, **here)
             first: Cell | None = None
             for name in block.names:
                 if name == FULL and shared.init:
                     continue
-                own = {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
-                found.append(Cell(block.name, name, replace(configured(name, shared), seed=seed, **own), first))
+                config = configured(name, shared)
+                own = dict(block.of_method.get(parse("method", config.method)[0], {}))
+                own |= {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
+                found.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
                 if name == FULL:
                     first = found[-1]
     return found

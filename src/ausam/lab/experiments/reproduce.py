@@ -1,9 +1,10 @@
-"""The tables of the paper: every cell an ordinary run in a folder, and the folder is all the state there is."""
+"""A recipe's table: every cell an ordinary run in a folder, and the folder is all the state there is."""
 
 from __future__ import annotations
 
 import datetime
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -17,19 +18,33 @@ from ausam.lab.experiments import compare
 from ausam.lab.experiments.recipe import Block, Cell, Recipe, base
 from ausam.lab.io import files
 from ausam.lab.io.locks import held
+from ausam.lab.problems.catalogue import changes
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.registry.pairs import label, with_canonical
-from ausam.lab.report import csv, records, tables
-from ausam.lab.report.records import Comparison, Epoch, PaperTable, Published, TableCell, TableColumn
+from ausam.lab.report import budgets, csv, equal_cost, records, tables
+from ausam.lab.report.records import (
+    BudgetProblem,
+    Comparison,
+    Entry,
+    Epoch,
+    EqualCost,
+    PaperTable,
+    Published,
+    TableCell,
+    TableColumn,
+)
 from ausam.lab.report.summary import headline
 from ausam.lab.training.failures import explained
-from ausam.lab.training.folder import finished, saved_settings
+from ausam.lab.training.folder import epochs, finished, saved_settings
+from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.loop import train
-from ausam.lab.training.tensorboard import logged
 
 log = logging.getLogger("ausam")
 
 OnEpoch = Callable[[str, Epoch], None]
+Result = PaperTable | EqualCost
+
+SHARE = 0.1  # of the time at most is spent on tables and pages while cells are run
 
 
 class Failed(NamedTuple):
@@ -40,28 +55,27 @@ class Failed(NamedTuple):
 
 
 Outcome = str | Failed | None
-Launch = Callable[[Iterable[Cell], Path, OnEpoch, bool], Iterator[tuple[Cell, Outcome]]]
+Launch = Callable[[Iterable[Cell], Path, OnEpoch, Logs], Iterator[tuple[Cell, Outcome]]]
 
 
 def reproduce(
     recipe: Recipe,
     cells: list[Cell],
-    seeds: list[int],
     out: Path,
     command: str,
     on_epoch: OnEpoch,
     say: Callable[[str], None],
-    tensorboard: bool = False,
+    logs: Logs = NO_LOGS,
     launch: Launch | None = None,
-) -> tuple[PaperTable, list[str]]:
-    """Run what is missing of these cells in ``out``, and write the table after each; returns it and what failed.
+) -> tuple[Result, list[str]]:
+    """Run what is missing of these cells in ``out``, and write the table now and then; returns it and what failed.
 
     Several processes may work on one folder: a cell that another one holds is passed over and looked at again at the
     end, as is one whose full-precision run another process holds. A cell that fails is reported and does not stop the
     others, except those that start from it.
     """
     _claim(recipe, out)
-    table = write(recipe, out, seeds, command)
+    write_now_and_then = _Occasional(lambda: write(recipe, out, command))
     failed: list[str] = []
     passed: list[Cell] = []
     no_data: set[str] = set()
@@ -74,7 +88,7 @@ def reproduce(
                 yield cell
 
     for again, todo in ((False, cells), (True, passed)):
-        for cell, outcome in (launch or in_turn)(possible(todo), out, on_epoch, tensorboard):
+        for cell, outcome in (launch or in_turn)(possible(todo), out, on_epoch, logs):
             if isinstance(outcome, Failed):
                 log.error("%s failed: %s", cell.id, outcome.text)
                 failed.append(cell.id)
@@ -86,22 +100,35 @@ def reproduce(
                 say(f"{cell.id}: another process works on it{', or on what it starts from' if cell.first else ''}")
             elif outcome:
                 say(f"{cell.id}: {outcome}")
-                table = write(recipe, out, seeds, command)
-    if passed:
-        table = write(recipe, out, seeds, command)
-    return table, failed
+                write_now_and_then()
+    return write(recipe, out, command), failed
 
 
-def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Iterator[tuple[Cell, Outcome]]:
+class _Occasional:
+    """Something that is done when asked, unless that would take more than its share of the time."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._do = do
+        self._next = 0.0
+        self()
+
+    def __call__(self) -> None:
+        start = time.monotonic()
+        if start >= self._next:
+            self._do()
+            self._next = time.monotonic() + (time.monotonic() - start) / SHARE
+
+
+def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[tuple[Cell, Outcome]]:
     """Run the cells here, one after the other."""
     for cell in cells:
-        yield cell, attempt(cell, out, on_epoch, tensorboard)
+        yield cell, attempt(cell, out, on_epoch, logs)
 
 
-def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Outcome:
+def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
     """Run a cell to its end as ``_run`` does; a Failed for what concerns this cell alone. A full disk concerns all."""
     try:
-        return _run(cell, out, on_epoch, tensorboard)
+        return _run(cell, out, on_epoch, logs)
     except files.WriteError:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the other cells can be computed)
@@ -110,7 +137,7 @@ def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> Outc
         return Failed(text, isinstance(error, DownloadError))
 
 
-def _run(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str | None:
+def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
     """Run a cell to its end: what came out; empty if it was done before; None if it is another process's turn."""
     folder = cell.folder(out)
     if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
@@ -118,30 +145,28 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, tensorboard: bool) -> str | N
     with held(folder.with_name(folder.name + ".lock")) as mine:
         if not mine:
             return None
-        epochs = _epochs(folder, cell.placed(out))
-        if tensorboard:
-            inside = folder.relative_to(out / cell.block / "runs")
-            epochs = logged(epochs, folder, out / "tensorboard" / cell.block / inside)
+        inside = folder.relative_to(out / cell.block / "runs")
         last: Epoch | None = None
-        for last in epochs:
+        for last in _epochs(folder, cell.placed(out), logs.of(f"{cell.block}/{inside}")):
             on_epoch(cell.id, last)
     if last is None:
         return ""
     return f"{last.test}, {last.seconds:.1f} s of training"
 
 
-def _epochs(folder: Path, config: Config) -> Iterator[Epoch]:
-    """The epochs that are left. A run of another place goes on here; any other difference ``train`` refuses."""
+def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
+    """The epochs that are left. A run from another place continues here; ``train`` refuses any other difference."""
     theirs, mine = saved_settings(folder), with_canonical(asdict(config))
     # Where weights lie is not what a run is, but whether it started from any is.
     same = theirs is not None and bool(theirs["init"]) == bool(config.init)
     if theirs is not None and same and theirs | {k: mine[k] for k in HERE} == mine:
         if _done(folder):
-            return iter(())
+            with logs.opened(config, folder, epochs(folder)):
+                return iter(())
         files.write_json(folder / "config.json", mine)
     if config.threads:
         torch.set_num_threads(config.threads)
-    return train(config, folder, resume=True)
+    return train(config, folder, resume=True, logs=logs)
 
 
 def _done(folder: Path) -> bool:
@@ -151,67 +176,135 @@ def _done(folder: Path) -> bool:
 def _claim(recipe: Recipe, out: Path) -> None:
     """Refuse a folder that holds something else."""
     path = out / "results.json"
+    found: Result | None
     try:
-        found = records.read(path, PaperTable)
+        equal = records.kind_of(path) is EqualCost
+        found = records.read(path, EqualCost) if equal else records.read(path, PaperTable)
     except ValueError as error:
         if not any((out / block.name / "runs").is_dir() for block in recipe.blocks):
             raise ValueError(f"{out} holds other results. Choose another --out.") from None
         log.warning("%s. It is written again from the runs.", str(error).partition(". Remove it")[0])
         return
-    if found is None:
-        return
-    if (found.table, found.scale) != (recipe.table, recipe.scale):
-        raise ValueError(f"{out} holds {found.table} at scale {found.scale}. Choose another --out.")
+    scale = found.scale if isinstance(found, PaperTable) else ""
+    if found is not None and (found.table, scale) != (recipe.table, recipe.scale):
+        where = f" at scale {scale}" if scale else ""
+        raise ValueError(f"{out} holds {found.table}{where}. Choose another --out.")
 
 
-def write(recipe: Recipe, out: Path, seeds: list[int], command: str) -> PaperTable:
+def write(recipe: Recipe, out: Path, command: str) -> Result:
     """Write the table and the pages from the runs that lie in ``out``; returns what results.json holds."""
     # Read and written in one go: else a process that read early and writes late would hide the other's last run.
     with held(out / ".lock", wait=True):
-        return _write(recipe, out, seeds, command)
+        found = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
+        result = _equal_cost(recipe, found, command) if recipe.equal_cost else _paper_table(recipe, found, command)
+        records.write(out / "results.json", result)
+        runs = [(block.name, named) for block, comparison in found for named in comparison.runs]
+        files.write(out / "results.csv", csv.csv_text(runs))
+        for name, content in _forms(result):
+            files.write(out / name, content)
+        return result
 
 
-def _write(recipe: Recipe, out: Path, seeds: list[int], command: str) -> PaperTable:
-    done = {int(p.parent.name.removeprefix("seed-")) for p in out.glob("*/runs/*/seed-*/result.json")}
-    seeds = sorted(done.union(seeds))
-    columns, runs = [], []
-    for block in recipe.blocks:
-        config = base(block)
-        found = compare.collect(block.names, seeds, config, out / block.name, command, f"{recipe.table}: {block.title}")
-        compare.write(found, out / block.name)
-        runs += [(block.name, named) for named in found.runs]
-        columns.append(_column(block, config, found))
-    expected = len(seeds) * sum(len(block.names) for block in recipe.blocks)
-    table = PaperTable(
+def text(result: Result) -> str:
+    """The result for a terminal."""
+    return equal_cost.text(result) if isinstance(result, EqualCost) else tables.text(result)
+
+
+def _forms(result: Result) -> Iterator[tuple[str, str]]:
+    """The files beside results.json, with their contents."""
+    if isinstance(result, EqualCost):
+        yield from ((name, form(result)) for name, form in equal_cost.FORMS.items())
+    else:
+        yield from ((name, form(result)) for name, form in tables.FORMS.items())
+
+
+def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
+    """What has been run of a block, with its own page written."""
+    place = out / block.name
+    done = {int(p.parent.name.removeprefix("seed-")) for p in place.glob("runs/*/seed-*/result.json")}
+    seeds = sorted(done.union(range(block.seeds)))
+    found = compare.collect(block.names, seeds, base(block), place, command, f"{recipe.table}: {block.title}")
+    return compare.write(found, place)
+
+
+Found = list[tuple[Block, Comparison]]
+
+
+def _counted(found: Found) -> tuple[int, int]:
+    """How many runs there should be, and how many of them are missing."""
+    expected = sum(len(comparison.seeds) * len(block.names) for block, comparison in found)
+    return expected, expected - sum(len(comparison.runs) for _, comparison in found)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _equal_cost(recipe: Recipe, found: Found, command: str) -> EqualCost:
+    runs, missing = _counted(found)
+    return EqualCost(
+        table=recipe.table,
+        title=recipe.title,
+        command=command,
+        created=_now(),
+        runs=runs,
+        missing=missing,
+        tuning=recipe.tuning,
+        problems=tuple(_problem(block, comparison) for block, comparison in found),
+    )
+
+
+def _problem(block: Block, found: Comparison) -> BudgetProblem:
+    ours = {row.name: row for row in found.rows}
+    # SAM passes every sample forward and backward, twice
+    sam = 0 if found.data is None else 4 * found.data.train * found.config.epochs
+    entries = []
+    for row in block.rows:
+        if row.budget is not None:
+            run = ours.get(row.name)
+            cost = None if run is None else (run.samples_forward + run.samples_backward) / sam
+            name = row.label or label(row.name, found.config.base)
+            entries.append(Entry(row.name, name, row.budget, row.control, run, cost))
+    return BudgetProblem(
+        name=block.name,
+        title=block.title,
+        about=_about(found.config),
+        tuning=block.tuning,
+        seeds=found.seeds,
+        entries=budgets.judged(entries),
+    )
+
+
+def _paper_table(recipe: Recipe, found: Found, command: str) -> PaperTable:
+    runs, missing = _counted(found)
+    return PaperTable(
         table=recipe.table,
         scale=recipe.scale,
         title=recipe.title + (" (small scale)" if recipe.scale == "small" else ""),
         command=command,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seeds=tuple(seeds),
-        runs=expected,
-        missing=expected - len(runs),
+        created=_now(),
+        seeds=tuple(sorted({seed for _, comparison in found for seed in comparison.seeds})),
+        runs=runs,
+        missing=missing,
         notes=recipe.notes,
         metric=recipe.metric,
-        unit="%",
-        columns=tuple(columns),
+        unit=next((row.unit for _, comparison in found for row in comparison.rows), "%"),
+        columns=tuple(_column(block, comparison) for block, comparison in found),
     )
-    records.write(out / "results.json", table)
-    files.write(out / "results.csv", csv.csv_text(runs))
-    for name, form in tables.FORMS.items():
-        files.write(out / name, form(table))
-    return table
 
 
-def _column(block: Block, config: Config, found: Comparison) -> TableColumn:
-    ours = {row.name: row for row in found.rows}
+def _about(config: Config) -> str:
     size = f", {config.train_size:,} images" if config.train_size else ""
-    noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
     bits = f" with {config.quantize}-bit weights and activations" if config.quantize else ""
+    return f"{config.model}{bits} on {config.data}{size}{changes(config)}, {config.epochs} epochs"
+
+
+def _column(block: Block, found: Comparison) -> TableColumn:
+    ours = {row.name: row for row in found.rows}
     cells = [
         TableCell(
             name=row.name,
-            label=label(row.name, config.base),
+            label=label(row.name, found.config.base),
             note=row.note,
             paper=Published(row.score, row.std, row.speed, row.parts),
             ours=ours.get(row.name),
@@ -223,7 +316,7 @@ def _column(block: Block, config: Config, found: Comparison) -> TableColumn:
         group=block.group,
         heading=block.column,
         title=block.title,
-        about=f"{config.model}{bits} on {config.data}{size}{noise}, {config.epochs} epochs",
+        about=_about(found.config),
         headline=headline(found),
         cells=tuple(cells),
     )

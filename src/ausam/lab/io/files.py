@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# What another --out mends. All else is the disk's affair, and the same command goes on when that is mended.
+# Errors that another --out fixes. For all others, fix the disk and run the same command again.
 NOT_HERE = (
     {errno.EACCES, errno.EPERM, errno.EROFS}
     | {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
@@ -28,7 +28,7 @@ class WriteError(RuntimeError):
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[None]:
-    """An OSError inside is told with the name of the file and the remedy."""
+    """Re-raise an OSError inside with the name of the file and the remedy."""
     try:
         yield
     except OSError as error:

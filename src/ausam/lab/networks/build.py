@@ -12,17 +12,20 @@ from ausam.lab.networks.hrnet import HRNet
 from ausam.lab.networks.mobilenet import MobileNet
 from ausam.lab.networks.pyramidnet import PyramidNet
 from ausam.lab.networks.resnet import ResNet, basic, bottleneck
+from ausam.lab.networks.samformer import SAMformer
 from ausam.lab.networks.wideresnet import WideResNet
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.user_code import imported, is_own
 
 __all__ = [
+    "FORECAST_MODELS",
     "MODELS",
     "POSE_MODELS",
     "HRNet",
     "MobileNet",
     "PyramidNet",
     "ResNet",
+    "SAMformer",
     "WideResNet",
     "basic",
     "bottleneck",
@@ -37,6 +40,7 @@ Builder = Callable[[int, int], nn.Module]
 # name -> builder(classes, channels)
 MODELS: dict[str, Builder] = {
     "resnet-tiny": partial(ResNet, basic, (1, 1), 8),  # the default for 8x8 digits
+    "resnet-tiny-w32": partial(ResNet, basic, (1, 1), 32),  # the demo: half a batch is half the work
     "resnet-small-w8": partial(ResNet, basic, (1, 1, 1), 8),
     "resnet-small": partial(ResNet, basic, (1, 1, 1), 16),
     "resnet18-w8": partial(ResNet, basic, (2, 2, 2, 2), 8),
@@ -59,7 +63,10 @@ POSE_MODELS: dict[str, Builder] = {
     "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels
     "hrnet-w32": partial(HRNet, 32, (1, 4, 3), 4, 64, 256),
 }
-MODELS |= POSE_MODELS
+
+# of windows of series, where classes are steps ahead
+FORECAST_MODELS: dict[str, Builder] = {"samformer": SAMformer}
+MODELS |= POSE_MODELS | FORECAST_MODELS
 
 
 def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:

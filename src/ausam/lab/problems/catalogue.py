@@ -14,11 +14,13 @@ from ausam.lab.problems.hf import hf_data
 from ausam.lab.problems.problem import Problem, Wanted
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
+from ausam.lab.problems.sources.ett import etth1, etth2, ettm1, ettm2
 from ausam.lab.problems.sources.fashion import fashion_mnist
 from ausam.lab.problems.sources.mpii import mpii
 from ausam.lab.problems.sources.stick_figures import stick_figures
 from ausam.lab.problems.sources.tiny import tiny_imagenet
 from ausam.lab.problems.user_datasets import user_data
+from ausam.lab.problems.windows import WindowSet
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.pairs import canonical
@@ -31,8 +33,8 @@ class Entry:
 
     load: Callable[[str], Problem]
     about: str
-    image: tuple[int, int, int]  # channels, height, width
-    classes: int  # or joints
+    image: tuple[int, ...]  # the shape of a sample: channels, height and width; or series and steps
+    classes: int  # or joints, or steps ahead
     train: int
     test: int
     settings: dict[str, Any]
@@ -63,6 +65,20 @@ POSE = {
     "label_smoothing": 0.2,
     "augment": "standard",
     "workers": 4,
+}
+
+# SAMformer's at horizon 96; its demo takes every window and 100 epochs.
+FORECAST = {
+    "model": "samformer",
+    "horizon": 96,
+    "train_stride": 2,
+    "epochs": 20,
+    "batch_size": 256,
+    "base": "adam",
+    "lr": 0.001,
+    "weight_decay": 1e-5,
+    "rho": 0.5,
+    "ramp": 3,  # of 20 epochs, as 30 of 200
 }
 
 DATASETS: dict[str, Entry] = {
@@ -147,6 +163,44 @@ DATASETS: dict[str, Entry] = {
         test=2_958,
         settings=POSE,
     ),
+    "etth1": Entry(
+        load=etth1,
+        about="forecasting: 7 series of a transformer, hourly: 8,033 windows for training, 2,785 for testing; 3 MB to "
+        "download",
+        image=(7, 512),
+        classes=96,
+        train=8_033,
+        test=2_785,
+        settings=FORECAST,
+    ),
+    "etth2": Entry(
+        load=etth2,
+        about="forecasting: 7 series of another transformer, likewise; its file must be fetched by hand",
+        image=(7, 512),
+        classes=96,
+        train=8_033,
+        test=2_785,
+        settings=FORECAST,
+    ),
+    "ettm1": Entry(
+        load=ettm1,
+        about="forecasting: the first transformer every 15 minutes: 33,953 windows for training, 11,425 for testing; "
+        "its file must be fetched by hand",
+        image=(7, 512),
+        classes=96,
+        train=33_953,
+        test=11_425,
+        settings=FORECAST,
+    ),
+    "ettm2": Entry(
+        load=ettm2,
+        about="forecasting: the second transformer, likewise; its file must be fetched by hand",
+        image=(7, 512),
+        classes=96,
+        train=33_953,
+        test=11_425,
+        settings=FORECAST,
+    ),
 }
 
 
@@ -155,11 +209,14 @@ def entry(name: str) -> Entry:
     return find("data set", name, DATASETS, ", or your own as module:function")
 
 
+def suited(name: str) -> dict[str, Any]:
+    """The settings that suit a data set; none for one of the user's own."""
+    return {} if is_own(name) else entry(name).settings
+
+
 def resolve(**given: Any) -> Config:
     """The settings given, the data set's own for the rest, and Config's defaults for what remains."""
-    name = given.get("data", Config.data)
-    suited = {} if is_own(name) else entry(name).settings
-    config = Config(**{**suited, **given})
+    config = Config(**{**suited(given.get("data", Config.data)), **given})
     return replace(
         config,
         device=device(config.device),
@@ -174,12 +231,33 @@ def problem(config: Config) -> Problem:
         config.data,
         config.data_dir,
         config.label_noise,
+        imbalance=config.imbalance,
+        validation=config.validation,
+        horizon=config.horizon,
+        train_stride=config.train_stride,
+        label_smoothing=config.label_smoothing,
         train_size=config.train_size,
         test_size=config.test_size,
         augment=config.augment,
         workers=config.workers,
         device=config.device,
     )
+
+
+def training_samples(config: Config) -> int:
+    """About how many training samples a run of a named data set has; its classes are taken to be of one size."""
+    found = entry(config.data)
+    whole = -(-found.train // max(1, config.train_stride))
+    if "horizon" not in found.settings:  # series have validation months of their own
+        whole = round(whole * (1 - config.validation))
+    slope = [config.imbalance ** (c / (found.classes - 1)) for c in range(found.classes)] if config.imbalance else [1.0]
+    return max(1, round((config.train_size or whole) * sum(slope) / len(slope)))
+
+
+def changes(config: Config) -> str:
+    """What a run does to its data, to be read after its name: ", long tail 0.05, 20 % wrong labels"."""
+    tail = f", long tail {config.imbalance:g}" if config.imbalance not in (0, 1) else ""
+    return tail + (f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else "")
 
 
 def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **wanted: Any) -> Problem:
@@ -196,4 +274,9 @@ def _load(name: str, data_dir: str, place: str, wanted: Wanted) -> Problem:  # n
     kinds = {"folder": folder_data, "hf": hf_data}
     own = kinds.get(name.partition(":")[0], user_data)
     found: Problem = own(name) if is_own(name) else entry(name).load(data_dir)
+    for name_of in () if isinstance(found, WindowSet) else ("horizon", "train_stride"):
+        if value := getattr(wanted, name_of):
+            raise ValueError(
+                f"{name_of} is {value}, but {name} is no series to forecast. Leave --{name_of.replace('_', '-')} out."
+            )
     return found.prepared(wanted)

@@ -1,9 +1,9 @@
-"""One label per sample: cross-entropy, and the part that is right."""
+"""One label per sample: cross-entropy, and the part that is right; of long-tailed data also by class."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,10 +11,18 @@ from torch import Tensor, nn
 
 from ausam.lab.problems.problem import Score, Task
 
+GROUPS = ("head", "middle", "tail")
 
+
+@dataclass(frozen=True)
 class Classification:
-    """The task of labels."""
+    """The task of labels.
 
+    Args:
+        tail: the number of classes of long-tailed data, whose score then has parts; 0 for other data.
+    """
+
+    tail: int = 0
     metric = "accuracy"
 
     def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:
@@ -24,17 +32,36 @@ class Classification:
     def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
         """Percent of the samples that are classified right."""
         right, count = torch.zeros(()), 0
+        by_class = torch.zeros(2, self.tail, dtype=torch.float64)
         for x, y in batches:
-            right = right.to(y.device) + (model(x).argmax(1) == y).sum()
+            hit = model(x).argmax(1) == y
+            right = right.to(y.device) + hit.sum()
             count += len(y)
-        return Score(100.0 * float(right) / count, self.metric)
+            if self.tail:
+                by_class += torch.stack([torch.bincount(of, minlength=self.tail) for of in (y[hit], y)]).cpu()
+        return Score(100.0 * float(right) / count, self.metric, parts=parts(*by_class) if self.tail else {})
+
+
+def parts(right: Tensor, count: Tensor) -> dict[str, float]:
+    """Balanced accuracy (the mean over classes), and the same over the first, middle and last third of the classes.
+
+    Class c of long-tailed data is the rarer the larger c. A class that the test set lacks is left out.
+    """
+    share = 100 * right / count  # NaN where there is none
+    groups = dict(zip(GROUPS, share.tensor_split(len(GROUPS)), strict=True)) if len(share) >= len(GROUPS) else {}
+    return {name: float(of.nanmean()) for name, of in ({"balanced": share} | groups).items() if of.isfinite().any()}
 
 
 class Labelled:
     """What the data sets of a classification have in common."""
 
-    task: ClassVar[Task] = Classification()
     classes: int
+    long_tailed: bool
+
+    @property
+    def task(self) -> Task:
+        """The losses and the score."""
+        return Classification(self.classes if self.long_tailed else 0)
 
     @property
     def answer(self) -> tuple[int, ...]:

@@ -38,24 +38,29 @@ class DownloadError(RuntimeError):
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file: where it is and what its MD5 must be."""
+    """A published file: where it is and what its digest must be, MD5 or SHA-256."""
 
     url: str
-    md5: str
+    digest: str
 
     @property
     def name(self) -> str:
         """The file's own name."""
         return self.url.rpartition("/")[2]
 
+    @property
+    def kind(self) -> str:
+        """Which digest it is: by its length."""
+        return "md5" if len(self.digest) == 32 else "sha256"
+
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """The verified file in ``folder``, downloaded if it is not there; a download that broke off goes on."""
+    """The verified file in ``folder``, downloaded if it is not there; an interrupted download continues."""
     target = folder / remote.name
     if target.exists():
-        if (found := md5(target)) != remote.md5:
+        if (found := digest(target, remote.kind)) != remote.digest:
             raise DownloadError(
-                f"{target} is not the published file: its md5 is {found}, not {remote.md5}. "
+                f"{target} is not the published file: its {remote.kind} is {found}, not {remote.digest}. "
                 f"Delete it, or replace it by {remote.url}."
             )
         return target
@@ -72,22 +77,22 @@ def _complete(remote: Remote, part: Path, target: Path) -> None:
     with part.open("a+b") as file:
         try:
             resumed = _download(remote, file)
-            if (found := _md5(file)) != remote.md5 and resumed:
+            if (found := _digest(file, remote.kind)) != remote.digest and resumed:
                 file.truncate(0)  # the beginning was from another file; once more, from scratch
                 _download(remote, file)
-                found = _md5(file)
+                found = _digest(file, remote.kind)
         except (OSError, http.client.HTTPException) as error:
             why = error if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
             raise DownloadError(
                 f"{remote.name} could not be downloaded ({why or type(error).__name__}). "
-                "The same command goes on where it stopped; "
+                "Run the same command to continue where it stopped; "
                 f"or get {remote.url} on another machine and put it at {target}."
             ) from error
-        if found != remote.md5:
+        if found != remote.digest:
             file.truncate(0)
             raise DownloadError(
-                f"{remote.url} is not the published file: its md5 is {found}, not {remote.md5}. It was thrown away. "
-                f"If you have the right one, put it at {target}."
+                f"{remote.url} is not the published file: its {remote.kind} is {found}, not {remote.digest}. "
+                f"It was thrown away. If you have the right one, put it at {target}."
             )
 
 
@@ -139,18 +144,18 @@ def folder_of(remote: Remote, data_dir: str, inside: str, needed: list[str]) -> 
     return folder
 
 
-def md5(path: Path) -> str:
-    """MD5 of a file's content: what the publishers give, a guard against damage."""
+def digest(path: Path, kind: str) -> str:
+    """MD5 or SHA-256 of a file's content: what the publishers give, a guard against damage."""
     with path.open("rb") as file:
-        return _md5(file)
+        return _digest(file, kind)
 
 
-def _md5(file: BinaryIO) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
+def _digest(file: BinaryIO, kind: str) -> str:
     file.seek(0)
+    found = hashlib.new(kind, usedforsecurity=False)
     while chunk := file.read(CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
+        found.update(chunk)
+    return found.hexdigest()
 
 
 # -- downloading -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import Tensor
 from ausam import SelectiveBatchSampler
 from ausam.lab.problems.augment import augmented, normalised
 from ausam.lab.problems.classification import Labelled
-from ausam.lab.problems.labels import with_label_noise, with_sizes
+from ausam.lab.problems.labels import arranged
 from ausam.lab.problems.problem import Wanted
 from ausam.random import generator
 
@@ -33,6 +33,8 @@ class ImageSet(Labelled):
     std: tuple[float, ...]
     wrong: Tensor | None = None  # which training labels were made wrong
     augment: str = "none"  # none, standard or cutout: see augmented()
+    long_tailed: bool = False
+    judged_by: str = "test"
 
     @property
     def channels(self) -> int:
@@ -47,8 +49,7 @@ class ImageSet(Labelled):
         """As a run asks for it; a ValueError for workers, because nothing is left to load."""
         if wanted.workers:
             raise ValueError(f"workers is {wanted.workers}, but {self.name} lies in memory. Use --workers 0.")
-        part = with_sizes(self, wanted.train_size, wanted.test_size)
-        return replace(with_label_noise(part, wanted.label_noise), augment=wanted.augment).to(wanted.device)
+        return replace(arranged(self, wanted), augment=wanted.augment).to(wanted.device)
 
     def to(self, device: str) -> ImageSet:
         """The same on another device."""
@@ -63,6 +64,16 @@ class ImageSet(Labelled):
             train_y=self.train_y[train],
             test_x=self.test_x[test],
             test_y=self.test_y[test],
+        )
+
+    def held_out(self, train: Tensor, held: Tensor) -> ImageSet:
+        """Train on these training samples, and be judged by those."""
+        return replace(
+            self,
+            train_x=self.train_x[train],
+            train_y=self.train_y[train],
+            test_x=self.train_x[held],
+            test_y=self.train_y[held],
         )
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

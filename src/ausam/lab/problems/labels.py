@@ -1,4 +1,8 @@
-"""What is done to the labels of any data set: balanced parts and wrong labels, always the same ones."""
+"""What is done to the samples of any data set: held out, fewer, long-tailed, mislabelled. Always the same ones.
+
+The order is that of :func:`arranged`: first the validation samples leave, so that they are clean and the same whatever
+else is asked for; then the sizes, the long tail, and last the wrong labels.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,76 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ausam.lab.problems.problem import Problem
+from ausam.lab.problems.problem import Problem, Wanted
 from ausam.random import generator
 
 P = TypeVar("P", bound=Problem)
+
+
+def arranged(data: P, wanted: Wanted) -> P:
+    """Labelled data as a run asks for it."""
+    data = with_validation(data, wanted.validation)
+    data = with_sizes(data, wanted.train_size, wanted.test_size)
+    return with_label_noise(with_imbalance(data, wanted.imbalance), wanted.label_noise)
+
+
+def refuse_labels(name: str, has: str, wanted: Wanted) -> None:
+    """Raise a ValueError for what can only be asked of data with labels."""
+    if wanted.label_noise:
+        raise ValueError(
+            f"label_noise is {wanted.label_noise}, but {name} has {has}, not labels that could be wrong. "
+            "Use --label-noise 0."
+        )
+    if wanted.imbalance not in (0, 1):
+        raise ValueError(
+            f"imbalance is {wanted.imbalance}, but {name} has {has}, not classes that could be rare. Use --imbalance 0."
+        )
+
+
+def with_validation(data: P, part: float) -> P:
+    """Hold out ``round(part * n)`` of the n training samples of each class, which take the place of the test set.
+
+    Every class keeps a sample to train on. Where there are no classes, any random samples are held out.
+    """
+    if not part:
+        return data
+    y = data.train_y if data.train_y.dim() == 1 else torch.zeros(len(data.train_y), dtype=torch.int64)
+    counts = torch.bincount(y)
+    count = torch.minimum((part * counts.double()).round().long(), (counts - 1).clamp(min=0))
+    held = _rank(y, torch.randperm(len(y), generator=generator(0, len(y), 0x7A1))) < count[y]
+    if not held.any():
+        raise ValueError(
+            f"validation is {part}, which holds out none of the {len(y):,} training samples of {data.name}. "
+            "Use a larger part."
+        )
+    made: Any = data.held_out((~held).nonzero().flatten(), held.nonzero().flatten())
+    changed: P = replace(made, judged_by="validation")
+    return changed
+
+
+def with_imbalance(data: P, ratio: float) -> P:
+    """An exponential long tail: class c of C keeps ``ratio ** (c / (C - 1))`` of its training samples."""
+    if ratio in (0, 1):
+        return data
+    if not 0 < ratio < 1 or data.classes < 2:
+        raise ValueError(
+            f"imbalance is {ratio} on {data.name} with {data.classes} classes. It is what the last class keeps of its "
+            "samples, above 0 and at most 1, and it needs two classes."
+        )
+    made: Any = data.part(long_tail(data.train_y, data.classes, ratio), torch.arange(len(data.test_y)))
+    changed: P = replace(made, long_tailed=True)
+    return changed
+
+
+def long_tail(y: Tensor, classes: int, ratio: float) -> Tensor:
+    """Positions of the samples that stay, ascending: of n_c samples max(1, round(n_c * ratio ** (c / (C - 1)))).
+
+    Those of a smaller ratio are among those of a larger one.
+    """
+    counts = torch.bincount(y, minlength=classes).tolist()
+    kept = torch.tensor([max(1, round(n * ratio ** (c / (classes - 1)))) for c, n in enumerate(counts)])
+    rank = _rank(y, torch.randperm(len(y), generator=generator(0, len(y), 0x7A11)))
+    return (rank < kept[y]).nonzero().flatten()
 
 
 def with_sizes(data: P, train: int, test: int) -> P:
@@ -35,12 +105,18 @@ def balanced(y: Tensor, size: int) -> Tensor:
     order = torch.randperm(len(y), generator=generator(0, len(y), size))
     if y.dim() > 1:
         return order[:size].sort().values
-    by_class = order[torch.argsort(y[order], stable=True)]
-    counts = torch.bincount(y)
-    rank = torch.empty_like(order)  # how many of its class come before a sample
-    rank[by_class] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[by_class]]
+    rank = _rank(y, order)
     # The first of every class, then the second of every class, and so on.
     return order[torch.argsort(rank[order], stable=True)][:size].sort().values
+
+
+def _rank(y: Tensor, order: Tensor) -> Tensor:
+    """How many of its class come before each sample in this order."""
+    by_class = order[torch.argsort(y[order], stable=True)]
+    counts = torch.bincount(y)
+    rank = torch.empty_like(order)
+    rank[by_class] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[by_class]]
+    return rank
 
 
 def with_label_noise(data: P, part: float) -> P:

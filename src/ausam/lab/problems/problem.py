@@ -11,27 +11,40 @@ from torch import Tensor, nn
 from ausam import SelectiveBatchSampler
 from ausam.settings import Finite, check
 
+VALIDATION = "validation "  # how the name of a score begins that was measured on training samples held out
+
+
+def measured_on(name: str) -> str:
+    """The name of a score with the data it was measured on: test accuracy, validation accuracy."""
+    return name if name.startswith(VALIDATION) else f"test {name}"
+
+
+def decimals(unit: str) -> int:
+    """Decimals with which a score is written: two of a percentage, four of an error such as 0.3857."""
+    return 2 if unit == "%" else 4
+
 
 @dataclass(frozen=True)
 class Score:
-    """What a network is judged by: a figure with its name and unit, and the figures it is the mean of, if any."""
+    """What a network is judged by: a figure with its name and unit, and further figures that explain it, if any."""
 
     value: Finite
     name: str = "accuracy"
-    unit: str = "%"
+    unit: str = "%"  # empty for a plain number
     parts: dict[str, float] = field(default_factory=dict)
+    lower_is_better: bool = False
 
     def __post_init__(self) -> None:
         check(self)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f} {self.unit}"
+        return f"{self.name} {self.value:.{decimals(self.unit)}f} {self.unit}".rstrip()
 
 
 class Task(Protocol):
     """What a network is trained for. Every problem has one."""
 
-    metric: str  # the name of the score, which is in percent
+    metric: str  # the name of the score
 
     def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:
         """The loss of every sample, shape (n,), from what the network answers."""
@@ -42,12 +55,17 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run asks of its data: how much of it, with how many wrong labels, shown how, and where."""
+    """What a run asks of its data: which part of it, with how many wrong labels, shown how, and where."""
 
     label_noise: float = 0.0
+    imbalance: float = 0.0
+    validation: float = 0.0
+    horizon: int = 0
+    train_stride: int = 0
     train_size: int = 0
     test_size: int = 0
     augment: str = "none"
+    label_smoothing: float = 0.0
     workers: int = 0
     device: str = "cpu"
 
@@ -65,11 +83,11 @@ class Problem(Protocol):
 
     @property
     def classes(self) -> int:
-        """How many classes, or joints, a network tells apart."""
+        """How many classes, joints or steps ahead a network answers."""
 
     @property
     def channels(self) -> int:
-        """The first dimension of a sample: the planes of an image, the length of a vector."""
+        """The first dimension of a sample: the planes of an image, the length of a vector, the series of a window."""
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -87,8 +105,19 @@ class Problem(Protocol):
     def wrong(self) -> Tensor | None:
         """Which training labels were made wrong."""
 
+    @property
+    def judged_by(self) -> str:
+        """What the test samples are: "test", or "validation" for training samples that were held out."""
+
+    @property
+    def long_tailed(self) -> bool:
+        """Whether the training samples were made rarer from class to class."""
+
     def part(self, train: Tensor, test: Tensor) -> Self:
         """Only these samples."""
+
+    def held_out(self, train: Tensor, held: Tensor) -> Self:
+        """Train on these training samples, and be judged by those."""
 
     def prepared(self, wanted: Wanted) -> Self:
         """The same data as a run asks for it; a ValueError for what this kind of data cannot do."""

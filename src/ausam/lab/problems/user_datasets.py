@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 from ausam import Indexed, SelectiveBatchSampler
 from ausam.lab.problems.classification import Labelled
 from ausam.lab.problems.images import ImageSet
-from ausam.lab.problems.labels import with_label_noise, with_sizes
+from ausam.lab.problems.labels import arranged
 from ausam.lab.problems.loading import loaded, sample
 from ausam.lab.problems.problem import Wanted
 from ausam.lab.registry.user_code import imported
@@ -38,6 +38,8 @@ class UserSet(Labelled):
     workers: int = 0
     device: str = "cpu"
     wrong: Tensor | None = None  # which training labels were made wrong
+    long_tailed: bool = False
+    judged_by: str = "test"
 
     @property
     def channels(self) -> int:
@@ -51,8 +53,7 @@ class UserSet(Labelled):
                 f'augment is "{wanted.augment}", but {self.name} returns datasets, which augment by themselves. '
                 "Use --augment none."
             )
-        part = with_sizes(self, wanted.train_size, wanted.test_size)
-        return replace(with_label_noise(part, wanted.label_noise), workers=wanted.workers, device=wanted.device)
+        return replace(arranged(self, wanted), workers=wanted.workers, device=wanted.device)
 
     def part(self, train: Tensor, test: Tensor) -> UserSet:
         """Only these samples."""
@@ -62,6 +63,16 @@ class UserSet(Labelled):
             train_y=self.train_y[train],
             test=Subset(self.test, test.tolist()),
             test_y=self.test_y[test],
+        )
+
+    def held_out(self, train: Tensor, held: Tensor) -> UserSet:
+        """Train on these training samples, and be judged by those."""
+        return replace(
+            self,
+            train=Subset(self.train, train.tolist()),
+            train_y=self.train_y[train],
+            test=Subset(self.train, held.tolist()),
+            test_y=self.train_y[held],
         )
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""What is said of results: records, statistics, summary, charts, page, tables and CSV.
+"""How results are reported: records, statistics, summary, charts, page, tables and CSV.
 
-Everything here is a function of records; nothing here trains, or reads the folder of a run by itself.
+Everything here is a function of records. Nothing here trains, or reads the folder of a run itself.
 """

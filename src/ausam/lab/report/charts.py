@@ -1,7 +1,7 @@
-"""Charts from plain rows: each function makes a Vega-Lite specification (Altair), which the pages and the docs share.
+"""Charts from plain rows: each function makes a Vega-Lite specification (Altair), used by the pages and the docs.
 
-A colour is a CSS variable of the page (``var(--c0)``), so that a chart follows the light and the dark theme without
-being drawn twice; :func:`png` puts the colours of one theme in their place.
+Colours are CSS variables of the page (``var(--c0)``), so a chart follows the light or dark theme without being drawn
+twice; :func:`png` replaces them by the colours of one theme.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Literal
 from ausam.lab.report.text import clean
 
 Spec = dict[str, Any]
-PlainRow = Mapping[str, Any]  # a row of figures and words: what JSON can hold
+PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
 
-WIDTH = 640  # of a chart where nothing on a screen decides it
-ENTRY = 130  # the width of an entry of the legend
+WIDTH = 640  # of a chart outside a page
+ENTRY = 130  # the width of a legend entry
 THEMES = {  # the CSS variables of a page
     "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
     | {"--c0": "#0072b2", "--c1": "#d55e00", "--c2": "#00805d", "--c3": "#b8538f"}
@@ -29,27 +29,28 @@ THEMES = {  # the CSS variables of a page
     | {"--c4": "#e8c547", "--c5": "#b3a1ff", "--c6": "#9fdcff", "--c7": "#b4bcc6"},
 }
 PAPER, INK, SOFT, RULE = (f"var(--{name})" for name in ("paper", "ink", "soft", "rule"))
-MANY = 8  # colours; after them dashes and shapes tell the names apart
+MANY = 8  # colours; beyond that, dashes and shapes tell the names apart
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond")
-FEW = 16  # up to so many points a line shows its dots, and up to half as many lines their bands
-UNSEEN = "unseen"  # the name of a layer that is there to be pointed at only
+FEW = 16  # a line with up to this many points shows dots; up to half as many lines show bands
+UNSEEN = "unseen"  # the name of an invisible layer that only catches the pointer
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column of the rows: its key, what it is called, and how its figures are written (as d3 does; "": as it is)."""
+    """A column of the rows: its key, title and number format (d3's; "": as it is)."""
 
     key: str
     title: str
     form: str = ""
 
 
-def frontier(rows: Iterable[PlainRow], x: str, y: str) -> list[PlainRow]:
-    """Keep the rows that no other row beats in both (less x, more y), from left to right."""
+def frontier(rows: Iterable[PlainRow], x: str, y: str, *, lower: bool = False) -> list[PlainRow]:
+    """The rows that no other row beats in both (smaller x; larger y, or smaller if ``lower``), from left to right."""
+    sign = -1 if lower else 1
     best: list[PlainRow] = []
-    for row in sorted(rows, key=lambda row: (row[x], -row[y])):
-        if not best or row[y] > best[-1][y]:
+    for row in sorted(rows, key=lambda row: (row[x], -sign * row[y])):
+        if not best or sign * row[y] > sign * best[-1][y]:
             best.append(row)
     return best
 
@@ -63,30 +64,34 @@ def scatter(
     *,
     runs: Sequence[PlainRow] = (),
     hover_runs: Sequence[Field] = (),
-    pareto: bool = True,
+    pareto: bool | Sequence[PlainRow] = True,
+    lower: bool = False,
+    names: Field | None = None,
 ) -> Spec:
     """A mark per row, with bars where the rows hold ``low_x``, ``high_x``, ``low_y`` and ``high_y``.
 
     Args:
         rows: one mark each; those with a true ``strong`` are larger and labelled.
-        x: the figure to the right.
-        y: the figure upwards.
-        by: whose it is; has a colour, a shape and an entry of the legend that isolates it.
-        hover: what pointing at a mark shows.
-        runs: what the rows are means of: small marks behind them.
-        hover_runs: what pointing at one of those shows.
-        pareto: adds the frontier as steps: less x and more y is better.
+        x: the horizontal figure.
+        y: the vertical figure.
+        by: the name; it has a colour, a shape and a legend entry that isolates it.
+        hover: what the tooltip of a mark shows.
+        runs: the values that the rows average: small marks behind them.
+        hover_runs: what their tooltips show.
+        pareto: adds the frontier of these rows as steps, or of all: smaller x and larger y is better.
+        lower: smaller y is better.
+        names: the labels; None: ``by``. If given, ``by`` is a kind, and every kind has its own shape.
     """
     import altair as alt
 
-    style, chosen = _style(rows, by), _isolated(by)
+    style, chosen = _style(rows, by, shapes=1 if names else MANY), _isolated(by)
     at = {"x": _axis(alt.X, x), "y": _axis(alt.Y, y)}
     colour, shape = style.colour, style.shape
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
     every = alt.Chart()
     layers = []
-    if pareto and rows:
-        best = [{x.key: r[x.key], y.key: r[y.key]} for r in frontier(rows, x.key, y.key)]
+    if on_it := rows if pareto is True else pareto or []:
+        best = [{x.key: r[x.key], y.key: r[y.key]} for r in frontier(on_it, x.key, y.key, lower=lower)]
         best.append({x.key: max(r.get("high_x") or r[x.key] for r in rows), y.key: best[-1][y.key]})
         steps = alt.Chart(alt.InlineData(values=_plain(best)), name="frontier")
         layers.append(
@@ -108,9 +113,9 @@ def scatter(
             chosen
         )
     )
-    names = every.properties(name="names").transform_filter("datum.strong")
-    label = names.mark_text(align="left", dx=9, dy=-9, fontWeight="bold", fill=INK)
-    layers.append(label.encode(**at, text=f"{by.key}:N", opacity=full))
+    labels = every.properties(name="names").transform_filter("datum.strong")
+    label = labels.mark_text(align="left", dx=9, dy=-9, fontWeight="bold", fill=INK)
+    layers.append(label.encode(**at, text=f"{(names or by).key}:N", opacity=full))
     return _spec(rows, layers, x, y, 360)
 
 
@@ -123,31 +128,35 @@ def lines(
     *,
     x_range: tuple[float, float] | None = None,
     y_from: float | None = None,
+    y_to: float | None = None,
 ) -> Spec:
     """A line per name, with a band where the rows hold ``low`` and ``high``.
 
     Args:
-        rows: the points of the lines; those of a line with a true ``strong`` are drawn thicker.
-        x: the figure to the right.
-        y: the figure upwards.
-        by: whose line it is; has a colour, a dash and an entry of the legend that isolates it.
-        hover: what pointing at a point shows.
-        x_range: the ends of the axis; None: those of the rows.
-        y_from: where the axis begins; what lies below is cut off. None: at the least.
+        rows: the points of the lines; a line with a true ``strong`` is thicker.
+        x: the horizontal figure.
+        y: the vertical figure.
+        by: the name of the line; it has a colour, a dash and a legend entry that isolates it.
+        hover: what the tooltip of a point shows.
+        x_range: the ends of the axis; None: taken from the rows.
+        y_from: where the axis begins; values below are cut off. None: at the smallest.
+        y_to: where the axis ends; values above are cut off. None: at the largest.
     """
     import altair as alt
 
     style, chosen = _style(rows, by, "stroke"), _isolated(by)
     top = max((r.get("high") or r[y.key] for r in rows), default=1.0)
+    bottom = min((r.get("low", r[y.key]) for r in rows), default=0.0)
     limits: dict[str, Any] = {} if y_from is None or not y_from < top else {"domainMin": y_from}
+    limits |= {} if y_to is None or not y_to > bottom else {"domainMax": y_to}
     at = {"x": _axis(alt.X, x, x_range), "y": _axis(alt.Y, y, **limits)}
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
-    clip = bool(limits) and any(r.get("low", r[y.key]) < limits["domainMin"] for r in rows)
+    clip = bool(limits) and (bottom < limits.get("domainMin", bottom) or top > limits.get("domainMax", top))
     every = alt.Chart()
     layers = []
     if any("low" in r for r in rows):
         bands = every.properties(name="bands").mark_area(clip=clip, fillOpacity=0.16)
-        if len(style.names) > FEW // 2:  # many bands on top of each other show nothing
+        if len(style.names) > FEW // 2:  # many overlapping bands show nothing
             bands = bands.transform_filter("datum.strong")
         ends = {"x": at["x"], "y": _axis(alt.Y, Field("low", y.title, y.form), **limits), "y2": "high:Q"}
         layers.append(bands.encode(**ends, color=style.colour, opacity=full))
@@ -162,7 +171,7 @@ def lines(
     dots = every.properties(name="dots" if few else UNSEEN).transform_filter(chosen)
     dots = dots.mark_point(filled=True, clip=clip, size=40 if few else 120, opacity=1 if few else 0)
     layers.append(dots.encode(**at, color=style.colour, tooltip=_tooltip(by, hover)))
-    thick_last = sorted(rows, key=lambda r: bool(r.get("strong")))  # the last lie on top
+    thick_last = sorted(rows, key=lambda r: bool(r.get("strong")))  # the last are drawn on top
     return _spec(thick_last, layers, x, y, 320)
 
 
@@ -172,9 +181,9 @@ def pairs(rows: Sequence[PlainRow], x: Field, by: Field, kind: Field, kinds: tup
     Args:
         rows: two per name, one of each kind.
         x: the figure.
-        by: the name, a line of the chart.
-        kind: which of the two kinds; has a colour, a shape and an entry of the legend.
-        kinds: the two, in the order of the legend.
+        by: the name, one line of the chart.
+        kind: which of the two kinds; it has a colour, a shape and a legend entry.
+        kinds: the two, in legend order.
     """
     import altair as alt
 
@@ -210,25 +219,25 @@ class _Style:
     dash: Any
 
 
-def _style(rows: Sequence[PlainRow], by: Field, symbol: str | None = None) -> _Style:
-    """Colours in the order of the rows, and what tells the names apart after eight of them."""
+def _style(rows: Sequence[PlainRow], by: Field, symbol: str | None = None, shapes: int = MANY) -> _Style:
+    """Colours in row order, and the dashes or shapes that tell the names apart after eight of them."""
     import altair as alt
 
     names = list(dict.fromkeys(r[by.key] for r in rows))
     scale = alt.Scale(domain=names, range=[f"var(--c{i % MANY})" for i in range(len(names))])
-    shapes = alt.Scale(domain=names, range=[SHAPES[i // MANY % len(SHAPES)] for i in range(len(names))])
+    forms = alt.Scale(domain=names, range=[SHAPES[i // shapes % len(SHAPES)] for i in range(len(names))])
     dashes = alt.Scale(domain=names, range=[DASHES[i // MANY % len(DASHES)] for i in range(len(names))])
     field, legend = f"{by.key}:N", alt.Legend(title=None, symbolType=symbol or alt.Undefined)
     return _Style(
         names,
         alt.Color(field, scale=scale, legend=legend),
-        alt.Shape(field, scale=shapes, legend=legend),
+        alt.Shape(field, scale=forms, legend=legend),
         alt.StrokeDash(field, scale=dashes, legend=legend),
     )
 
 
 def _isolated(by: Field) -> Any:
-    """A click on the legend isolates a name, a click on another adds it, the same again takes it away."""
+    """A click on the legend isolates a name, a click on another adds it, and a second click removes it."""
     import altair as alt
 
     return alt.selection_point(name="isolated", fields=[by.key], bind="legend", toggle="true")
@@ -253,12 +262,12 @@ def _tooltip(by: Field, fields: Sequence[Field]) -> list[Any]:
 
 
 def _plain(rows: Sequence[PlainRow]) -> list[dict[str, Any]]:
-    """Rows as JSON holds them: six figures are enough for a picture, and a page has many."""
+    """Rows as JSON, rounded to six digits: enough for a picture, and a page has many."""
     return [{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
 def _clean(value: Any) -> Any:
-    """Without control characters: they are illegal in a drawing, and one of them ends vl-convert and Python with it."""
+    """Without control characters: they are illegal in SVG, and one of them crashes vl-convert and Python with it."""
     if isinstance(value, dict):
         return {key: _clean(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -304,10 +313,10 @@ def _spec(
         .configure_view(stroke=RULE)
     )
     spec: Spec = _clean(chart.to_dict())
-    # the legend is that of the first layer with colours, and only there the selection makes it one to click on
+    # the legend belongs to the first coloured layer, and only a selection in that layer makes it clickable
     coloured = (layer["name"] for layer in spec["layer"] if "color" in layer["encoding"])
     spec["params"][0]["views"] = [next(coloured)]
-    del spec["$schema"]  # an address, which a page that asks for nothing need not hold
+    del spec["$schema"]  # an address, which a page that fetches nothing does not need
     return spec
 
 
@@ -315,17 +324,17 @@ def _spec(
 
 
 def vega_lite() -> str:
-    """The version of Vega-Lite that Altair writes, as vl-convert names it."""
+    """Altair's version of Vega-Lite, in vl-convert's notation."""
     import altair as alt
 
     return alt.SCHEMA_VERSION.lstrip("v").rpartition(".")[0]
 
 
 def live(spec: Spec) -> Spec:
-    """The same chart as wide as its place on the page, which decides the columns of the legend too.
+    """The same chart, as wide as its container, which also decides the number of legend columns.
 
-    They depend on the width of the place, because that of the axes depends on the legend; ``0 * width`` has them
-    counted again when the window changes.
+    The columns depend on the container's width, because the width of the axes depends on the legend; ``0 * width``
+    triggers a new count when the window changes.
     """
     columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {ENTRY}))"}
     legend = {**spec["config"]["legend"], "columns": columns}
@@ -337,14 +346,14 @@ def svg(spec: Spec, prefix: str = "") -> str:
 
     Args:
         spec: the chart.
-        prefix: of the names inside the drawing, which must be unique in a page.
+        prefix: for the names inside the drawing, which must be unique in a page.
     """
     drawing = _svg(json.dumps({**spec, "layer": [part for part in spec["layer"] if part.get("name") != UNSEEN]}))
     drawing = re.sub(r'(?<=\bid=")(?=clip)|(?<=url\(#)(?=clip)', prefix, drawing)
     return re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawing)  # tenths are enough
 
 
-@functools.lru_cache(maxsize=64)  # a comparison writes its page again after every seed
+@functools.lru_cache(maxsize=64)  # a comparison rewrites its page after every seed
 def _svg(text: str) -> str:
     import vl_convert
 
@@ -356,7 +365,7 @@ def png(spec: Spec, theme: Literal["light", "dark"] = "light", scale: float = 2.
 
     Args:
         spec: the chart.
-        theme: whose colours it has, on the theme's paper.
+        theme: the colour theme, with its background.
         scale: pixels per unit; the chart is 640 units wide.
     """
     import vl_convert

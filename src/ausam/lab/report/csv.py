@@ -9,26 +9,30 @@ from typing import Any
 
 from ausam.lab.report.records import NamedRun
 
-SETTINGS = ("data", "label_noise", "train_size", "model", "quantize", "batch_size", "lr", "weight_decay", "rho")
+SETTINGS = (
+    *("data", "label_noise", "imbalance", "validation", "horizon", "train_stride", "train_size"),
+    *("model", "quantize", "batch_size", "lr", "weight_decay", "rho"),
+)
 FIGURES = ("train_seconds", "samples_forward", "samples_backward", "skipped_steps", "parameters", "weights_sha256")
 COLUMNS = (
-    *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "test_score", "train_score"),
+    *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "better", "test_score", "train_score"),
+    "parts",
     *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "torch"),
 )
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_text(runs: Iterable[tuple[str, NamedRun]]) -> str:
-    """Runs with the block each belongs to, as CSV with a heading; a value that is not known is empty."""
+    """Runs with their blocks, as CSV with a header; an unknown value is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({k: _cell(v) for k, v in _line(block, named).items()} for block, named in runs)
+    writer.writerows({k: spreadsheet_cell(v) for k, v in _line(block, named).items()} for block, named in runs)
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would compute gets an apostrophe before it."""
+def spreadsheet_cell(value: Any) -> Any:
+    """Prefix text that a spreadsheet would evaluate with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
@@ -39,6 +43,8 @@ def _line(block: str, named: NamedRun) -> dict[str, Any]:
         "name": named.name,
         "metric": run.test.name,
         "unit": run.test.unit,
+        "better": "lower" if run.test.lower_is_better else "higher",
+        "parts": "; ".join(f"{name} {value:.6g}" for name, value in run.test.parts.items()),
         "test_score": run.test.value,
         "train_score": run.train.value,
         "commit": run.environment.commit,

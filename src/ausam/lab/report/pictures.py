@@ -15,12 +15,12 @@ from ausam.lab.report.records import Comparison
 
 
 def write(found: Comparison, folder: Path, theme: Literal["light", "dark"] = "light", scale: float = 2.0) -> list[Path]:
-    """Write each chart of the page as ``NAME.png`` (time, curves, chosen, mislabelled); returns the files.
+    """Write each chart of the page as ``NAME.png`` (time, curves, chosen, mislabelled, classes); returns the files.
 
     Args:
         found: the comparison.
-        folder: where they go; it is made if needed.
-        theme: whose colours they have.
+        folder: the output folder; created if needed.
+        theme: the colour theme.
         scale: pixels per unit; a chart is 640 units wide.
     """
     paths = []
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read the results, write the pictures, and print where they are."""
     parser = argparse.ArgumentParser(prog="python -m ausam.lab.report.pictures", description=__doc__)
     parser.add_argument("results", type=Path, help="the results.json of ausam compare")
-    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("folder", type=Path, help="the output folder")
     parser.add_argument("--theme", choices=list(charts.THEMES), default="light")
     parser.add_argument("--scale", type=float, default=2.0, help="pixels per unit; a chart is 640 units wide (2)")
     args = parser.parse_args(argv)

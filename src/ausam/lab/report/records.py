@@ -1,7 +1,7 @@
-"""What is known of runs, comparisons and tables: frozen records, and the only place that reads and writes their JSON.
+"""The records of runs, comparisons and tables, and the only place that reads and writes their JSON.
 
-A file holds ``format`` and ``version``, the fields of its record, and a ``digest`` of them. One of another version, one
-whose content does not have that digest, and one with a field that is missing, strange or out of range is refused.
+A file holds ``format`` and ``version``, the fields of its record, and a ``digest`` of them. A file of another version,
+with a wrong digest, or with a field that is missing, unknown or out of range is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from ausam.lab.config import Config
 from ausam.lab.io import files, sealed
 from ausam.lab.io.typed_json import plain, typed
-from ausam.lab.problems.problem import Score
+from ausam.lab.problems.problem import Score, decimals
 from ausam.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability, check
 
-VERSION = 2  # 1 had no digest, and called every score accuracy
+VERSION = 2  # version 1 had no digest, and called every score accuracy
 
 
 class _Checked:
@@ -44,11 +44,11 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a run ran on; without it a figure says nothing."""
+    """The environment of a run, without which a figure means nothing."""
 
     hardware: Hardware
     versions: dict[str, str]
-    commit: str | None  # of the source, with a plus sign if it was changed; None for an installed package
+    commit: str | None  # of the source, with a plus sign for local changes; None for an installed package
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Epoch(_Checked):
 
     epoch: PositiveCount
     lr: NonNegative
-    train_loss: float  # not a number where training diverged
+    train_loss: float  # NaN if training diverged
     test: Score
     seconds: NonNegative
     samples: Count
@@ -70,7 +70,7 @@ class Epoch(_Checked):
 
 @dataclass(frozen=True)
 class Group(_Checked):
-    """Samples together: how many, their mean score if known, how often one was chosen, and the part mislabelled."""
+    """A group of samples: size, mean score if known, mean times chosen, and the fraction mislabelled."""
 
     n: Count
     score: float | None
@@ -80,17 +80,21 @@ class Group(_Checked):
 
 @dataclass(frozen=True)
 class Selection:
-    """What a policy chose: the samples in bins of ascending score, and those labelled right and wrong, if known."""
+    """What a policy chose: samples in bins of ascending score, correctly and wrongly labelled ones, and each class.
+
+    Right and wrong are present if known; the classes, by label, only for long-tailed data.
+    """
 
     signal: str
     bins: tuple[Group, ...]
     right: Group | None = None
     wrong: Group | None = None
+    classes: dict[str, Group] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Samples(_Checked):
-    """How much data a run had."""
+    """The amount of data in a run."""
 
     train: PositiveCount
     test: PositiveCount
@@ -99,11 +103,11 @@ class Samples(_Checked):
 
 @dataclass(frozen=True)
 class Run(_Checked):
-    """A run that has ended: what it was, what it reached, what it cost, and what it ran on."""
+    """A finished run: its settings, score, cost and environment."""
 
     method: str
     policy: str
-    pair: str  # both in brief
+    pair: str  # both abbreviated
     seed: Count
     epochs: PositiveCount
     test: Score
@@ -113,19 +117,19 @@ class Run(_Checked):
     samples_backward: PositiveCount
     skipped_steps: Count
     weights_sha256: str
-    init_sha256: str | None  # of the weights it started from
+    init_sha256: str | None  # of the initial weights
     parameters: Count
     ranks: PositiveCount
     data: Samples
     selection: Selection | None
     environment: Environment
     config: Config
-    metrics_sha256: str | None = None  # of metrics.jsonl; None in files of before
-    steps: Count | None = None  # that were taken, besides those skipped; None in files of before it was counted
+    metrics_sha256: str | None = None  # of metrics.jsonl; None in older files
+    steps: Count | None = None  # taken, without the skipped ones; None in older files
 
     @property
     def idle(self) -> bool:
-        """Whether every step was skipped, so that nothing was learnt."""
+        """Whether every step was skipped, so nothing was learnt."""
         return self.steps == 0
 
 
@@ -153,7 +157,7 @@ class NamedRun:
 
 @dataclass(frozen=True)
 class Difference(_Checked):
-    """The mean difference of two rows over the seeds both have, its 95 % interval, and its p after correction."""
+    """The mean difference of two rows over their common seeds, its 95 % interval, and its corrected p."""
 
     n: PositiveCount
     mean: Finite
@@ -163,7 +167,7 @@ class Difference(_Checked):
 
     @property
     def clear(self) -> bool | None:
-        """Whether it is beyond chance at 5 %; None if that cannot be said, as of a single seed."""
+        """Whether it is significant at 5 %; None if unknown, e.g. for a single seed."""
         return None if self.p is None else self.p <= 0.05
 
 
@@ -181,7 +185,7 @@ class Row(_Checked):
     unit: str
     seeds: tuple[int, ...]
     scores: tuple[float, ...]  # one per seed
-    parts: dict[str, float]  # means of the figures that the score is the mean of
+    parts: dict[str, float]  # means of a score's additional figures
     seconds: tuple[float, ...]  # of training, one per seed
     samples_forward: PositiveCount
     samples_backward: PositiveCount
@@ -189,6 +193,7 @@ class Row(_Checked):
     samples_of_sam: Positive | None  # SAM = 100
     against_sam: Difference | None = None
     skipped: Count = 0  # steps, over all its runs
+    lower_is_better: bool = False  # of the score
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,13 +202,23 @@ class Row(_Checked):
 
     @property
     def n(self) -> int:
-        """How many runs it is of."""
+        """The number of runs."""
         return len(self.seeds)
 
     @property
     def mean(self) -> float:
         """The mean score."""
         return statistics.fmean(self.scores)
+
+    @property
+    def merit(self) -> float:
+        """The mean score, with a sign such that larger is better."""
+        return -self.mean if self.lower_is_better else self.mean
+
+    @property
+    def decimals(self) -> int:
+        """The number of decimals for its score."""
+        return decimals(self.unit)
 
     @property
     def std(self) -> float | None:
@@ -228,7 +243,7 @@ class Row(_Checked):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several pairs times several seeds on one problem."""
+    """Several pairs, each with several seeds, on one problem."""
 
     title: str
     command: str
@@ -237,7 +252,7 @@ class Comparison:
     data: Samples | None  # None until a run has ended
     seeds: tuple[int, ...]
     environment: Environment  # of the first run
-    config: Config  # what the runs share; method, policy and seed are theirs
+    config: Config  # common to all runs, except method, policy and seed
     rows: tuple[Row, ...]
     runs: tuple[NamedRun, ...]
 
@@ -247,7 +262,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper says of a row; None where it says nothing."""
+    """The paper's figures for a row; None where it has none."""
 
     score: float | None = None
     std: float | None = None
@@ -286,7 +301,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class PaperTable(_Checked):
-    """A table of the paper beside ours."""
+    """A table of the paper next to ours."""
 
     table: str
     scale: str
@@ -302,47 +317,132 @@ class PaperTable(_Checked):
     columns: tuple[TableColumn, ...]
 
 
+# -- a benchmark at equal cost -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry(_Checked):
+    """A contender or a control under a budget, with its results once a run has ended."""
+
+    name: str
+    label: str
+    budget: Positive  # the fraction of SAM's samples that it may use
+    control: bool  # its choice of samples does not depend on scores
+    row: Row | None = None
+    cost: Positive | None = None  # the fraction of SAM's samples that it used, forward and backward
+    against: Difference | None = None  # from the best control of the budget; contenders only
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is AUSAM, or another method on AUSAM's choice of samples."""
+        return self.name.startswith("ausam") or (self.row is not None and "AUSampling" in self.row.pair)
+
+
+@dataclass(frozen=True)
+class BudgetProblem:
+    """One problem of the benchmark, with everything that ran on it."""
+
+    name: str
+    title: str
+    about: str
+    tuning: str  # which settings were tuned, and on what
+    seeds: tuple[int, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class EqualCost(_Checked):
+    """Several problems, each under several budgets: what each budget buys."""
+
+    table: str
+    title: str
+    command: str
+    created: str
+    runs: Count  # that the whole benchmark has
+    missing: Count
+    tuning: str
+    problems: tuple[BudgetProblem, ...]
+
+
+# -- a search for settings ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trial(_Checked):
+    """Values of the tuned settings, and their score on held-out samples."""
+
+    settings: dict[str, float]
+    row: Row | None  # None if a run failed
+    cost: Positive | None = None  # the fraction of SAM's samples that it used
+    failed: str = ""  # why
+
+
+@dataclass(frozen=True)
+class Round(_Checked):
+    """Trials trained for the same number of epochs, best first."""
+
+    epochs: PositiveCount
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search by successive halving, up to now."""
+
+    command: str
+    created: str
+    config: Config  # common to all runs, at full length
+    seeds: tuple[int, ...]
+    rounds: tuple[Round, ...]
+
+
 # -- their files -------------------------------------------------------------------------------------------------------
 
-R = TypeVar("R", Run, Comparison, PaperTable)
-NAMES: dict[type[Any], str] = {Run: "run", Comparison: "comparison", PaperTable: "table"}
+R = TypeVar("R", Run, Comparison, PaperTable, EqualCost, Tuning)
+NAMES: dict[type[Any], str] = {
+    Run: "run",
+    Comparison: "comparison",
+    PaperTable: "table",
+    EqualCost: "equal-cost",
+    Tuning: "tuning",
+}
 
 
-def write(path: Path, record: Run | Comparison | PaperTable) -> None:
-    """Replace the file by this record."""
+def write(path: Path, record: Run | Comparison | PaperTable | EqualCost | Tuning) -> None:
+    """Write this record to the file, replacing it."""
     sealed.write(path, NAMES[type(record)], VERSION, record)
 
 
 def read(path: Path, kind: type[R]) -> R | None:
-    """The record in a file; None if there is no file or no JSON in it; a ValueError for any other content."""
+    """The record in a file; None if the file is missing or not JSON; a ValueError for any other content."""
     return sealed.read(path, NAMES[kind], VERSION, kind)
 
 
 def read_finished(path: Path, kind: type[R]) -> R:
-    """The record in a file that must be there."""
+    """The record in a file that must exist."""
     if (found := read(path, kind)) is None:
         raise ValueError(f"{path} is damaged. Remove it; {sealed.REMEDY}")
     return found
 
 
 def kind_of(path: Path) -> type[Any] | None:
-    """Which kind of record a file says it holds; None if it is no record."""
+    """The kind of record that a file declares; None if it is not a record."""
     found = files.read_json(path) or {}
     return next((kind for kind, name in NAMES.items() if found.get("format") == name), None)
 
 
 def epochs_text(epochs: Iterable[Epoch]) -> str:
-    """Epochs as JSON, a line each."""
+    """Epochs as JSON, one per line."""
     return "".join(json.dumps(plain(epoch)) + "\n" for epoch in epochs)
 
 
 def epochs_of(text: str) -> list[Epoch]:
-    """The epochs of such a text; a ValueError for a line that holds none."""
+    """The epochs in such a text; a ValueError for a line that is not an epoch."""
     return [typed(Epoch, json.loads(line)) for line in text.splitlines()]
 
 
 def read_epochs(path: Path) -> list[Epoch]:
-    """The epochs in a file, up to the first line that holds none."""
+    """The epochs in a file, up to the first line that is not an epoch."""
     found = []
     for row in files.read_rows(path):
         try:

@@ -1,8 +1,7 @@
-"""What every page shares: its shell, its style, and charts that work without a network and without scripts.
+"""What all pages share: shell, style, and charts that work without a network and without scripts.
 
-A page is made of fragments, each a template filled by :func:`fill`; whatever is put into one is escaped. A chart
-becomes a fragment by :func:`figure`. :func:`page` puts the shell around them, and the JavaScript of Vega where one of
-them is a chart:
+A page consists of fragments. :func:`fill` makes one from a template and escapes all values; :func:`figure` makes one
+from a chart. :func:`page` adds the shell around them, and Vega's JavaScript if one of them is a chart:
 
     body = [fill("comparison.html", found=found), figure(charts.lines(rows, ...))]
     page("A title", body)
@@ -28,12 +27,12 @@ CHART = '<figure class="chart">'
 
 
 def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
-    """A page that stands alone: nothing is fetched from anywhere, and only the scripts of the shell may run.
+    """A self-contained page: it fetches nothing, and only the shell's scripts may run.
 
     Args:
-        title: of the window; plain text.
-        body: the fragments, in order, of :func:`fill` and :func:`figure`. Text that is none of these is escaped.
-        width: the greatest, in rem.
+        title: the window title; plain text.
+        body: fragments from :func:`fill` and :func:`figure`, in order. Any other text is escaped.
+        width: the maximum width in rem.
     """
     parts = [part for part in body if part]
     scripts = [vega(), _source("embed.js")] if any(CHART in part for part in parts if hasattr(part, "__html__")) else []
@@ -42,20 +41,20 @@ def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
 
 
 def fill(template: str, **values: object) -> Markup:
-    """A template of this package, filled; all that goes into it is escaped and freed of control characters.
+    """Fill a template of this package; all values are escaped and stripped of control characters.
 
     Args:
         template: its name in ``report/templates``.
-        values: what it needs; one that is missing is an error.
+        values: its values; a missing one is an error.
     """
     return _safe(_templates().get_template(template).render(**values))
 
 
 def figure(spec: charts.Spec) -> Markup:
-    """A chart in a page: interactive, and the same as a drawing where there are no scripts.
+    """A chart in a page: interactive, or a static drawing if scripts are off.
 
     Args:
-        spec: of :mod:`ausam.lab.report.charts`.
+        spec: a chart from :mod:`ausam.lab.report.charts`.
     """
     prefix = hashlib.sha256(repr(spec).encode()).hexdigest()[:8] + "-"
     return fill("figure.html", spec=charts.live(spec), drawing=_safe(charts.svg(spec, prefix)))
@@ -70,14 +69,14 @@ def vega() -> str:
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """What the browser may load: nothing; which scripts it may run: these, known by their digests."""
+    """The content security policy: load nothing, and run only these scripts, identified by digest."""
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
 
 
 def _prose(text: object) -> str:
-    """Keep a figure on one line with its spread and its unit."""
+    """Keep a figure, its spread and its unit on one line."""
     return str(text).replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 

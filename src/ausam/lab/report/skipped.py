@@ -1,4 +1,4 @@
-"""Steps that were skipped: said wherever the figures they changed are shown."""
+"""Skipped steps: reported wherever the affected figures are shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WHY = "because the loss or the gradient was not finite"
 
 
 def of_run(run: Run) -> str:
-    """What the last line of a run says of them; empty without any."""
+    """The text for the last line of a run; empty if no step was skipped."""
     if not run.skipped_steps:
         return ""
     of = "" if run.steps is None else f" of {run.steps + run.skipped_steps:,}"
@@ -18,7 +18,7 @@ def of_run(run: Run) -> str:
 
 
 def notes(rows: Iterable[Row]) -> list[str]:
-    """A line under a table for each row whose runs skipped any."""
+    """A line under a table for each row with skipped steps."""
     return [
         f"{row.label}: {row.skipped:,} steps skipped in {row.n} run{'s' if row.n > 1 else ''}, {WHY}."
         for row in rows

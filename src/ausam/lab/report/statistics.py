@@ -1,12 +1,12 @@
-"""What seeds can tell: rows of a table from runs, and whether two rows differ by more than chance.
+"""Statistics over seeds: rows of a table from runs, and whether two rows differ by more than chance.
 
-Runs of one seed share their data order, initial weights and noise, so differences are taken per seed ("paired"):
+Runs with the same seed share data order, initial weights and noise, so differences are taken per seed ("paired"):
 
     d_i = score of A with seed i - score of B with seed i
 
-Up to 9 seeds the 95 % interval of the mean of d is Student's t and p is that of the paired t test; from 10 on the
-interval is a BCa bootstrap and p a sign-flip permutation test. Several comparisons read together share one error rate
-by Holm's correction (1979).
+Up to 9 seeds, the 95 % interval of the mean of d is Student's t and p comes from the paired t test. From 10 on, the
+interval is a BCa bootstrap and p comes from a sign-flip permutation test. Holm's correction (1979) controls the error
+rate over several comparisons.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import replace
 from ausam.lab.report.records import Difference, NamedRun, Row, Run
 
 LEVEL = 0.95
-MANY = 10  # seeds from which nothing is assumed about the shape of the differences
+MANY = 10  # from this many seeds on, nothing is assumed about the distribution of the differences
 RESAMPLES = 9_999
 
 
 def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Row, ...]:
-    """One row per (name, label) that has runs, in the order given; Holm's correction is over the rows beside SAM."""
+    """One row per (name, label) with runs, in the given order; Holm's correction covers all rows but SAM."""
     by_name = {name: [r.run for r in runs if r.name == name] for name, _ in names}
     sam = {r.seed: r for r in by_name.get("sam", [])}
     found = [_row(name, label, by_name[name], sam) for name, label in names if by_name[name]]
@@ -37,14 +37,14 @@ def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Ro
 
 
 def against(rows: Sequence[Row], other: Row) -> list[Difference | None]:
-    """The difference of each row from another, Holm's correction over all of them; None without a common seed."""
+    """The difference of each row from another, with Holm's correction over all; None without a common seed."""
     return holm([paired(row, other) for row in rows])
 
 
 def paired(a: Row, b: Row) -> Difference | None:
-    """The difference of two rows over the seeds that both have, p not yet corrected; None without such a seed.
+    """The difference of two rows over their common seeds, with uncorrected p; None without such a seed.
 
-    A single seed has no interval and no p; neither have differences without any spread.
+    A single seed has no interval and no p; nor do differences without spread.
     """
     theirs = dict(zip(b.seeds, b.scores, strict=True))
     d = [score - theirs[seed] for seed, score in zip(a.seeds, a.scores, strict=True) if seed in theirs]
@@ -58,7 +58,7 @@ def paired(a: Row, b: Row) -> Difference | None:
 
 
 def holm(found: Sequence[Difference | None]) -> list[Difference | None]:
-    """The same with p corrected: the k-th smallest of m times m + 1 - k, and never below one that is smaller."""
+    """The same with corrected p: the k-th smallest of m times m + 1 - k, kept non-decreasing."""
     known = sorted((d.p, i) for i, d in enumerate(found) if d is not None and d.p is not None)
     out, largest = list(found), 0.0
     for k, (p, i) in enumerate(known):
@@ -91,9 +91,9 @@ def _by_resampling(d: Sequence[float]) -> tuple[float, float, float]:
 
 def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> Row:
     first = runs[0]
-    # the same seeds on either side of a ratio, and either side quantised or none
+    # same seeds on both sides of a ratio, and both sides quantised or neither
     both = [(r, sam[r.seed]) for r in runs if r.seed in sam and r.config.quantize == sam[r.seed].config.quantize]
-    # seconds of another machine say nothing about speed
+    # times from another machine say nothing about speed
     alike = [(r, s) for r, s in both if r.environment.hardware == s.environment.hardware]
     speed = _percent(alike, lambda r: r.train_seconds)
     samples = _percent(both, lambda r: r.samples_forward + r.samples_backward)
@@ -116,11 +116,12 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
         speed_of_sam=speed,
         samples_of_sam=None if samples is None else 1e4 / samples,
         skipped=sum(r.skipped_steps for r in runs),
+        lower_is_better=first.test.lower_is_better,
     )
 
 
 def _percent(pairs: Sequence[tuple[Run, Run]], figure: Callable[[Run], float]) -> float | None:
-    """How much larger SAM's figure is, SAM = 100, over all pairs of (run, SAM's)."""
+    """SAM's figure relative to the run's, SAM = 100, over all pairs (run, SAM's)."""
     if not pairs:
         return None
     return 100.0 * math.fsum(figure(s) for _, s in pairs) / math.fsum(figure(r) for r, _ in pairs)

@@ -1,4 +1,4 @@
-"""A table of the paper beside ours: as text, Markdown, LaTeX and a page, all from one record."""
+"""A table of the paper next to ours, as text, Markdown, LaTeX and a page, all from one record."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ LATEX = str.maketrans(
     | {
         "±": "$\\pm$",
         "–": "--",
+        "−": "$-$",
         "α": "$\\alpha$",
         "†": "\\textsuperscript{\\dag}",
         "‡": "\\textsuperscript{\\ddag}",
@@ -32,12 +33,12 @@ LATEX = str.maketrans(
 
 
 def headings(found: PaperTable) -> list[str]:
-    """The headings over the figures, in the paper's order."""
+    """The column headings, in the paper's order."""
     return list(dict.fromkeys(c.heading for c in found.columns))
 
 
 def parts(found: PaperTable) -> list[str]:
-    """What a figure is the mean of, where the paper tells it: the groups of joints."""
+    """The parts that a figure averages, where the paper lists them: the groups of joints."""
     return list(dict.fromkeys(k for c in found.columns for cell in c.cells for k in cell.paper.parts))
 
 
@@ -50,7 +51,7 @@ def head(found: PaperTable) -> tuple[str, ...]:
 def groups(found: PaperTable) -> dict[str, list[TextLine]]:
     """The lines of each part of the table: a label, then the figures of each column.
 
-    The paper's and ours stand beside each other; where a figure has parts, ours in a line of their own.
+    The paper's figures and ours are side by side; where a figure has parts, ours are on a separate line.
     """
     out = {}
     for group in dict.fromkeys(c.group for c in found.columns):
@@ -71,11 +72,12 @@ def groups(found: PaperTable) -> dict[str, list[TextLine]]:
 
 
 def _both(cell: TableCell) -> TextLine:
-    figures = [show(cell.paper.score, 2, cell.paper.std), show(cell.paper.speed, 0)]
+    d = 2 if cell.ours is None else cell.ours.decimals
+    figures = [show(cell.paper.score, d, cell.paper.std), show(cell.paper.speed, 0)]
     if cell.ours is None:
         return [*figures, MISSING, NONE]
     ours = cell.ours
-    return [*figures, f"{show(ours.mean, 2, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
+    return [*figures, f"{show(ours.mean, ours.decimals, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
 
 
 def _paper(parts: list[str], cell: TableCell) -> TextLine:
@@ -87,8 +89,9 @@ def _paper(parts: list[str], cell: TableCell) -> TextLine:
 def _ours(parts: list[str], cell: TableCell) -> TextLine:
     if (ours := cell.ours) is None:
         return ["ours", *[MISSING] * (len(parts) + 1), NONE]
-    figures = [show(ours.parts.get(part), 1) for part in parts]
-    return [f"ours ({ours.n})", *figures, f"{show(ours.mean, 1, ours.std)}{_star(ours)}", show(ours.speed_of_sam, 0)]
+    d = 1 if ours.unit == "%" else ours.decimals
+    figures = [show(ours.parts.get(part), d) for part in parts]
+    return [f"ours ({ours.n})", *figures, f"{show(ours.mean, d, ours.std)}{_star(ours)}", show(ours.speed_of_sam, 0)]
 
 
 def _star(ours: Row) -> str:
@@ -96,26 +99,28 @@ def _star(ours: Row) -> str:
 
 
 def footnotes(found: PaperTable) -> list[str]:
-    """What the marks and the columns mean, and what must not be read into them."""
+    """What the marks and columns mean, and what they do not show."""
     notes = [f"{k.translate(SUPERSCRIPT)} In the paper {v}." for k, v in found.notes.items()]
     every = [cell for c in found.columns for cell in c.cells]
     if any(not cell.in_paper for cell in every):
         notes.append("† Not in the paper's table: what else the same cost buys.")
     if any(cell.ours is not None and _star(cell.ours) for cell in every):
         notes.append(
-            f"{STAR} Ours differs from our SAM beyond chance at 5 %: paired over seeds, Holm's correction over the "
+            f"{STAR} Ours differs significantly from our SAM at 5 %: paired over seeds, Holm's correction over the "
             "rows of a column."
         )
-    unit = "percent" if found.unit == "%" else found.unit
+    unit = {"%": " in percent", "": ""}.get(found.unit, f" in {found.unit}")
     notes.append(
-        f"{capital(found.metric)} in {unit}, mean ± standard deviation over seeds. "
+        f"{capital(found.metric)}{unit}, mean ± standard deviation over seeds. "
         "SAM%: speed of training, SAM = 100, against runs on the same machine."
     )
+    if any(cell.ours is not None and cell.ours.lower_is_better for cell in every):
+        notes.append(f"Lower {found.metric} is better.")
     if found.scale == "small":
         notes.append(
-            "Small scale: compare our rows with each other, not with the paper's figures, which are of its networks."
+            "Small scale: compare our rows with each other, not with the paper's figures, which use larger networks."
         )
-        notes += [f"{c.title} is here {c.about}." for c in found.columns]
+        notes += [f"{c.title} here is {c.about}." for c in found.columns]
     notes += skipped_notes(cell.ours for cell in every if cell.ours is not None)
     if found.missing:
         notes.append(f"{found.missing} of {found.runs} runs are missing.")

@@ -1,4 +1,4 @@
-"""Text for people: figures with their spread, lists in a sentence, and tables on a terminal."""
+"""Text for people: figures with their spread, lists in sentences, and terminal tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NONE = "–"
 
 
 def clean(value: object) -> str:
-    """Text without control characters: they are illegal in XML, and a terminal would obey them."""
+    """Text without control characters, which are illegal in XML and which a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in str(value))
 
 
@@ -23,16 +23,16 @@ def join(parts: Sequence[str]) -> str:
 
 
 def capital(text: str) -> str:
-    """With a large first letter."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def text_table(
     heading: Sequence[str], rows: Sequence[Sequence[str]], sections: Sequence[int] = (), left: Sequence[int] = (0,)
 ) -> str:
-    """A table for a terminal or a file: the columns in ``left`` stand to the left, the others to the right.
+    """A table for a terminal or a file: columns in ``left`` are left-aligned, the others right-aligned.
 
-    ``sections``: numbers of rows under which a line is drawn. As wide as its content, whatever the terminal is.
+    ``sections``: row numbers after which to draw a line. As wide as its content, whatever the terminal's width.
     """
     from rich import box
     from rich.console import Console

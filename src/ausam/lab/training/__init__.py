@@ -1,4 +1,4 @@
-"""One run, from its settings to its result: the loop, its folder, checkpoints, ranks, and what it ran on.
+"""One run, from its settings to its result: the loop, its folder, checkpoints, ranks and environment.
 
-Nothing here knows a second run: comparing is for ``experiments``.
+Nothing here knows of other runs: comparing is for ``experiments``.
 """

@@ -26,7 +26,7 @@ from ausam.lab.training.schedule import cannot_extend
 
 log = logging.getLogger("ausam")
 
-# The digest is part of the name, so one rename publishes both, and the file stays an ordinary torch file.
+# The digest is in the file name, so one rename publishes both and the file stays an ordinary torch file.
 NAME = re.compile(r"checkpoint-(\d{5,})-([0-9a-f]{16})\.pt")
 KEEP = 2
 KINDS: dict[str, Any] = {
@@ -40,7 +40,7 @@ KINDS: dict[str, Any] = {
     "others": list | None,
     "init": str | None,
 }
-KEYS = KINDS.keys() - {"others", "init"}  # these two came later
+KEYS = KINDS.keys() - {"others", "init"}  # added later
 
 
 def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
@@ -52,7 +52,7 @@ def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
 
 
 def write(folder: Path, stem: str, content: dict[str, Any]) -> Path:
-    """Write a torch file whose name ends with the digest of what it holds."""
+    """Write a torch file whose name ends with the digest of its content."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     data = buffer.getvalue()
@@ -62,7 +62,7 @@ def write(folder: Path, stem: str, content: dict[str, Any]) -> Path:
 
 
 def read(path: Path, keys: set[str], device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What such a file holds; an error, of any kind, if it does not have its digest or these keys."""
+    """The content of such a file; some exception if its digest or keys are wrong."""
     data = path.read_bytes()
     if _digest(data) != path.stem.rpartition("-")[2]:
         raise ValueError("its content does not match its name")
@@ -73,29 +73,31 @@ def read(path: Path, keys: set[str], device: torch.device | str = "cpu") -> dict
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The newest checkpoint that is whole; a damaged one is named in the log and passed over. None if there is none."""
+    """The newest intact checkpoint, or None; damaged ones are logged and skipped."""
     for path in newest_first(folder):
         try:
             content = read(path, KEYS, device)
             rows = _rows(content, _epoch(path))
         except Exception as error:  # noqa: BLE001  (a file that somebody made may cause any)
-            log.warning("%s is damaged (%s); going back to the one before.", path, _brief(error))
+            log.warning("%s is damaged (%s); using the previous one.", path, _brief(error))
             continue
         return {**content, "rows": rows, "path": path}
     return None
 
 
 def _rows(content: dict[str, Any], epoch: int) -> list[Epoch]:
-    """The epochs in a checkpoint; a ValueError for a content that no run writes. What only a run knows it checks."""
+    """The epochs in a checkpoint; a ValueError for content that no run writes. The run itself checks the rest."""
     for key, kind in KINDS.items():
         if not isinstance(content.get(key), kind):
             raise ValueError(f"its {key} is {content.get(key)!r:.40}")
     if not all(isinstance(v, Tensor) for v in content["model"].values()):
-        raise ValueError("its model holds something else than tensors")
+        raise ValueError("its model holds something other than tensors")
     state = content["optimizer"].get("state")
     if not content["optimizer"].keys() >= {"state", "param_groups", "ausam"} or not isinstance(state, dict):
         raise ValueError("its optimizer holds something else")
-    if any(x.is_floating_point() and bool(x.isnan().any()) for x in (*content["model"].values(), *_tensors(state))):
+    values = (*content["model"].values(), *_tensors(state))
+    ignored = settings_of(content).get("nonfinite") == "ignore"  # the weights of such a run may be NaN
+    if not ignored and any(x.is_floating_point() and bool(x.isnan().any()) for x in values):
         raise ValueError("it holds weights that are not numbers")
     if not math.isfinite(content["seconds"]) or content["seconds"] < 0:
         raise ValueError(f"its seconds are {content['seconds']}")
@@ -111,9 +113,9 @@ def _tensors(content: Any) -> list[Tensor]:
 
 
 def part(saved: dict[str, Any], rank: int) -> tuple[dict[str, Any], Tensor | None]:
-    """The optimizer's state and the random numbers of one rank; None for one that was not there when it was saved.
+    """The optimizer's state and the random numbers of one rank; None for a rank that did not exist when it was saved.
 
-    Such a rank has what rank 0's method remembers. Rank 0 counts the samples of all.
+    A new rank takes the method's memory from rank 0. Rank 0 counts the samples of all ranks.
     """
     if rank == 0:
         return saved["optimizer"], saved["random"]
@@ -126,21 +128,21 @@ def part(saved: dict[str, Any], rank: int) -> tuple[dict[str, Any], Tensor | Non
 
 
 def saved_epochs(folder: Path) -> int:
-    """How many epochs the newest checkpoint holds; 0 without one."""
+    """The number of epochs in the newest checkpoint; 0 without one."""
     return max((int(m[1]) for p in newest_first(folder) if (m := NAME.fullmatch(p.name))), default=0)
 
 
 def settings(folder: Path) -> dict[str, Any] | None:
-    """The settings of the run that the newest whole checkpoint belongs to."""
+    """The run settings in the newest intact checkpoint."""
     saved = load(folder)
-    return None if saved is None else _settings(saved) or None
+    return None if saved is None else settings_of(saved) or None
 
 
 @contextlib.contextmanager
 def fitting(saved: dict[str, Any], config: Config) -> Iterator[None]:
-    """Refuse a checkpoint of another run; and inside, explain the error of a content that does not fit this one."""
-    remedy = "Remove that file; --resume then takes the one before."
-    theirs, mine = with_canonical(completed(_settings(saved))), with_canonical(asdict(config))
+    """Refuse a checkpoint of another run; inside the context, explain errors from content that does not fit."""
+    remedy = "Remove that file; --resume then uses the previous one."
+    theirs, mine = with_canonical(completed(settings_of(saved))), with_canonical(asdict(config))
     theirs |= {k: mine[k] for k in HERE}
     if theirs == mine | {"epochs": theirs["epochs"]} and isinstance(theirs["epochs"], int):
         if (why := cannot_extend(replace(config, epochs=theirs["epochs"]), config.epochs, len(saved["rows"]))) is None:
@@ -155,7 +157,8 @@ def fitting(saved: dict[str, Any], config: Config) -> Iterator[None]:
         raise ValueError(f"{saved['path']} does not fit this run: {_brief(error)}. {remedy}") from error
 
 
-def _settings(saved: dict[str, Any]) -> dict[str, Any]:
+def settings_of(saved: dict[str, Any]) -> dict[str, Any]:
+    """The run settings in a checkpoint; empty if they cannot be read."""
     try:
         found = json.loads(saved["config"])
     except (ValueError, TypeError, RecursionError):
@@ -164,7 +167,7 @@ def _settings(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _brief(error: Exception) -> str:
-    """One line of what may be many."""
+    """The message on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) < 200 else f"{text[:200]} ..."
 
@@ -175,7 +178,7 @@ def newest_first(folder: Path) -> list[Path]:
 
 
 def _epoch(path: Path) -> int:
-    """How many epochs a checkpoint's name says that it holds; by number, because names of 100,000 sort otherwise."""
+    """The epoch in a checkpoint's name, as a number, because names sort wrongly from 100,000 on."""
     return int(path.name.split("-")[1])
 
 

@@ -1,4 +1,4 @@
-"""What a run runs on: hardware, versions and commit."""
+"""The environment of a run: hardware, versions and commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def environment(device: str) -> Environment:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that can change a result."""
+    """The versions of everything that can change a result."""
     return {
         "ausam": ausam.__version__,
         "python": platform.python_version(),
@@ -33,10 +33,10 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the source the package runs from, with a plus sign if it was changed; None for an installed one."""
+    """The commit of the source, with a plus sign if it has local changes; None for an installed package."""
     git = ["git", "-C", str(Path(ausam.__file__).parent)]
     try:
-        # An installed package may lie inside somebody else's repository: only a tracked file counts.
+        # An installed package may be inside an unrelated repository: only a tracked file counts.
         subprocess.run([*git, "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=True)
         describe = [*git, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
         return subprocess.run(describe, capture_output=True, check=True, text=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""What may go wrong in a run, in words for its user: see docs/faults.md."""
+"""What can go wrong in a run, explained to the user: see docs/faults.md."""
 
 from __future__ import annotations
 
@@ -9,30 +9,38 @@ import torch
 from ausam.lab.io.files import WriteError
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.loading import DataError
+from ausam.lab.training.logs import LogError
 from ausam.lab.training.ranks import LostError
 
 
 class Failure(NamedTuple):
-    """What to say of a failure, and whether the user can mend it by asking for something else."""
+    """The message for a failure, and whether the user can fix it by other arguments."""
 
     text: str
     misuse: bool
 
 
 def explained(error: Exception) -> Failure | None:
-    """What to say of a failure that is known; None for one whose traceback somebody needs."""
+    """The message for a known failure; None for one whose traceback is needed."""
     if isinstance(error, ValueError):
         return Failure(str(error), misuse=True)
     if isinstance(error, PermissionError):
-        what = f"{error.filename} cannot be used: {error.strerror}. Choose another place, or change its rights."
+        what = f"{error.filename} cannot be used: {error.strerror}. Choose another place, or change its permissions."
         return Failure(what, misuse=True)
-    if isinstance(error, DownloadError | DataError | WriteError | LostError):
+    if isinstance(error, DownloadError | DataError | WriteError | LostError | LogError):
         return Failure(str(error), misuse=False)
     if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
         what = str(error).partition(". ")[0].strip()
         return Failure(
-            f"A process that loads data died: {what}. Most often the system killed it because memory ran out: use "
-            "fewer --workers. With 0, a dataset that crashes shows its error.",
+            f"A data-loading process died: {what}. Usually the system killed it because memory ran out: use fewer "
+            "--workers. With --workers 0, a dataset that crashes shows its error.",
+            misuse=False,
+        )
+    if isinstance(error, RuntimeError) and str(error).startswith("The loss or the gradient of step"):
+        what = str(error).partition(". ")[0]
+        return Failure(
+            f"{what}, and --nonfinite is raise. Look for NaN or inf in the data, use a smaller --lr, or --nonfinite "
+            "skip to skip such batches.",
             misuse=False,
         )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):

@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, whether the run is done, and its metrics."""
+"""The folder of a run: which run it holds, whether it has finished, and its metrics."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ LOCK = ".lock"
 
 
 def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) -> bool:
-    """Hold the folder for this run until the stack is left. True if the run is done; a ValueError if it cannot be had.
+    """Lock the folder for this run until the stack is closed. True if the run has finished.
 
-    Raises a ValueError for a folder that holds another run, or this one without ``resume``, or on which another process
-    works.
+    Raises a ValueError for a folder that holds another run, or this one without ``resume``, or that another process is
+    using.
     """
-    refuse_foreign(out, config, resume)  # before the lock, which would be a file in somebody else's folder
+    refuse_foreign(out, config, resume)  # before locking, which would add a file to an unrelated folder
     with files.written(out):
         mine = until.enter_context(held(out / LOCK))
     if not mine:
-        raise ValueError(f"Another process works on the run in {out}. Wait for its end, or choose another --out.")
+        raise ValueError(
+            f"Another process is working on the run in {out}. Wait for it to end, or choose another --out."
+        )
     until.callback(_tidy, out)
     refuse_foreign(out, config, resume)
     run = finished(out)
@@ -44,7 +46,7 @@ def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack
 
 
 def _tidy(out: Path) -> None:
-    """Remove a folder in which nothing was written but the lock: a mistake was found before."""
+    """Remove a folder that holds only the lock, because an error was found before anything was written."""
     with contextlib.suppress(OSError):
         if [path.name for path in out.iterdir()] == [LOCK]:
             (out / LOCK).unlink()
@@ -64,11 +66,11 @@ def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
     if theirs | {k: mine[k] for k in HERE if k != "init"} != mine:
         _explain(out, theirs, mine, resume)
     if not resume:
-        raise ValueError(f"{out} holds this run already. Go on with it by --resume, or choose another --out.")
+        raise ValueError(f"{out} already holds this run. Continue it with --resume, or choose another --out.")
 
 
 def _explain(out: Path, theirs: dict[str, Any], mine: dict[str, Any], resume: bool) -> None:
-    """Raise a ValueError unless the run in the folder may become this one: made longer, or its settings are damaged."""
+    """Raise a ValueError unless the run in the folder can become this one: extended, or with damaged settings."""
     there = checkpoint.settings(out)
     if there is not None and _same(there, mine):
         log.warning("%s is damaged; the settings are taken from the last checkpoint.", out / "config.json")
@@ -85,30 +87,36 @@ def _explain(out: Path, theirs: dict[str, Any], mine: dict[str, Any], resume: bo
             "another --out. (A run with --lr-steps 1, a constant rate, can be made longer.)"
         )
     raise ValueError(
-        f"{out} holds another run: {'; '.join(differences(theirs, mine)) or 'a setting that is not known'}. "
-        "Choose another --out, or give the settings of that run."
+        f"{out} holds another run: {'; '.join(differences(theirs, mine)) or 'an unknown setting'}. "
+        "Choose another --out, or use the settings of that run."
     )
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether two settings are of one run, wherever it is computed."""
+    """Whether two settings describe the same run, wherever it is computed."""
     a, b = with_canonical(completed(a)), with_canonical(completed(b))
     return a | {k: b[k] for k in HERE} == b
 
 
 def saved_settings(out: Path) -> dict[str, Any] | None:
-    """The settings of the run in a folder, as today's: one that did not exist then had its default."""
+    """The settings of the run in a folder; those that did not exist at the time have their defaults."""
     theirs = files.read_json(out / "config.json")
     if theirs is None and (out / "config.json").exists() and (theirs := checkpoint.settings(out)) is not None:
         log.warning("%s is damaged; the settings are taken from the last checkpoint.", out / "config.json")
     return None if theirs is None else with_canonical(completed(theirs))
 
 
-def finished(out: Path) -> Run | None:
-    """What is known of the run in a folder, if it has ended. A damaged result counts as none, with a warning.
+def sealed_settings(out: Path) -> dict[str, Any] | None:
+    """The same from the last checkpoint, if there is one: unlike config.json, it has a digest."""
+    theirs, sealed = saved_settings(out), checkpoint.settings(out)
+    return theirs if theirs is None or sealed is None else with_canonical(completed(sealed))
 
-    metrics.jsonl is held to the digest in it, and written again from the checkpoint if it is damaged; so is config.json
-    if it cannot be read.
+
+def finished(out: Path) -> Run | None:
+    """The record of the run in a folder, if it has ended. A damaged result counts as missing, with a warning.
+
+    If metrics.jsonl does not match the digest in it, it is rewritten from the checkpoint; so is an unreadable
+    config.json.
     """
     path = out / "result.json"
     try:
@@ -117,13 +125,13 @@ def finished(out: Path) -> Run | None:
             raise ValueError(f"{path} is damaged")
     except ValueError as error:
         what = str(error).partition(". Remove it")[0]
-        log.warning("%s. It is written again when the run is resumed.", what)
+        log.warning("%s. It is rewritten when the run is resumed.", what)
         return None
     if run is None:
         return None
     _mend_metrics(out, run)
     if files.read_json(out / "config.json") is None:
-        log.warning("%s is damaged; it is written again from the result.", out / "config.json")
+        log.warning("%s is damaged; it is rewritten from the result.", out / "config.json")
         files.write_json(out / "config.json", asdict(run.config))
     return run
 
@@ -136,18 +144,18 @@ def _mend_metrics(out: Path, run: Run) -> None:
     saved = checkpoint.load(out)
     if saved is None or digests.of_bytes(saved["epochs"].encode()) != wanted:
         raise ValueError(
-            f"{path} is damaged, and {out} has no checkpoint to write it again from. Remove that folder; "
-            "the command that made it runs it again."
+            f"{path} is damaged, and {out} has no checkpoint to rewrite it from. Remove that folder and "
+            "run the same command again."
         )
-    log.warning("%s is damaged; it is written again from the checkpoint.", path)
+    log.warning("%s is damaged; it is rewritten from the checkpoint.", path)
     files.write(path, saved["epochs"])
 
 
 def write_epochs(out: Path, epochs: list[Epoch]) -> None:
-    """metrics.jsonl, a line per epoch, always as far as the checkpoint."""
+    """metrics.jsonl: one line per epoch, always up to the checkpoint."""
     files.write(out / "metrics.jsonl", records.epochs_text(epochs))
 
 
 def epochs(out: Path) -> list[Epoch]:
-    """The epochs of the run in a folder, as far as they are written."""
+    """The epochs of the run in a folder, as far as written."""
     return records.read_epochs(out / "metrics.jsonl")

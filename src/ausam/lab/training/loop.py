@@ -6,36 +6,39 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ausam import Method, Policy, SelectiveBatchSampler, SharpnessAware
+from ausam import Method, Policy, RhoSchedule, SelectiveBatchSampler, SharpnessAware
 from ausam.lab.config import Config
 from ausam.lab.io import digests, files
 from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
-from ausam.lab.problems.problem import Problem, Score
+from ausam.lab.problems.problem import VALIDATION, Problem, Score
 from ausam.lab.registry.pairs import brief, method_and_policy
 from ausam.lab.report import records
 from ausam.lab.report.records import Epoch, Run, Samples
 from ausam.lab.training import checkpoint, folder, snapshots, weights
 from ausam.lab.training.environment import environment
+from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.network import network
 from ausam.lab.training.ranks import ALONE, Ranks
 from ausam.lab.training.schedule import learning_rate
 from ausam.lab.training.selection import selection_summary
+from ausam.optimizer import NonFinite
 from ausam.random import generator
+from ausam.rho_schedule import Shape
 
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A step that is done: where it stands in its epoch, and how many samples it had."""
+    """A finished step: its position in the epoch, and its number of samples."""
 
     epoch: int
     batch: int
@@ -47,56 +50,67 @@ OnStep = Callable[[Batch], None]
 
 
 def train(
-    config: Config, out: Path, *, resume: bool = False, on_step: OnStep = lambda _: None, here: Ranks = ALONE
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_step: OnStep = lambda _: None,
+    here: Ranks = ALONE,
+    logs: Logs = NO_LOGS,
 ) -> Iterator[Epoch]:
-    """Train and yield each epoch when it is done; ``out`` then holds result.json.
+    """Train and yield each finished epoch; at the end ``out`` holds result.json.
 
-    A run that was killed goes on from its last checkpoint with ``resume=True`` and ends with the same weights, bit for
-    bit on one CPU thread, as one that was not. ``on_step`` is called after every step, for progress bars. ``here`` is
-    this process among those that train one network together; the first of them writes the files.
+    With ``resume=True`` a killed run continues from its last checkpoint. On one CPU thread it ends with the same
+    weights, bit for bit, as an uninterrupted run. ``on_step`` is called after every step, for progress bars. ``here``
+    is this process among those that train one network together; rank 0 writes the files and the ``logs``.
     """
     with contextlib.ExitStack() as until:
+        logs = NO_LOGS if here.rank else logs
         if here.told(lambda: folder.claimed(out, config, resume, until)):
-            return
+            with logs.opened(config, out, folder.epochs(out)):
+                return
         state = begin(config, here)
         restore(state, out)
+        log = until.enter_context(logs.opened(config, out, state.epochs))
         for epoch in range(len(state.epochs), config.epochs):
             state.epochs.append(run_epoch(state, epoch, on_step))
             save(state, out)
+            log(state.epochs[-1])
             yield state.epochs[-1]
         result(state, out)
 
 
 @dataclass
 class State:
-    """All that a run is made of, and where it stands."""
+    """The parts of a run, and its progress."""
 
     config: Config
     here: Ranks
     data: Problem
     model: nn.Module
-    wrapped: nn.Module  # the model, its gradients averaged over ranks
+    wrapped: nn.Module  # the model with gradients averaged over ranks
     method: Method
     policy: Policy
     sampler: SelectiveBatchSampler
     opt: SharpnessAware
-    random: Tensor  # torch's random numbers, which dropout draws from
+    rho: RhoSchedule | None  # None: rho is constant
+    random: Tensor  # torch's random numbers, used by dropout
     epochs: list[Epoch] = field(default_factory=list)
     seconds: float = 0.0
-    init: str | None = None  # digest of the weights it started from
+    init: str | None = None  # digest of the initial weights
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of every sample, and what the network answers."""
+        """The loss of every sample, and the network's outputs."""
         z = self.wrapped(laid_out(x, self.config.memory_format))
         return self.data.task.losses(z, y, self.config.label_smoothing), z
 
 
 def begin(config: Config, here: Ranks) -> State:
-    """The problem, the network and the two axes, before the first step."""
+    """Build the problem, the network and the two axes."""
     data = problem(config)
     model = network(config, data)
     n, size = len(data.train_y), config.batch_size
-    method, policy = method_and_policy(config, steps=config.epochs * -(-n // size))
+    method, policy = method_and_policy(config, steps=config.epochs * -(-n // size), labels=data.train_y)
     sampler = SelectiveBatchSampler(
         n,
         size,
@@ -108,18 +122,34 @@ def begin(config: Config, here: Ranks) -> State:
         min_batch=smallest_batch(model),
     )
     wrapped, base = here.wrapped(model), base_optimizer(config, model)
-    opt = SharpnessAware(base, method, wrapped, sync_perturbation=config.sync_perturbation, seed=config.seed)
+    opt = SharpnessAware(
+        base,
+        method,
+        wrapped,
+        sync_perturbation=config.sync_perturbation,
+        nonfinite=cast("NonFinite", config.nonfinite),
+        seed=config.seed,
+        replay=config.replay,
+    )
     random = generator(here.own(config.seed), 0xD509).get_state()
-    return State(config, here, data, model, wrapped, method, policy, sampler, opt, random)
+    return State(config, here, data, model, wrapped, method, policy, sampler, opt, rho_schedule(config, opt), random)
+
+
+def rho_schedule(config: Config, opt: SharpnessAware) -> RhoSchedule | None:
+    """The schedule of the radius: to 0 at the end, or proportional to the learning rate."""
+    if config.rho_schedule == "constant":
+        return None
+    total = None if config.rho_schedule == "lr" else config.epochs
+    return RhoSchedule(opt, cast("Shape", config.rho_schedule), total_steps=total)
 
 
 def smallest_batch(model: nn.Module) -> int:
-    """How many samples a batch needs: BatchNorm cannot train on one."""
+    """The smallest allowed batch: BatchNorm cannot train on one sample."""
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()) else 1
 
 
 def restore(state: State, out: Path) -> None:
-    """Go on from the last checkpoint, or from the weights that ``init`` names; then the files agree with it."""
+    """Continue from the last checkpoint, or start from the weights in ``init``; then make the files agree."""
     if saved := checkpoint.load(out, state.config.device):
         with checkpoint.fitting(saved, state.config):
             state.model.load_state_dict(saved["model"])
@@ -138,7 +168,7 @@ def restore(state: State, out: Path) -> None:
 
 
 def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
-    """One pass of the sampler, and the test score after it."""
+    """Train one pass of the sampler, then compute the test score."""
     config, here, opt, sampler = state.config, state.here, state.opt, state.sampler
     state.wrapped.train()
     total, count = torch.zeros((), device=config.device), 0
@@ -149,6 +179,8 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
             lr = learning_rate(config, epoch + b / batches)
             for group in opt.param_groups:
                 group["lr"] = lr
+            if state.rho:
+                state.rho.at((epoch + b / batches) / config.epochs)
             feedback = opt.backward(state.losses, x, y, index=index, weight=sampler.weight(index))
             sampler.update(feedback)
             opt.step()
@@ -156,7 +188,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
             total += feedback.loss.sum()
             count += len(index)
             on_step(Batch(epoch + 1, b + 1, batches, here.world * len(index)))
-        # reading the total waits for the device, so the clock stops after it
+        # reading the total waits for the device, so stop the clock afterwards
         loss, count, forward, backward = here.sums(float(total), count, opt.samples_forward, opt.samples_backward)
         spent = time.perf_counter() - start
     state.seconds += spent
@@ -183,12 +215,14 @@ def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = C
     model.eval()
     found = data.test_batches() if which == "test" else data.plain_batches()
     batches = ((laid_out(x, memory_format), y) for x, y in found)
-    with random_numbers(generator(0).get_state()):  # a dataset of the user's may draw
-        return data.task.score(model, batches)
+    with random_numbers(generator(0).get_state()):  # a user's dataset may draw random numbers
+        score = data.task.score(model, batches)
+    held = which == "test" and data.judged_by == "validation"
+    return replace(score, name=VALIDATION + score.name) if held else score
 
 
 def save(state: State, out: Path) -> None:
-    """The checkpoint of the epoch that is done; rank 0 writes what all have."""
+    """Write the checkpoint of the finished epoch; rank 0 writes for all ranks."""
     mine, last = state.opt.state_dict(), state.epochs[-1]
     others = state.here.others({"memory": mine["ausam"]["memory"], "random": state.random})
     if state.here.rank:
@@ -206,13 +240,13 @@ def save(state: State, out: Path) -> None:
         "init": state.init,
     }
     if state.config.every and last.epoch % state.config.every == 0:
-        snapshots.save(out, last.epoch, content)  # first: a run that is killed here comes by again
+        snapshots.save(out, last.epoch, content)  # first: a run killed here passes this point again
     checkpoint.save(out, last.epoch, content)
     folder.write_epochs(out, state.epochs)
 
 
 def result(state: State, out: Path) -> None:
-    """What is known of the run in the end."""
+    """The record of the finished run."""
     last, data = state.epochs[-1], state.data
     found = Run(
         method=repr(state.method),
@@ -229,9 +263,11 @@ def result(state: State, out: Path) -> None:
         weights_sha256=weights.sha256(state.model.state_dict()),
         init_sha256=state.init,
         parameters=sum(p.numel() for p in state.model.parameters()),
-        ranks=state.here.world,
+        ranks=last.ranks,
         data=Samples(len(data.train_y), len(data.test_y), data.classes),
-        selection=selection_summary(state.policy, state.sampler.scores, data.wrong),
+        selection=selection_summary(
+            state.policy, state.sampler.scores, data.wrong, data.train_y if data.long_tailed else None
+        ),
         environment=environment(state.config.device),
         config=state.config,
         metrics_sha256=digests.of_bytes(records.epochs_text(state.epochs).encode()),
@@ -254,7 +290,7 @@ def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 @contextlib.contextmanager
 def random_numbers(state: Tensor) -> Iterator[Tensor]:
-    """Torch's global random numbers from this state inside; what dropout draws is the run's own. Filled on leaving."""
+    """Inside, torch's global random numbers continue from this state, so dropout is the run's own. Updated on exit."""
     outer = torch.get_rng_state()
     torch.set_rng_state(state)
     inner = state.clone()

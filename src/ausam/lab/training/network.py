@@ -12,7 +12,7 @@ from ausam.lab.problems.problem import Problem
 
 
 def network(config: Config, data: Problem) -> nn.Module:
-    """The network that the settings name, for this data: quantised if they say so, on its device, in its format."""
+    """Build the network in the settings for this data: quantised if asked, on its device, in its memory format."""
     model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
     check_fit(config.model, model, data.example(), data.answer)
     model = quantize(model, config.quantize) if config.quantize else model

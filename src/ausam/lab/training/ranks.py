@@ -1,4 +1,4 @@
-"""The processes of one run, as torchrun starts them: who is who, and what they tell each other."""
+"""The processes of one run, as torchrun starts them: their ranks and what they exchange."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from ausam.random import generator
 
 T = TypeVar("T")
 
-START = datetime.timedelta(minutes=30)  # for all ranks to come: one may still be importing when another is here
+START = datetime.timedelta(minutes=30)  # to wait for all ranks: one may still be importing
 
 
 class LostError(RuntimeError):
-    """Another process of the run has ended, or answers no more."""
+    """Another process of the run has ended or stopped answering."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among those of its run. Alone it talks to nobody; of several, all call all but ``own``."""
+    """One process of a run. With several, every method except ``own`` is collective; a single process sends nothing."""
 
     rank: int = 0
     world: int = 1
 
     def own(self, seed: int) -> int:
-        """The seed of what each rank draws for itself: augmentation, dropout. Rank 0 draws as one process does."""
+        """The seed for each rank's own draws: augmentation, dropout. Rank 0 draws as a single process would."""
         return seed if self.rank == 0 else generator(seed, self.rank, 0x5EED).initial_seed()
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        """The network whose gradients are averaged over the ranks; BatchNorm's statistics are rank 0's."""
+        """The network with gradients averaged over the ranks; BatchNorm's statistics come from rank 0."""
         return model if self.world == 1 else DistributedDataParallel(model)
 
     def told(self, ask: Callable[[], T]) -> T:
-        """What rank 0 finds, in all ranks. What it cannot accept ends all; rank 0 says why."""
+        """Rank 0's result, in all ranks. If rank 0 refuses, all ranks end; rank 0 says why."""
         if self.world == 1:
             return ask()
         answer: list[Any] = [None, None]
@@ -70,7 +70,7 @@ class Ranks:
         return tuple(map(sum, zip(*every, strict=True)))
 
     def others(self, mine: Any) -> list[Any]:
-        """In rank 0: what each other rank has here, on the CPU. Nothing elsewhere."""
+        """In rank 0: the values of the other ranks, on the CPU. Empty in the others."""
         if self.world == 1:
             return []
         every: list[Any] | None = None if self.rank else [None] * self.world
@@ -78,13 +78,13 @@ class Ranks:
         return [] if every is None else every[1:]
 
     def level(self, model: nn.Module) -> None:
-        """Give all ranks rank 0's buffers, because each has moved its own since DDP last did."""
+        """Give all ranks rank 0's buffers, because each rank has changed its own since DDP last did so."""
         if self.world > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
     def shared(self, model: nn.Module) -> nn.Module:
-        """The network for evaluating: each rank computes its part of a batch, and all have the whole answer."""
+        """The network for evaluation: each rank computes its share of a batch, and all get the whole output."""
         return model if self.world == 1 else _Shared(model, self)
 
 
@@ -108,7 +108,7 @@ class _Shared(nn.Module):
 
 
 def started() -> tuple[int, int]:
-    """Rank and number of processes, as torchrun says in the environment; 0 of 1 without it."""
+    """Rank and number of processes from torchrun's environment; 0 of 1 without it."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -116,7 +116,7 @@ def started() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def alike() -> Iterator[None]:
-    """Inside, every rank finds the same mistakes of the user's: rank 0 says them, the others end without a word."""
+    """Inside, every rank finds the same user errors: rank 0 reports them, the others exit silently."""
     try:
         yield
     except ValueError:
@@ -138,26 +138,26 @@ def require_one_process(command: str) -> None:
 
 @contextlib.contextmanager
 def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
-    """The processes that torchrun started, as one group inside: gloo on CPUs, nccl on GPUs, of which each has its own.
+    """Inside, torchrun's processes form one group: gloo on CPUs, nccl with one GPU per process.
 
-    Once all are here, ``seconds`` (None: torch's 30 minutes, nccl 10) without an answer from another rank raise a
-    LostError, and its end does so at once. Without torchrun nothing happens.
+    Once all have joined, waiting ``seconds`` for another rank (None: torch's 30 minutes, nccl 10) raises a LostError;
+    so does the end of that rank, at once. Without torchrun nothing happens.
     """
     rank, world = started()
     if world == 1:
         if seconds is not None:
-            raise ValueError(
-                "--timeout is for processes that wait for each other. Start them with torchrun, or leave it out."
-            )
+            raise ValueError("--timeout is for several processes. Start them with torchrun, or leave it out.")
         yield ALONE
         return
     with alike():
         if seconds is not None and not seconds > 0:
-            raise ValueError(f"--timeout is {seconds:g}; give the seconds after which a rank that waits gives up.")
+            raise ValueError(
+                f"--timeout is {seconds:g}; give the number of seconds after which a waiting rank gives up."
+            )
         _take(device)
     limit = None if seconds is None else datetime.timedelta(seconds=seconds)
     try:
-        # torchrun --max-restarts keeps its store, in which the addresses of the ranks that ended still stand.
+        # torchrun --max-restarts keeps its store, which still holds the addresses of the ranks that ended.
         attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         meeting = PrefixStore(attempt, next(rendezvous("env://", rank, world))[0])
         meeting.set(f"rank {rank}", "here")
@@ -167,14 +167,14 @@ def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
         yield Ranks(rank, world)
     except RuntimeError as error:
         text = str(error)
-        # gloo has no exception of its own: it says which of its files could not go on.
+        # gloo has no exception class: its message names the source file that failed.
         if not (isinstance(error, dist.DistError) or "/gloo/" in text):
             raise
         waited = "" if seconds is None else f" for {seconds:g} s (--timeout)"
         why = f"no answer{waited}" if "timed out" in text.lower() else "its connection is closed"
         raise LostError(
-            f"Rank {rank} of {world} has lost another: {why}. That one has ended or hangs; see what it said itself. "
-            "Any number of ranks may go on."
+            f"Rank {rank} of {world} has lost another: {why}. That rank has ended or hangs; see its own output. "
+            "The run can continue with any number of ranks."
         ) from error
     finally:
         if dist.is_initialized():
@@ -186,8 +186,8 @@ def _take(device: str) -> None:
     if device == "cpu":
         return
     if device != "cuda":
-        raise ValueError(f'device is "{device}", but several processes train on "cpu", or on "cuda", a GPU each.')
+        raise ValueError(f'device is "{device}", but several processes need "cpu", or "cuda" with one GPU each.')
     wanted, there = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if wanted > there:
-        raise ValueError(f"{wanted} processes were started, and there are {there} GPUs. Use --nproc-per-node {there}.")
+        raise ValueError(f"{wanted} processes were started, but there are {there} GPUs. Use --nproc-per-node {there}.")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -1,4 +1,4 @@
-"""What a policy chose in a run, against the score of the samples."""
+"""How often a policy chose samples in a run, by their score."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from ausam import Policy, Scores
 from ausam.lab.report.records import Group, Selection
 
 
-def selection_summary(policy: Policy, scores: Scores, wrong: Tensor | None, bins: int = 20) -> Selection | None:
-    """How often samples were chosen against their score, in bins of equal size; and the mislabelled ones apart."""
+def selection_summary(
+    policy: Policy, scores: Scores, wrong: Tensor | None, labels: Tensor | None = None, bins: int = 20
+) -> Selection | None:
+    """How often samples were chosen, in equal-sized bins of their score; mislabelled samples separately.
+
+    With ``labels``, also per class.
+    """
     if policy.kept >= 1:
         return None
     score, chosen = scores.mean, scores.count.double()
@@ -27,6 +32,9 @@ def selection_summary(policy: Policy, scores: Scores, wrong: Tensor | None, bins
         for index in torch.tensor_split(order, bins)
         if len(index)
     )
+    present = [] if labels is None else torch.bincount(labels).nonzero().flatten().tolist()
+    classes = {str(c): group((labels == c).nonzero().flatten().cpu()) for c in present}
     if not noisy or wrong is None:
-        return Selection(policy.signal, found)
-    return Selection(policy.signal, found, *(group(which.nonzero().flatten()) for which in (~wrong, wrong)))
+        return Selection(policy.signal, found, classes=classes)
+    right, mistaken = (group(which.nonzero().flatten()) for which in (~wrong, wrong))
+    return Selection(policy.signal, found, right, mistaken, classes)

@@ -1,6 +1,6 @@
-"""Snapshots: the weights and scores of earlier epochs, kept beside the checkpoints to be looked at, not to resume from.
+"""Snapshots: the weights and scores of earlier epochs, kept for diagnosis, not to resume from.
 
-A checkpoint is removed when two newer ones are there. A snapshot (``--every N``) stays, and holds only what a diagnosis
+A checkpoint is removed once there are two newer ones. A snapshot (``--every N``) stays, and holds only what a diagnosis
 needs: the settings, the weights and the sampler's table.
 """
 
@@ -26,20 +26,20 @@ class Saved:
 
     @property
     def digest(self) -> str:
-        """Of its content: the end of its name."""
+        """The digest of its content, which ends its name."""
         return self.path.stem.rpartition("-")[2]
 
     def load(self) -> dict[str, Any]:
-        """What it holds, on the CPU; a ValueError if it is damaged."""
+        """Its content, on the CPU; a ValueError if it is damaged."""
         try:
             return checkpoint.read(self.path, KEYS)
-        except Exception as error:  # a file that somebody made may cause any
+        except Exception as error:  # a foreign file may cause any exception
             why = " ".join(str(error).split())[:200] or type(error).__name__
-            raise ValueError(f"{self.path} is damaged ({why}). Remove it; what is left can be measured.") from error
+            raise ValueError(f"{self.path} is damaged ({why}). Remove it; the others can still be measured.") from error
 
 
 def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
-    """Keep what is needed of this checkpoint's content; another snapshot of the same epoch gives way to it."""
+    """Keep the needed part of this checkpoint's content; it replaces another snapshot of the same epoch."""
     path = checkpoint.write(folder, f"snapshot-{epoch:05d}", {k: content[k] for k in sorted(KEYS)})
     for other in folder.glob(f"snapshot-{epoch:05d}-*.pt"):
         if other != path:
@@ -48,7 +48,7 @@ def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
 
 
 def available(folder: Path) -> list[Saved]:
-    """The epochs whose weights are there, in order: the snapshots, and the checkpoints of the others."""
+    """The epochs whose weights are available, in order: snapshots, and checkpoints for the others."""
     found: dict[int, Saved] = {}
     for pattern, paths in ((checkpoint.NAME, checkpoint.newest_first(folder)), (NAME, folder.glob("snapshot-*.pt"))):
         for path in paths:

@@ -1,4 +1,4 @@
-"""Weights from a file: by name, only where they fit, and never executed; and the digest that names them."""
+"""Weights from a file: matched by name, copied where they fit, never executed; and their digest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ausam.lab.training import checkpoint
 
 log = logging.getLogger("ausam")
 
-# Where people keep the weights in a file that holds more.
+# Common keys for the weights in a file that holds more.
 KEYS = ("state_dict", "model", "model_state_dict")
 SHOWN = 5  # names in a message
 
@@ -24,8 +24,8 @@ SHOWN = 5  # names in a message
 def start_from(model: nn.Module, source: str) -> str:
     """Copy the weights of a run's folder or of a file into a network; returns the digest of what was copied.
 
-    A tensor is copied if the network has one of its name and shape. All others are told in the log, and what is missing
-    keeps its own value. ``source`` is the folder of a run (its newest whole checkpoint), a file of ``torch.save`` or a
+    A tensor is copied if the network has one of its name and shape. All others are logged, and missing ones keep their
+    initial value. ``source`` is the folder of a run (its newest intact checkpoint), a file of ``torch.save`` or a
     ``.safetensors``.
     """
     found, mine = read(Path(source)), model.state_dict()
@@ -33,14 +33,14 @@ def start_from(model: nn.Module, source: str) -> str:
     if not fitting:
         raise ValueError(
             f"{source} holds no weights of this network: it has {_some(found)}, the network has {_some(mine)}. "
-            "Give the --model that they were made for, or another --init."
+            "Use the --model they were made for, or another --init."
         )
     if skipped := [k for k in found if k not in fitting]:
-        log.warning("%s: not in this network, or of another shape: %s.", source, _some(skipped))
-    # What has no parameters of its own, as the range of a quantised activation, begins afresh and needs no mention.
+        log.warning("%s: not in this network, or with another shape: %s.", source, _some(skipped))
+    # Modules without parameters, such as the range of a quantised activation, start from scratch and are not logged.
     learned = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
     if missing := [k for k in mine if k not in fitting and k.rpartition(".")[0] in learned]:
-        log.warning("%s: without these, which keep the values they were made with: %s.", source, _some(missing))
+        log.warning("%s: missing, so they keep their initial values: %s.", source, _some(missing))
     for name, value in fitting.items():
         mine[name].copy_(value)
     return sha256(fitting)
@@ -52,7 +52,7 @@ def read(path: Path) -> dict[str, Tensor]:
         content = _folder(path) if path.is_dir() else _file(path)
     except ImportError:
         raise ValueError(f"{path} needs safetensors, which is not installed: pip install safetensors.") from None
-    except Exception as error:  # a file that somebody made may cause any
+    except Exception as error:  # a foreign file may cause any exception
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
             f"The weights in {path} cannot be read: {why}. Give --init the folder of a run, or a file that holds named "
@@ -70,9 +70,9 @@ def read(path: Path) -> dict[str, Tensor]:
 def _folder(path: Path) -> dict[str, Any]:
     saved = checkpoint.load(path)
     if saved is None:
-        raise FileNotFoundError("it has no checkpoint that is whole")
+        raise FileNotFoundError("it has no intact checkpoint")
     if not (path / "result.json").exists():
-        log.warning("The run in %s has not ended; its last checkpoint is taken.", path)
+        log.warning("The run in %s has not ended; its last checkpoint is used.", path)
     return saved
 
 

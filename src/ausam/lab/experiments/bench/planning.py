@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ausam import AUSampling, SelectiveBatchSampler
+from ausam import AUSampling, Feedback, SelectiveBatchSampler
 from ausam.lab.experiments.bench.peak import resident
 from ausam.random import generator
 
 BATCH = 128
 TABLE = 12  # bytes per sample of the scores
+FED_BACK = 1 << 15  # samples at a time: batch by batch would take longer than all the rest
 SIZES = (10_000_000, 100_000_000)
 
 
@@ -44,7 +45,7 @@ def planning(repeats: int, sizes: tuple[int, ...] = SIZES) -> Iterator[str]:  # 
 
 
 def measure(samples: int) -> Planning:
-    """Plan the second epoch of AUSampling batch by batch, with scores filled in."""
+    """Plan the second epoch of AUSampling batch by batch, with scores filled in and losses fed back as in training."""
     torch.set_num_threads(1)
     _epoch(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5)))  # what is allocated once
     before = resident(forget=True)
@@ -59,24 +60,35 @@ def measure(samples: int) -> Planning:
 def _epoch(sampler: SelectiveBatchSampler) -> tuple[float, float, int, int]:
     """Seconds until the first batch, and for all; bytes of a state in the middle beside the scores; peak before it.
 
-    A state holds a copy of the scores, which is no part of planning.
+    A state holds a copy of the scores, which is no part of planning; nor is the time of feeding back.
     """
     scores = sampler.scores
     scores.sum.uniform_(generator=generator(1))
     scores.count.fill_(1)
     sampler.set_epoch(1)
-    half, state, saving, first, peak = len(sampler) // 2, 0, 0.0, 0.0, 0
+    half, state, other, first, peak = len(sampler) // 2, 0, 0.0, 0.0, 0
+    consumed: list[int] = []
     start = time.perf_counter()
-    for number, _ in enumerate(sampler):
+    for number, index in enumerate(sampler):
         if number == 0:
             first = time.perf_counter() - start
-        if number == half:
+        consumed += index
+        if number == half or len(consumed) >= FED_BACK:
             before = time.perf_counter()
-            peak = resident()
-            state = _saved(sampler)
-            resident(forget=True)
-            saving = time.perf_counter() - before
-    return first, time.perf_counter() - start - saving, state, peak
+            _feed_back(sampler, consumed)
+            consumed = []
+            if number == half:
+                peak = resident()
+                state = _saved(sampler)
+                resident(forget=True)
+            other += time.perf_counter() - before
+    return first, time.perf_counter() - start - other, state, peak
+
+
+def _feed_back(sampler: SelectiveBatchSampler, index: list[int]) -> None:
+    """The losses of what was consumed: without them the sampler keeps what it planned, in case it is saved."""
+    loss = torch.ones(len(index))
+    sampler.update(Feedback(torch.tensor(index), loss, loss + 0.1))
 
 
 def _saved(sampler: SelectiveBatchSampler) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ausam import SelectiveBatchSampler
 from ausam.lab.problems.augment import normalised
-from ausam.lab.problems.labels import with_sizes
+from ausam.lab.problems.labels import refuse_labels, with_sizes, with_validation
 from ausam.lab.problems.loading import loaded
 from ausam.lab.problems.pose.crop import MEAN, PLAIN, STD
 from ausam.lab.problems.pose.people import People, Shown
@@ -33,6 +33,7 @@ class PoseSet:
     task: ClassVar[Task] = SIMCC
     classes: ClassVar[int] = len(JOINTS)
     channels: ClassVar[int] = 3
+    long_tailed: ClassVar[bool] = False
 
     name: str
     train: People
@@ -42,6 +43,7 @@ class PoseSet:
     workers: int = 0
     device: str = "cpu"
     wrong: Tensor | None = None  # no label is made wrong here
+    judged_by: str = "test"
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -60,19 +62,19 @@ class PoseSet:
 
     def prepared(self, wanted: Wanted) -> PoseSet:
         """As a run asks for it; a ValueError for wrong labels and for a hole, which poses do not know."""
-        if wanted.label_noise:
-            raise ValueError(
-                f"label_noise is {wanted.label_noise}, but {self.name} has joints, not labels that could be wrong. "
-                "Use --label-noise 0."
-            )
+        refuse_labels(self.name, "joints", wanted)
         if wanted.augment not in AUGMENTATIONS:
             raise ValueError(f'augment is "{wanted.augment}", but poses know {" and ".join(AUGMENTATIONS)} only.')
-        part = with_sizes(self, wanted.train_size, wanted.test_size)
+        part = with_sizes(with_validation(self, wanted.validation), wanted.train_size, wanted.test_size)
         return replace(part, augment=wanted.augment, workers=wanted.workers, device=wanted.device)
 
     def part(self, train: Tensor, test: Tensor) -> PoseSet:
         """Only these people."""
         return replace(self, train=self.train.part(train), test=self.test.part(test))
+
+    def held_out(self, train: Tensor, held: Tensor) -> PoseSet:
+        """Train on these training people, and be judged by those."""
+        return replace(self, train=self.train.part(train), test=self.train.part(held))
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Crops, targets and indices of one pass of the sampler; the augmentation depends on seed, epoch and index."""

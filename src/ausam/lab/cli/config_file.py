@@ -1,0 +1,43 @@
+"""Settings from a file (``--config``): a run's ``config.json``, or any part of one, as JSON or TOML."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ausam.lab.config import Config
+from ausam.lab.io.typed_json import typed
+from ausam.lab.registry.lookup import unknown
+
+READERS = {".toml": tomllib.loads, ".json": json.loads}
+
+
+def read(path: Path, elsewhere: Collection[str] = ()) -> dict[str, Any]:
+    """The settings in a file; a ValueError for an unknown name or a value that a setting cannot have.
+
+    ``elsewhere``: settings that the command gets in another way; the file may hold them only at their defaults.
+    """
+    if path.suffix not in READERS:
+        raise ValueError(f"--config {path}: its name must end in .toml or .json.")
+    try:
+        found = READERS[path.suffix](path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"--config {path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--config {path} is not {path.suffix[1:].upper()}: {error}.") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"--config {path} holds no settings, but {found!r:.80}.")
+    hints = get_type_hints(Config)
+    for name, value in found.items():
+        if name not in hints:
+            raise ValueError(f"--config {path}: {unknown('setting', name, list(hints))}")
+        try:
+            found[name] = typed(hints[name], value, name)
+        except ValueError as error:
+            raise ValueError(f"--config {path}: {error}, which this setting cannot be.") from None
+        if name in elsewhere and value != getattr(Config, name):
+            raise ValueError(f"--config {path}: {name} is {value!r}, but this command sets it itself. Leave it out.")
+    return {name: value for name, value in found.items() if name not in elsewhere}

@@ -1,0 +1,196 @@
+"""A short search for settings on a validation part: successive halving over ordinary, resumable runs.
+
+The values of all settings are combined to trials. In rounds, every trial that is left is trained with every seed, and
+the best third advances to the next round, which is three times as long (Jamieson and Talwalkar: Non-stochastic Best Arm
+Identification and Hyperparameter Optimization, AISTATS 2016). A round is a whole training of its own: a learning rate
+that falls as a cosine must fall to 0, so that a run of one round cannot be the beginning of another.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ausam import AUSampling
+from ausam.lab.config import HERE, Config, differences
+from ausam.lab.experiments import reproduce
+from ausam.lab.experiments.compare import named_run
+from ausam.lab.experiments.recipe import Cell
+from ausam.lab.registry.lookup import find
+from ausam.lab.registry.pairs import method_and_policy, refuse_idle
+from ausam.lab.report import records, statistics
+from ausam.lab.report.records import Round, Trial, Tuning
+from ausam.lab.training import folder
+from ausam.lab.training.logs import Logs
+
+HELD_OUT = 0.2  # part of the training samples, if nothing else is said
+FACTOR = 3  # one in this many trials advances, to a round this many times as long
+SHORTEST = 3  # epochs of a round
+
+Values = Mapping[str, Sequence[float]]
+Settings = dict[str, Any]  # one value of each
+
+
+def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
+    """``["rho=0.1,0.2", "alpha=0.5"]`` as numbers by setting; without texts, what suits the method and the policy."""
+    if not texts:
+        return _suggested(config)
+    kinds = {name: kind for name, hint in typing.get_type_hints(Config).items() if (kind := _number(hint))}
+    for name in ("seed", "epochs", "validation", *HERE):
+        kinds.pop(name, None)  # set by the search itself, or no part of what is learnt
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        name, _, numbers = text.partition("=")
+        name = name.strip().replace("-", "_")
+        kind = find("number to search for", name, kinds)
+        if name in found:
+            raise ValueError(f"--over {name} is given twice. Give all of its values in one: {name}=0.1,0.2.")
+        try:
+            found[name] = list(dict.fromkeys(kind(number) for number in numbers.split(",")))
+        except ValueError:
+            whole = "whole numbers" if kind is int else "numbers"
+            raise ValueError(f'--over "{text}": give {whole} after the name, e.g. {name}=1,2.') from None
+    return found
+
+
+def _number(hint: Any) -> type[int] | type[float] | None:
+    """The kind of number a setting is; None if it is none."""
+    kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
+    return kinds[0] if kinds in ([int], [float]) else None
+
+
+def _suggested(config: Config) -> dict[str, list[float]]:
+    method, policy = method_and_policy(config, steps=1)
+    rho = getattr(method, "rho", None)
+    found = {} if rho is None else {"rho": [rho / 2, rho, 2 * rho]}
+    if "alpha" in {f.name for f in fields(policy)}:  # type: ignore[arg-type]
+        found["alpha"] = [0.25, 0.5]
+    if not found:
+        raise ValueError(f"{config.method} and {config.policy} have neither rho nor alpha. Say what to search: --over.")
+    return found
+
+
+def rounds(trials: int, epochs: int) -> list[tuple[int, int]]:
+    """How many trials each round has, and how many epochs; the last has all epochs.
+
+    >>> rounds(9, 30)
+    [(9, 3), (3, 10), (1, 30)]
+    >>> rounds(6, 30)
+    [(6, 10), (2, 30)]
+    """
+    shorter = 0
+    while FACTOR ** (shorter + 1) <= trials and round(epochs / FACTOR ** (shorter + 1)) >= SHORTEST:
+        shorter += 1
+    return [(math.ceil(trials / FACTOR**k), round(epochs / FACTOR ** (shorter - k))) for k in range(shorter + 1)]
+
+
+def tune(
+    over: Values,
+    seeds: Sequence[int],
+    config: Config,
+    out: Path,
+    command: str,
+    told: Callable[[int], reproduce.OnEpoch],
+    say: Callable[[str], None],
+    logs: Logs,
+) -> Tuning:
+    """Search, running what is missing in ``out``, and write tuning.json after every round; returns what it holds.
+
+    Args:
+        over: the values of each setting.
+        seeds: of the runs of each trial.
+        config: all other settings; ``validation`` is the part of the training samples that judges.
+        out: the folder; interrupt the search at any time, and the same call continues.
+        command: what the user typed.
+        told: called with the epochs to come at the beginning of each round; its answer is called with each epoch.
+        say: called with a line on each run that has ended.
+        logs: where the epochs are also written.
+    """
+    if not config.validation:
+        raise ValueError("validation is 0, but a search is judged by samples held out. Use --validation 0.2.")
+    every: list[Settings] = [dict(zip(over, combined, strict=True)) for combined in itertools.product(*over.values())]
+    for settings in every:
+        method_and_policy(replace(config, **settings), steps=1)  # refuses what cannot work before anything has run
+        refuse_idle(settings, [replace(config, **settings)])
+    _claim(out, config)
+    done: list[Round] = []
+    for count, epochs in rounds(len(every), config.epochs):
+        left = every if not done else [dict(trial.settings) for trial in done[-1].trials[:count]]
+        done.append(_round(left, epochs, seeds, config, out, told, say, logs))
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        found = Tuning(command, now, config, tuple(seeds), tuple(done))
+        records.write(out / "tuning.json", found)
+    return found
+
+
+def _claim(out: Path, config: Config) -> None:
+    """Refuse a folder that holds another search."""
+    old = records.read(out / "tuning.json", Tuning)
+    if old is not None:
+        theirs, mine = ({k: v for k, v in asdict(c).items() if k not in HERE} for c in (old.config, config))
+        if theirs != mine:
+            raise ValueError(
+                f"{out} holds another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
+            )
+
+
+def _round(
+    left: Sequence[Settings],
+    epochs: int,
+    seeds: Sequence[int],
+    config: Config,
+    out: Path,
+    told: Callable[[int], reproduce.OnEpoch],
+    say: Callable[[str], None],
+    logs: Logs,
+) -> Round:
+    """Train every trial with every seed; the trials of the record are in the order of their scores."""
+    cells = {
+        (i, seed): Cell(f"{epochs}-epochs", called(settings), replace(_shortened(config, settings, epochs), seed=seed))
+        for seed in seeds
+        for i, settings in enumerate(left)
+    }
+    failed: dict[str, str] = {}
+    on_epoch = told(sum(epochs - len(folder.epochs(cell.folder(out))) for cell in cells.values()))
+    for cell, outcome in reproduce.in_turn(cells.values(), out, on_epoch, logs):
+        if outcome is None:
+            raise ValueError(f"Another process works on {cell.id} in {out}. Wait for its end, or choose another --out.")
+        if isinstance(outcome, reproduce.Failed):
+            failed[cell.name] = outcome.text.partition("\n")[0]
+            say(f"{cell.id} failed: {failed[cell.name]}")
+        elif outcome:
+            say(f"{cell.id}: {outcome}")
+    trials = []
+    for i, settings in enumerate(left):
+        name = called(settings)
+        runs = [named_run(name, cells[i, seed].folder(out)) for seed in seeds]
+        known = [] if name in failed else [run for run in runs if run is not None]
+        (row,) = statistics.rows([(name, name)], known) or (None,)
+        cost = None
+        if row is not None:
+            cost = (row.samples_forward + row.samples_backward) / (4 * known[0].run.data.train * epochs)
+        trials.append(Trial(settings, row, cost, failed.get(name, "")))
+    trials.sort(key=lambda trial: -math.inf if trial.row is None else trial.row.merit, reverse=True)
+    if all(trial.row is None for trial in trials):
+        raise ValueError(f"Every trial failed. The last: {trials[-1].failed}")
+    return Round(epochs, tuple(trials))
+
+
+def _shortened(config: Config, settings: Settings, epochs: int) -> Config:
+    """The settings of a trial in a round; the ramp of AUSampling keeps its part of the epochs."""
+    whole = replace(config, **settings)
+    if epochs == config.epochs:
+        return whole
+    ramp = AUSampling.ramp if whole.ramp is None else whole.ramp
+    return replace(whole, epochs=epochs, ramp=round(ramp * epochs / config.epochs))
+
+
+def called(settings: Settings) -> str:
+    """A trial's name, which also names a folder: ``rho=0.1,alpha=0.5``."""
+    return ",".join(f"{name}={value:g}" for name, value in settings.items())

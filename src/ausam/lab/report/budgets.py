@@ -1,0 +1,87 @@
+"""Who wins at equal cost: every contender against the best control of its budget.
+
+A control chooses samples without any score: a random subset, shorter training, smaller batches, plain SGD. The best
+control of a budget has the best mean score over the contenders' seeds. Chance favours a control chosen this way, and
+never a contender, so the comparison is conservative. Differences are per seed, and Holm's correction covers all
+contenders of a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ausam.lab.report.records import BudgetProblem, Difference, Entry
+from ausam.lab.report.statistics import holm, paired
+
+VERDICTS = {
+    "contender": "contender better",
+    "control": "control better",
+    "level": "no difference shown",
+    "single": "one seed decides nothing",
+    "open": "unfinished",
+}
+
+
+@dataclass(frozen=True)
+class Winner:
+    """One problem under one budget: the best contender and control, and a key of VERDICTS."""
+
+    budget: float
+    contender: Entry | None
+    control: Entry | None
+    verdict: str
+
+
+def judged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries of a problem, each contender with its difference from the best control of its budget."""
+    every = list(entries)
+    rivals = {budget: best(e for e in every if e.budget == budget and e.control) for budget in budgets(every)}
+    asked = [i for i, e in enumerate(every) if not e.control and e.row is not None and rivals[e.budget] is not None]
+    for i, difference in zip(asked, holm([_difference(every[i], rivals[every[i].budget]) for i in asked]), strict=True):
+        every[i] = replace(every[i], against=difference)
+    return tuple(every)
+
+
+def _difference(entry: Entry, rival: Entry | None) -> Difference | None:
+    return None if entry.row is None or rival is None or rival.row is None else paired(entry.row, rival.row)
+
+
+def budgets(entries: Iterable[Entry]) -> list[float]:
+    """The budgets, ascending."""
+    return sorted({entry.budget for entry in entries})
+
+
+def best(entries: Iterable[Entry]) -> Entry | None:
+    """The entry with the best mean score among those with the most runs; None if no run has ended."""
+    known = [(entry.row.n, entry.row.merit, entry) for entry in entries if entry.row is not None]
+    return max(known, key=lambda found: found[:2])[2] if known else None
+
+
+def winners(problem: BudgetProblem) -> list[Winner]:
+    """The verdict of each budget of a problem."""
+    return [_winner(problem, budget) for budget in budgets(problem.entries)]
+
+
+def _winner(problem: BudgetProblem, budget: float) -> Winner:
+    under = [entry for entry in problem.entries if entry.budget == budget]
+    contender, control = (best(entry for entry in under if entry.control is kind) for kind in (False, True))
+    if contender is None or control is None or any(_missing(entry, problem.seeds) for entry in under):
+        return Winner(budget, contender, control, "open")
+    return Winner(budget, contender, control, verdict(contender))
+
+
+def _missing(entry: Entry, seeds: Sequence[int]) -> bool:
+    return entry.row is None or entry.row.n < len(seeds)
+
+
+def verdict(contender: Entry) -> str:
+    """What its difference from the best control says: a key of VERDICTS."""
+    difference, row = contender.against, contender.row
+    if row is None or difference is None:
+        return "open"
+    if difference.clear is None:
+        return "level" if difference.n > 1 else "single"
+    if not difference.clear:
+        return "level"
+    return "contender" if (difference.mean > 0) != row.lower_is_better else "control"

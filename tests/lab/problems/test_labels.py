@@ -1,0 +1,140 @@
+"""What is done to the samples of labelled data: long tails, validation samples, and their order."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+from ausam.lab.problems.catalogue import load
+from ausam.lab.problems.classification import Classification
+from ausam.lab.problems.labels import long_tail, with_validation
+from ausam.lab.problems.user_datasets import labelled
+from tests.lab.helpers import read, run
+
+FLAGS = ["--data", "digits", "--label-noise", 0, "--epochs", 1, "--threads", 1]
+
+
+def numbers(counts):
+    """Labels with so many of each class, mixed."""
+    y = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    return y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=6).filter(sum), st.floats(0.001, 0.999))
+def test_a_long_tail_keeps_what_the_formula_says(counts, ratio):
+    y = numbers(counts)
+    kept = long_tail(y, len(counts), ratio)
+    assert kept.tolist() == sorted(set(kept.tolist()))
+    for c, n in enumerate(counts):
+        expected = max(1, round(n * ratio ** (c / (len(counts) - 1)))) if n else 0
+        assert int((y[kept] == c).sum()) == expected
+    assert set(kept.tolist()) <= set(long_tail(y, len(counts), min(1.0, 2 * ratio)).tolist())
+
+
+def test_long_tailed_digits():
+    data, whole = load("digits", imbalance=0.05), load("digits")
+    before, after = whole.train_y.bincount(), data.train_y.bincount()
+    assert after.tolist() == [max(1, round(int(n) * 0.05 ** (c / 9))) for c, n in enumerate(before)]
+    assert 300 < len(data.train_y) < 360
+    assert torch.equal(data.test_y, whole.test_y)
+    for off in (0, 1):
+        assert torch.equal(load("digits", imbalance=off).train_y, whole.train_y)
+        assert load("digits", imbalance=off).task == Classification()
+
+
+def test_the_order_is_validation_sizes_tail_noise():
+    held = load("digits", validation=0.2)
+    assert (len(held.train_y), len(held.test_y)) == (799, 201)
+    all_of_it = load("digits", validation=0.2, train_size=500, imbalance=0.1, label_noise=0.3)
+    assert torch.equal(all_of_it.test_x, held.test_x)  # the same samples, whatever else is asked for
+    assert torch.equal(all_of_it.test_y, held.test_y)  # with clean labels
+    fewer = load("digits", validation=0.2, train_size=500)
+    tail = load("digits", validation=0.2, train_size=500, imbalance=0.1)
+    assert torch.equal(tail.train_x, fewer.train_x[long_tail(fewer.train_y, 10, 0.1)])
+    assert torch.equal(all_of_it.train_x, tail.train_x)
+    assert (
+        int(all_of_it.wrong.sum()) == round(0.3 * len(tail.train_y)) == int((all_of_it.train_y != tail.train_y).sum())
+    )
+
+
+def test_validation_samples_are_training_samples_and_the_test_set_is_out_of_sight():
+    data, whole = load("digits", validation=0.25), load("digits")
+    rows = {tuple(x.flatten().tolist()) for x in whole.train_x}
+    mine, held = ([tuple(x.flatten().tolist()) for x in part] for part in (data.train_x, data.test_x))
+    assert sorted(mine + held) == sorted(tuple(x.flatten().tolist()) for x in whole.train_x)
+    assert set(held) <= rows
+    assert data.test_y.bincount().tolist() == [round(0.25 * int(n)) for n in whole.train_y.bincount()]
+
+
+def test_validation_leaves_every_class_something_to_learn():
+    one = TensorDataset(torch.randn(9, 2), torch.tensor([0] * 8 + [1]))
+    data = labelled("mine", one, one)
+    made = with_validation(data, 0.5)
+    assert made.train_y.bincount().tolist() == [4, 1]
+    assert made.test_y.tolist() == [0] * 4
+    x, y = made.test[0]
+    assert any(torch.equal(x, one[i][0]) and y == one[i][1] for i in range(9))
+    with pytest.raises(ValueError, match="holds out none of the 9 training samples of mine"):
+        with_validation(data, 0.01)
+
+
+def test_poses_may_be_held_out_but_have_no_classes():
+    data, whole = load("stick-figures", validation=0.1), load("stick-figures")
+    assert (len(data.train_y), len(data.test_y), data.judged_by) == (900, 100, "validation")
+    assert whole.judged_by == "test"
+    with pytest.raises(ValueError, match=r"imbalance is 0.1, but stick-figures has joints, not classes"):
+        load("stick-figures", imbalance=0.1)
+
+
+def fixed(answers):
+    """A network that answers these classes, whatever it is shown."""
+    z = torch.nn.functional.one_hot(torch.tensor(answers), 5).float()
+    return lambda x: z[x.long().flatten()]
+
+
+def test_balanced_accuracy_against_a_slow_twin():
+    y = [0, 0, 0, 0, 1, 1, 2, 2, 4, 4]  # no test sample of class 3
+    answers = [0, 0, 0, 1, 1, 0, 2, 2, 4, 0]
+    batches = [(torch.arange(10)[i : i + 3], torch.tensor(y[i : i + 3])) for i in range(0, 10, 3)]
+    score = Classification(5).score(fixed(answers), batches)
+    each = {}
+    for truth, answer in zip(y, answers, strict=True):
+        each.setdefault(truth, []).append(100.0 * (truth == answer))
+    each = {c: sum(v) / len(v) for c, v in each.items()}
+    assert each == {0: 75.0, 1: 50.0, 2: 100.0, 4: 50.0}
+    assert score.value == pytest.approx(70.0)
+    expected = {"balanced": 68.75, "head": 62.5, "middle": 100.0, "tail": 50.0}  # classes 0 1, 2 3, 4
+    assert score.parts == pytest.approx(expected)
+    assert Classification().score(fixed(answers), batches).parts == {}
+
+
+def test_a_run_says_what_it_was_judged_by(tmp_path, capsys):
+    flags = [*FLAGS, "--imbalance", 0.1, "--validation", 0.2]
+    assert run("compare", "sgd", "ausam-0.5", *flags, "--seeds", 1, "--out", tmp_path / "c") == 0
+    out = capsys.readouterr().out
+    assert "Validation accuracy %" in out
+    assert "Balanced" in out
+    assert "Tail" in out
+    assert "test accuracy" not in out
+    found = read(tmp_path / "c" / "results.json")
+    assert found["title"] == "digits, long tail 0.1"
+    assert {run["run"]["test"]["name"] for run in found["runs"]} == {"validation accuracy"}
+    assert {run["run"]["train"]["name"] for run in found["runs"]} == {"accuracy"}
+    chosen = next(run["run"]["selection"] for run in found["runs"] if run["name"] == "ausam-0.5")["classes"]
+    train_y = load("digits", validation=0.2, imbalance=0.1).train_y
+    assert {int(c): group["n"] for c, group in chosen.items()} == dict(enumerate(train_y.bincount().tolist()))
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "How often samples were chosen, by class" in page
+    assert "Are samples of the rarest third of the classes chosen more often" in page
+    assert "mislabelled samples" not in page
+    assert "201 validation samples" in page
+    assert "long tail: the last class keeps 10 %" in page
+    assert "test accuracy" not in page
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--imbalance", 1.5), ("--imbalance", -0.1), ("--validation", 1.0)])
+def test_what_is_no_part_is_refused(tmp_path, capsys, flag, value):
+    assert run("train", *FLAGS, flag, value, "--out", tmp_path / "run") == 2
+    assert f"{flag[2:]} is {value}. It must be a finite number in [0, 1" in capsys.readouterr().err

@@ -1,0 +1,278 @@
+"""``--log``: every epoch once, wherever it is written and however often the run is stopped."""
+
+import csv
+import sys
+import types
+
+import pytest
+
+from ausam.lab.training import logs
+from ausam.lab.training.logs import KINDS, Logs
+from ausam.lab.training.loop import train
+from tests.lab.helpers import read, run
+
+FEW = ["--epochs", 3, "--train-size", 64, "--test-size", 20, "--threads", 1]
+
+
+def stopped_after(monkeypatch, epochs, *argv):
+    """The exit code of a command whose run is stopped after so many epochs."""
+
+    def stopping(*args, **how):
+        rows = train(*args, **how)
+        for _ in range(epochs):
+            yield next(rows)
+        rows.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ausam.lab.cli.commands.train", stopping)
+        return run(*argv)
+
+
+def table(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_has_a_row_per_epoch_also_after_a_resume(tmp_path, monkeypatch):
+    argv = ["train", *FEW, "--log", "csv", "--out", tmp_path / "run"]
+    assert stopped_after(monkeypatch, 2, *argv) == 130
+    assert [row["epoch"] for row in table(tmp_path / "run" / "metrics.csv")] == ["1", "2"]
+    for _ in range(2):  # the second finds the run finished
+        assert run(*argv, "--resume") == 0
+        rows = table(tmp_path / "run" / "metrics.csv")
+        assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert float(rows[-1]["test_accuracy"]) == read(tmp_path / "run" / "result.json")["test"]["value"]
+    (tmp_path / "run" / "metrics.csv").unlink()
+    assert run(*argv, "--resume") == 0
+    assert table(tmp_path / "run" / "metrics.csv") == rows
+
+
+class Service:
+    """What wandb and mlflow look like to us; it keeps what it is told, as (run, step, figures)."""
+
+    def __init__(self):
+        self.opened, self.rows, self.closed = [], [], []
+
+    # wandb
+
+    def wandb(self):
+        module = types.ModuleType("wandb")
+        module.errors = types.SimpleNamespace(Error=type("Error", (Exception,), {}))
+        module.Settings = lambda **how: how
+        module.init = self.init
+        module.__spec__ = types.SimpleNamespace()
+        return module
+
+    def init(self, *, id, **how):  # noqa: A002
+        self.opened.append((id, how))
+        return types.SimpleNamespace(
+            log=lambda figures, step: self.rows.append((id, step, dict(figures))),
+            finish=lambda exit_code: self.closed.append((id, exit_code)),
+        )
+
+    # mlflow
+
+    def mlflow(self):
+        module = types.ModuleType("mlflow")
+        self.MlflowException = type("MlflowException", (Exception,), {})
+        module.exceptions = types.SimpleNamespace(MlflowException=self.MlflowException)
+        module.MlflowClient = lambda place: self
+        module.__spec__ = types.SimpleNamespace()
+        return module
+
+    def get_experiment_by_name(self, name):
+        return types.SimpleNamespace(experiment_id="7")
+
+    def create_run(self, experiment, run_name):
+        self.opened.append((f"m{len(self.opened)}", {"name": run_name, "experiment": experiment}))
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=self.opened[-1][0]))
+
+    def log_param(self, run, key, value):
+        assert key in self.opened[-1][1] or not self.opened[-1][1].setdefault(key, value) or True
+
+    def log_metric(self, run, name, value, step):
+        self.rows.append((run, step, {name: value}))
+
+    def get_metric_history(self, run, name):
+        return [types.SimpleNamespace(step=step) for r, step, row in self.rows if r == run and name in row]
+
+    def update_run(self, run, status):
+        self.opened.append((run, {"status": status}))
+
+    def set_terminated(self, run, status):
+        self.closed.append((run, {"FINISHED": 0, "KILLED": 1}[status]))
+
+
+@pytest.fixture
+def service(monkeypatch, request):
+    made = Service()
+    monkeypatch.setitem(sys.modules, request.param, getattr(made, request.param)())
+    made.name = request.param
+    return made
+
+
+both = pytest.mark.parametrize("service", ["wandb", "mlflow"], indirect=True)
+
+
+@both
+def test_a_service_gets_each_epoch_once_and_the_run_stays_one(service, tmp_path, monkeypatch):
+    argv = ["train", *FEW, "--log", service.name, "--out", tmp_path / "run"]
+    assert stopped_after(monkeypatch, 2, *argv) == 130
+    assert run(*argv, "--resume") == 0
+    names = {name for name, _ in service.opened}
+    assert len(service.opened) == 2
+    assert len(names) == 1
+    assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
+    assert [code for _, code in service.closed] == [1, 0]
+    found = {k: v for _, step, row in service.rows if step == 3 for k, v in row.items()}
+    assert found["test_accuracy"] == read(tmp_path / "run" / "result.json")["test"]["value"]
+    assert run(*argv, "--resume") == 0  # it is finished, and all of it is there
+    assert len(service.opened) == 2
+
+
+@both
+def test_a_log_that_is_asked_for_later_gets_the_epochs_of_before(service, tmp_path, monkeypatch):
+    argv = ["train", *FEW, "--out", tmp_path / "run"]
+    assert stopped_after(monkeypatch, 2, *argv) == 130
+    assert run(*argv, "--resume", "--log", service.name) == 0
+    assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
+
+
+@both
+def test_runs_of_a_comparison_are_apart(service, tmp_path):
+    assert run("compare", "sgd", "sam", "--seeds", 1, *FEW, "--log", service.name, "--out", tmp_path / "out") == 0
+    assert {how["name"] for _, how in service.opened} == {"sgd/seed-0", "sam/seed-0"}
+    steps = [(name, step) for name, step, row in service.rows if "lr" in row]
+    assert sorted(steps) == sorted((name, step) for name, _ in service.opened for step in (1, 2, 3))
+
+
+def test_an_epoch_that_only_mlflow_knows_is_not_repeated(tmp_path, monkeypatch):
+    """The process may be killed between the log and the file that counts its epochs."""
+    service = Service()
+    monkeypatch.setitem(sys.modules, "mlflow", service.mlflow())
+    argv = ["train", *FEW, "--log", "mlflow", "--out", tmp_path / "run"]
+    assert stopped_after(monkeypatch, 2, *argv) == 130
+    name = read(tmp_path / "run" / "mlflow.json")["id"]
+    (tmp_path / "run" / "mlflow.json").write_text(f'{{"id": "{name}", "epoch": 1}}')
+    assert run(*argv, "--resume") == 0
+    assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
+
+
+def test_a_service_that_refuses_is_a_sentence_before_the_first_step(tmp_path, monkeypatch, capsys):
+    service = Service()
+    module = service.wandb()
+
+    def refusing(**how):
+        raise module.errors.Error("api_key not configured (no-tty).")
+
+    module.init = refusing
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    assert run("train", *FEW, "--log", "wandb", "--out", tmp_path / "run") == 2
+    assert (
+        "ausam: wandb refuses: api_key not configured (no-tty). Use wandb login, or set WANDB_MODE=offline."
+        in capsys.readouterr().err
+    )
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_a_service_that_fails_later_leaves_the_run_as_it_is(tmp_path, monkeypatch, capsys):
+    service = Service()
+    monkeypatch.setitem(sys.modules, "mlflow", service.mlflow())
+
+    def failing(run, name, value, step):
+        if step == 2:
+            raise service.MlflowException("the server is gone")
+        service.rows.append((run, step, {name: value}))
+
+    service.log_metric, original = failing, service.log_metric
+    argv = ["train", *FEW, "--log", "mlflow", "--out", tmp_path / "run"]
+    assert run(*argv) == 1
+    assert "ausam: MLflow accepts no more: the server is gone" in capsys.readouterr().err
+    service.log_metric = original
+    assert run(*argv, "--resume") == 0
+    assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "csv"])
+@pytest.mark.parametrize("command", [["train"], ["compare", "sgd"], ["reproduce", "table1"]], ids=lambda c: c[0])
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capsys, command, kind):
+    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: None)
+    assert run(*command, "--log", kind, "--out", tmp_path / "out") == 2
+    assert f'not installed: pip install "ausam[{kind}]"' in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_opened_is_closed_if_another_fails(tmp_path, monkeypatch):
+    from ausam.lab.config import Config
+
+    closed = []
+
+    class Good:
+        held = 0
+
+        def close(self, ended):
+            closed.append(ended)
+
+    def bad(*_):
+        raise ValueError("no")
+
+    monkeypatch.setitem(KINDS, "csv", lambda *_: Good())
+    monkeypatch.setitem(KINDS, "wandb", bad)
+    with pytest.raises(ValueError, match="no"), Logs(("csv", "wandb"), tmp_path).opened(Config(), tmp_path, []):
+        pass
+    assert closed == [False]
+
+
+# -- the packages themselves -------------------------------------------------------------------------------------------
+
+
+def wandb_records(path):
+    """What an offline run of wandb's holds: LevelDB's log format after seven bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, whole, at = path.read_bytes(), b"", 7
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield Record.FromString(whole)
+            whole = b""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_offline(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    wandb.teardown()  # it reads the environment once per process, and another test may have used it
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    argv = ["compare", "sgd", "sam", "--seeds", 1, *FEW, "--log", "wandb", "--out", tmp_path / "out"]
+    assert run(*argv) == 0
+    steps = {}
+    for path in (tmp_path / "out" / "wandb").glob("offline-run-*/run-*.wandb"):
+        steps[path.stem] = [record.history.step.num for record in wandb_records(path) if record.HasField("history")]
+    assert [sorted(found) for found in steps.values()] == [[1, 2, 3]] * 2
+    files = len(list((tmp_path / "out" / "wandb").iterdir()))
+    assert run(*argv) == 0
+    assert len(list((tmp_path / "out" / "wandb").iterdir())) == files  # nothing is left to say
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_in_a_file(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", *FEW, "--log", "mlflow", "--out", "run"]
+    assert stopped_after(monkeypatch, 2, *argv) == 130
+    assert run(*argv, "--resume") == 0
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/run/mlflow.db")
+    (found,) = client.search_runs([client.get_experiment_by_name("ausam").experiment_id])
+    assert found.info.status == "FINISHED"
+    assert found.data.params["method"] == "SAM"
+    for name in ("lr", "test_accuracy", "train_loss"):
+        assert [point.step for point in client.get_metric_history(found.info.run_id, name)] == [1, 2, 3]

@@ -1,0 +1,67 @@
+"""A radius that changes over a run of the lab."""
+
+import itertools
+import math
+
+import pytest
+
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.pairs import configured
+from ausam.lab.training import checkpoint
+from ausam.lab.training.loop import train
+from tests.lab.helpers import read, run
+
+FEW = {"train_size": 128, "test_size": 50, "batch_size": 64, "threads": 1, "epochs": 4, "rho": 0.4}
+
+
+def group(out):
+    """The parameter group as the last step left it."""
+    return checkpoint.load(out, "cpu")["optimizer"]["param_groups"][0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [("linear", 1 - 3.5 / 4), ("cosine", (1 + math.cos(math.pi * 3.5 / 4)) / 2), ("lr", 0.01)],
+)
+def test_the_radius_of_the_last_step(tmp_path, shape, part):
+    """Two batches per epoch, so the last begins after 3.5 of 4 epochs; "lr" with a rate that fell by 100."""
+    config = resolve(**FEW, rho_schedule=shape, lr_steps="0.5,0.75")
+    list(train(config, tmp_path / "run"))
+    assert group(tmp_path / "run")["rho"] == pytest.approx(0.4 * part)
+
+
+@pytest.mark.parametrize("method", ["sam", "aesam", "s2"])
+def test_a_run_that_was_cut_off_continues_bit_for_bit(tmp_path, method):
+    method = {"s2": "PreviousGradientSAM"}.get(method, method)
+    config = resolve(**FEW, method=method, rho_schedule="cosine")
+    list(train(config, tmp_path / "whole"))
+    list(itertools.islice(train(config, tmp_path / "cut"), 2))
+    list(train(config, tmp_path / "cut", resume=True))
+    whole, cut = (read(tmp_path / name / "result.json") for name in ("whole", "cut"))
+    assert whole["weights_sha256"] == cut["weights_sha256"]
+    list(train(resolve(**FEW, method=method), tmp_path / "constant"))
+    assert read(tmp_path / "constant" / "result.json")["weights_sha256"] != whole["weights_sha256"]
+
+
+def test_what_has_no_radius_has_no_schedule(tmp_path, capsys):
+    config = resolve(**FEW, rho_schedule="linear")
+    shapes = {name: configured(name, config).rho_schedule for name in ("sgd", "mesa", "sam", "late-sam-0.1", "ae-sam")}
+    assert shapes == {
+        "sgd": "constant",
+        "mesa": "constant",
+        "sam": "linear",
+        "late-sam-0.1": "linear",
+        "ae-sam": "linear",
+    }
+    assert run("train", "--method", "plain", "--rho-schedule", "linear", "--out", tmp_path / "run") == 2
+    assert (
+        "--rho-schedule is linear, but Plain has no rho to change. Leave --rho-schedule out." in capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()
+    few = ["--train-size", 128, "--test-size", 50, "--threads", 1, "--lr-steps", 1, "--rho-schedule", "linear"]
+    assert run("train", *few, "--epochs", 1, "--out", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert run("train", *few, "--epochs", 2, "--out", tmp_path / "run", "--resume") == 2
+    assert (
+        "its rho falls over all epochs, so the 1 finished epochs would have had a different" in capsys.readouterr().err
+    )
