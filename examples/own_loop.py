@@ -1,4 +1,4 @@
-"""Your own loop: AUSAM on synthetic data, saved every epoch; run it again with the same file and it goes on.
+"""Your own loop: AUSAM on synthetic data, saved every epoch; run it again with the same file to continue.
 
 python examples/own_loop.py run.pt --epochs 6
 """

@@ -1,0 +1,99 @@
+"""The documentation as a site: built strictly, it needs no network, and it leaves out no page and no public name."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import ausam
+import ausam.diagnostics
+
+pytest.importorskip("mkdocs", reason='needs pip install "ausam[docs]"')
+pytest.importorskip("mkdocstrings_handlers.python", reason='needs pip install "ausam[docs]"')
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """``mkdocs build --strict``: a page outside the navigation and a link that leads nowhere are errors."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+class Resources(HTMLParser):
+    """What a browser fetches by itself to show a page; an ordinary link is not among it."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        if tag != "a":
+            self.found += [value for name, value in attributes if name in ("src", "href", "srcset") and value]
+
+
+def remote(page):
+    parser = Resources()
+    parser.feed(page)
+    return [address for address in parser.found if re.match(r"(https?:)?//", address)]
+
+
+def test_remote_resources_are_found():
+    assert remote('<a href="https://a.b/"></a><script src="//c.d/e.js"></script><img src="f.png">') == ["//c.d/e.js"]
+
+
+def test_pages_ask_nothing_of_the_network(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 40
+    assert {str(page.relative_to(site)): remote(page.read_text()) for page in pages if remote(page.read_text())} == {}
+    for sheet in site.rglob("*.css"):
+        assert re.findall(r"(?:url\(|@import )['\"]?(?:https?:)?//[^)'\"]*", sheet.read_text()) == [], sheet
+
+
+def test_every_source_file_is_a_page(site):
+    """Also what ``--strict`` cannot see: a page that was built under another name, or a notebook left as it is."""
+    for source in (ROOT / "docs").rglob("*"):
+        if source.suffix in (".md", ".ipynb"):
+            address = source.relative_to(ROOT / "docs").with_suffix("")
+            page = site / (address.parent if address.name == "index" else address) / "index.html"
+            assert page.exists(), source
+
+
+def test_the_search_index_holds_every_page(site):
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    pages = {entry["location"].split("#")[0] for entry in index["docs"]}
+    assert {f"{p.parent.relative_to(site).as_posix()}/" for p in site.rglob("index.html") if p.parent != site} <= pages
+    assert any("clip_grad_norm_" in entry["text"] for entry in index["docs"])  # code is found too
+
+
+@pytest.mark.parametrize("module", [ausam, ausam.diagnostics], ids=lambda m: m.__name__)
+def test_the_reference_has_every_public_name(site, module):
+    text = "".join(page.read_text() for page in (site / "api").rglob("index.html"))
+    headings = {name.split(".")[-1] for name in re.findall(r'<h[2-4] id="(ausam[^"]*)"', text)}
+    tables = {"METHODS", "POLICIES", "MEASURES"}  # dicts and tuples: named in the text
+    assert set(module.__all__) - tables - headings == set()
+    assert [name for name in tables & set(module.__all__) if f"<code>{name}</code>" not in text] == []
+
+
+def test_a_page_outside_the_navigation_fails(tmp_path):
+    """The build is as strict as the tests above take it to be."""
+    for name in ("mkdocs.yml", "CHANGELOG.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("tools", "examples", "src"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "docs" / "stray.md").write_text("[nowhere](nothing.md)\n")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "stray.md" in done.stderr
+    assert "nothing.md" in done.stderr

@@ -1,0 +1,93 @@
+"""Every picture of the documentation, drawn from the results beside it: ``make figures``.
+
+The results.json of a comparison is kept as ``docs/results/NAME.json``, and a chart of its report becomes a PNG beside
+it. ``equal-cost.json`` is the results.json of ``ausam reproduce equal-cost``. The theory's figures come from
+``theory*.json``.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from PIL import Image
+
+from ausam.lab.io import files
+from ausam.lab.report import charts, equal_cost, records
+from ausam.lab.report.page import pictures
+from ausam.lab.report.records import Comparison, EqualCost
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import theory_charts  # noqa: E402  beside the measurements, which draw it too
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of a comparison's report."""
+
+    source: str  # the results it is drawn from
+    name: str = "time"  # which chart: time, curves, chosen or mislabelled
+    only: tuple[str, ...] = ()  # the rows that are shown, all if empty
+    without: tuple[str, ...] = ()  # the rows that are left out
+
+
+FEW = ("sgd", "sam", "sam+random", "ausam-0.5", "sam@0.5", "sgd@0.5")
+COMPARISONS = {
+    "demo.png": Chart("demo.json"),
+    "digits.png": Chart("digits.json"),
+    "cifar10-memorised.png": Chart("cifar10-memorised.json", without=("looksam-5",)),
+    "cifar10-memorised-curves.png": Chart("cifar10-memorised.json", "curves", only=FEW),
+    "cifar10-all.png": Chart("cifar10-all.json", without=("looksam-5",)),
+    "cifar10-clean.png": Chart("cifar10-clean.json"),
+    "cifar10-noisy.png": Chart("cifar10-noisy.json"),
+}
+EQUAL_COST = {f"equal-cost-{name}.png": name for name in ("digits-noisy", "digits-longtail", "etth1")}
+THEORY = tuple(f"theory-{name}.png" for name in theory_charts.CHARTS)
+
+
+def draw(chart: Chart, target: Path) -> None:
+    """One chart of a comparison's report, as a file."""
+    whole = records.read_finished(RESULTS / chart.source, Comparison)
+    shown = set(chart.only or (row.name for row in whole.rows)) - set(chart.without)
+    rows = tuple(row for row in whole.rows if row.name in shown)
+    runs = tuple(run for run in whole.runs if run.name in shown)
+    found = {picture.name: picture for picture in pictures(replace(whole, rows=rows, runs=runs))}
+    files.write(target, charts.png(found[chart.name].spec, "light", 1.5))
+
+
+def draw_frontier(problem: str, target: Path) -> None:
+    """What each budget bought on one problem of the benchmark at equal cost, as a file."""
+    whole = records.read_finished(RESULTS / "equal-cost.json", EqualCost)
+    spec = equal_cost.frontier(next(found for found in whole.problems if found.name == problem))
+    if spec is None:
+        raise ValueError(f"equal-cost.json has no finished run of {problem}.")
+    files.write(target, charts.png(spec, "light", 1.5))
+
+
+def slim(path: Path) -> None:
+    """Save the picture with 256 colours, which a chart does not exceed visibly: a fifth of the size."""
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def main() -> None:
+    """Draw all."""
+    for name, chart in COMPARISONS.items():
+        draw(chart, RESULTS / name)
+    for name, problem in EQUAL_COST.items():
+        draw_frontier(problem, RESULTS / name)
+    theory_charts.draw(RESULTS)
+    for name in (*COMPARISONS, *EQUAL_COST, *THEORY):
+        slim(RESULTS / name)
+    sys.stdout.write(
+        "".join(f"{(RESULTS / name).relative_to(ROOT)}\n" for name in (*COMPARISONS, *EQUAL_COST, *THEORY))
+    )
+
+
+if __name__ == "__main__":
+    main()
