@@ -194,18 +194,19 @@ def with_attribute(owner, name, value):
     return make
 
 
-OWNER = "Accelerate runs {}, which owns the parameters and the step, so no weights can be perturbed in between. " + (
-    "Use one device or DDP."
+OWNER = (
+    "Accelerate runs {}, which owns the parameters and the step, so the weights cannot be perturbed in between. "
+    + ("Use one device or DDP.")
 )
 SETTINGS = {
     "distributed_type": (of_type("XLA"), OWNER.format("XLA")),
     "parallelism_config": (
         with_attribute("state", "parallelism_config", object()),
-        "another library then owns the parameters, so no weights can be perturbed. Use one device or DDP.",
+        "with it, another library owns the parameters, so they cannot be perturbed. Use one device or DDP.",
     ),
     "mixed_precision": (
         with_attribute("state", "_mixed_precision", "fp8"),
-        '"fp8" replaces layers and optimizer by those of another library. Use "bf16", "fp16" or "no".',
+        '"fp8" replaces layers and the optimizer by those of another library. Use "bf16", "fp16" or "no".',
     ),
     "kwargs_handlers": (
         lambda _: Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)]),
@@ -213,12 +214,12 @@ SETTINGS = {
     ),
     "split_batches": (
         lambda _: configured(split_batches=True),
-        "True deals each mini-batch to all processes, but the sampler does that itself and is not asked to. Say "
+        "True divides each mini-batch among the processes, but the sampler was built with split=False. Use "
         "SelectiveBatchSampler(..., split=True).",
     ),
     "dispatch_batches": (
         lambda _: configured(dispatch_batches=True),
-        "True lets one process read for all, but the sampler gives each process its own batches. Leave it None.",
+        "True makes one process read for all, but the sampler gives each process its own batches. Leave it None.",
     ),
     "use_stateful_dataloader": (
         with_attribute(
@@ -226,7 +227,7 @@ SETTINGS = {
             "dataloader_config",
             SimpleNamespace(split_batches=False, dispatch_batches=None, use_stateful_dataloader=True),
         ),
-        "True keeps the position a second time: save_state holds the sampler's already. Leave it False.",
+        "True saves the position a second time: save_state already contains the sampler's. Leave it False.",
     ),
 }
 
@@ -298,7 +299,7 @@ def test_split_batches_with_a_sampler_that_splits():
     t.loader = DataLoader(Indexed(t.data), batch_sampler=t.sampler)
     assert told(Accelerator(cpu=True), t.loader) == (
         "split_batches: False, but the sampler has split=True, so schedulers would step once per process for a "
-        "mini-batch that all processes share. Say "
+        "mini-batch that all processes share. Use "
         "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))."
     )
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -337,15 +338,15 @@ def test_precision_and_compilation_are_honoured(precision, compiled):
 def test_what_cannot_work_is_refused(monkeypatch):
     t = Training(prepared=False)
     accelerator = Accelerator(cpu=True)
-    assert told(accelerator, opt=t.opt.base) == "opt is a SGD, but SharpnessAware(opt, SAM(), model) is needed."
+    assert told(accelerator, opt=t.opt.base) == "opt is a SGD. Pass SharpnessAware(opt, SAM(), model)."
     disorderly = DataLoader(Indexed(t.data), batch_sampler=t.sampler, in_order=False)
     assert told(accelerator, disorderly) == (
         "DataLoader(in_order=False) lets batches overtake each other, and the sampler counts them in order. Leave it "
         "True."
     )
     assert told(accelerator, SelectiveStream([], int, t.sampler)) == (
-        "prepare takes a DataLoader, but a SelectiveStream makes its own, and Accelerate cannot see where it ends. "
-        "Use it with SharpnessAware alone, or with DDP, in a plain loop."
+        "prepare takes a DataLoader, but a SelectiveStream makes its own, and Accelerate cannot see where it "
+        "ends. Use it in a plain loop, with SharpnessAware alone or with DDP."
     )
     _, handle, _ = prepare(accelerator, t.model, t.opt, t.loader)
     with pytest.raises(TypeError) as raised:
@@ -356,6 +357,6 @@ def test_what_cannot_work_is_refused(monkeypatch):
     )
     monkeypatch.setattr("ausam.distributed.place", lambda: (0, 2))
     assert told(accelerator) == (
-        "torch.distributed has 2 processes, but Accelerate knows of 1, so each would train a model of its own. "
-        "On CPUs say so: Accelerator(cpu=True), or use_cpu=True for the Trainer."
+        "torch.distributed has 2 processes, but Accelerate sees 1, so each would train its own model. On CPUs, "
+        "use Accelerator(cpu=True), or use_cpu=True for the Trainer."
     )

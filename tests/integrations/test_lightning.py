@@ -324,8 +324,8 @@ def test_strategies_that_own_the_parameters_are_refused(name, tmp_path, monkeypa
     with pytest.raises(ValueError) as told:
         t.fit(Everyday(), DataLoader(Points(), batch_size=8))
     assert str(told.value) == (
-        f"Lightning runs {name}, which owns the parameters or the step, so no weights can be perturbed in between. "
-        "Use one device or strategy='ddp'."
+        f"Lightning runs {name}, which owns the parameters or the step, so the weights cannot be perturbed in "
+        "between. Use one device or strategy='ddp'."
     )
 
 
@@ -581,8 +581,8 @@ def test_it_continues_from_a_checkpoint_of_the_end_of_an_epoch(tmp_path):
 
 
 REFUSED = (
-    "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces where there are several "
-    "devices. Train on SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
+    "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces when there are "
+    "several devices. Use SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
 )
 
 
@@ -614,7 +614,7 @@ def test_a_data_loader_with_our_sampler_is_refused(where, tmp_path):
 def test_lightning_cannot_build_our_sampler_again():
     """What it does with several devices to a loader in a module that is not ours."""
     loader = DataLoader(Points(), batch_sampler=sampler())
-    with pytest.raises(TypeError, match=r"Trainer.use_distributed_sampler=False., or train on .*SelectiveLoader"):
+    with pytest.raises(TypeError, match=r"Trainer.use_distributed_sampler=False. or .*SelectiveLoader"):
         _update_dataloader(loader, DistributedSampler(Points(), num_replicas=2, rank=0))
 
 
@@ -644,71 +644,71 @@ def refusals():
             KeepsItsStep(),
             loader,
             {},
-            "KeepsItsStep defines training_step, which a SharpnessAwareModule does not run: it trains on "
-            "losses(batch), one loss per sample. Rename it and return them unreduced, or derive from LightningModule, "
-            "where training_step works as it is.",
+            "KeepsItsStep defines training_step, but a SharpnessAwareModule runs losses(batch) instead. Rename "
+            "it to losses and return one loss per sample, or derive from LightningModule, where training_step "
+            "works unchanged.",
         ),
         "no method": (
             Unwrapped(),
             loader,
             {},
-            "configure_optimizers made SGD, but SharpnessAware(base, method, self) is needed.",
+            "configure_optimizers returned SGD. Return SharpnessAware(base, method, self).",
         ),
         "manual optimisation": (
             Manual(),
             loader,
             {},
-            "Manual sets automatic_optimization=False, but a SharpnessAwareModule leaves the step to Lightning. Remove "
-            "it, or derive from LightningModule and call opt.backward yourself.",
+            "Manual sets automatic_optimization=False, but in a SharpnessAwareModule Lightning takes the step. "
+            "Remove it, or derive from LightningModule and call opt.backward yourself.",
         ),
         "selection without losses": (
             Everyday(),
             loader,
             {},
-            "SelectiveLoader needs the loss of each sample, which training_step of Everyday does not give. Derive it "
-            "from SharpnessAwareModule and write losses(batch) in place of training_step.",
+            "SelectiveLoader needs the loss of each sample, which Everyday.training_step does not return. Derive "
+            "from SharpnessAwareModule, and define losses(batch) in place of training_step.",
         ),
         "a method that needs rows": (
             Everyday(ESAM()),
             DataLoader(Points()),
             {},
-            "ESAM needs the loss of each sample, which training_step of Everyday does not give. Derive it from "
-            "SharpnessAwareModule and write losses(batch) in place of training_step.",
+            "ESAM needs the loss of each sample, which Everyday.training_step does not return. Derive from "
+            "SharpnessAwareModule, and define losses(batch) in place of training_step.",
         ),
         "a stream": (
             Net(),
             SelectiveStream([], int, sampler()),
             {},
-            "Lightning's loop does not tell a SelectiveStream the losses of its samples. Call stream.update yourself, "
-            "in a module with automatic_optimization=False or in a loop of your own.",
+            "Lightning's loop does not update a SelectiveStream. Call stream.update yourself, in a module with "
+            "automatic_optimization=False or in your own loop.",
         ),
         "one of several loaders": (
             Net(),
             [loader, DataLoader(Points())],
             {},
-            "A SelectiveLoader is one of several training loaders, but a step has one loss per sample of one. Train on "
-            "it alone.",
+            "A SelectiveLoader is one of several training loaders, but a step can only credit the losses of one. "
+            "Use it as the only training loader.",
         ),
         "batches to overfit": (
             Net(),
             loader,
             {"overfit_batches": 2},
-            "Trainer(overfit_batches=...) repeats the first batches, but SelectiveLoader draws new ones each epoch. "
-            "Give the sampler a dataset of the samples to overfit: Subset(dataset, range(n)).",
+            "Trainer(overfit_batches=...) repeats the first batches, but SelectiveLoader draws new ones each "
+            "epoch. To overfit a few samples, use a dataset of these: Subset(dataset, range(n)).",
         ),
         "epochs of several lengths": (
             Net(),
             SelectiveLoader(Points(), sampler(InfoBatch(epochs=8))),
             {},
-            "InfoBatch changes the number of batches from epoch to epoch, but Lightning counts them once, and would "
-            "not validate after a shorter epoch. Say Trainer(reload_dataloaders_every_n_epochs=1).",
+            "With InfoBatch the number of batches changes from epoch to epoch, but Lightning counts them once "
+            "and would not validate after a shorter epoch. Use Trainer(reload_dataloaders_every_n_epochs=1).",
         ),
         "a sampler per epoch": (
             Forgetful(),
             None,
             {"reload_dataloaders_every_n_epochs": 1},
-            "train_dataloader made another SelectiveBatchSampler, so the scores of the first are lost. Make the "
-            "sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader.",
+            "train_dataloader created another SelectiveBatchSampler, so the scores of the first are lost. Create "
+            "the sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader.",
         ),
     }
 
@@ -726,4 +726,6 @@ def test_a_pair_that_cannot_work_is_refused(tmp_path):
         trainer(tmp_path).fit(Net(Plain()), SelectiveLoader(Points(), sampler()))
     with pytest.raises(NotImplementedError) as told:
         SharpnessAwareModule().losses(None)
-    assert str(told.value) == "Define losses(self, batch) in SharpnessAwareModule; it returns one loss per sample."
+    assert str(told.value) == (
+        "SharpnessAwareModule does not define losses(self, batch). Define it, and return one loss per sample."
+    )

@@ -508,22 +508,26 @@ REFUSED = {
         AUSampling(),
         "train_sampling_strategy: 'group_by_length' orders the samples, but the policy's sampler draws them.",
     ),
-    "use_liger_kernel": ({"use_liger_kernel": True}, AUSampling(), "use_liger_kernel: its fused loss makes no logits"),
+    "use_liger_kernel": (
+        {"use_liger_kernel": True},
+        AUSampling(),
+        "use_liger_kernel: its fused loss computes no logits",
+    ),
     "dataloader_in_order": ({"dataloader_in_order": False}, AUSampling(), "dataloader_in_order: False lets batches"),
     "ignore_data_skip": (
         {"ignore_data_skip": True},
         AUSampling(),
-        "ignore_data_skip: True would begin the epoch again",
+        "ignore_data_skip: True would restart the epoch",
     ),
     "accelerator_config": (
         {"accelerator_config": {"dispatch_batches": True}},
         AUSampling(),
-        "accelerator_config: dispatch_batches=True lets one process read for all",
+        "accelerator_config: dispatch_batches=True makes one process read for all",
     ),
     "ddp_static_graph": ({"ddp_static_graph": True}, None, "ddp_static_graph: a step has passes with and without"),
-    "parallelism_config": ({"parallelism_config": object()}, None, "parallelism_config: another library then owns"),
-    "fsdp": ({"fsdp": True}, None, "fsdp: another library then owns the parameters"),
-    "deepspeed": ({"deepspeed": {"zero": 1}}, None, "deepspeed: another library then owns the parameters"),
+    "parallelism_config": ({"parallelism_config": object()}, None, "parallelism_config: with it, another library owns"),
+    "fsdp": ({"fsdp": True}, None, "fsdp: with it, another library owns the parameters"),
+    "deepspeed": ({"deepspeed": {"zero": 1}}, None, "deepspeed: with it, another library owns the parameters"),
 }
 
 
@@ -593,30 +597,30 @@ def test_what_cannot_work_is_refused(tmp_path, monkeypatch):
     wrong = "AUSampling ranks samples by sharpness, but Plain never evaluates"
     assert told(error=ValueError, method=Plain(), policy=AUSampling()).startswith(wrong)
     assert told(compute_loss_func=lambda *_: 0, policy=AUSampling()) == (
-        "compute_loss_func makes one loss per batch, but AUSampling needs one per sample. Override losses(model, "
-        "inputs)."
+        "compute_loss_func returns one loss per batch, but AUSampling needs one per sample. Override "
+        "losses(model, inputs)."
     )
     assert told(WeightedSharp, method=ESAM()) == (
-        "Weighted overrides compute_loss, which makes one loss per batch, but ESAM needs one per sample. Override "
-        "losses(model, inputs) as well: training uses it, evaluation compute_loss."
+        "Weighted overrides compute_loss, which returns one loss per batch, but ESAM needs one per sample. "
+        "Override losses(model, inputs) as well: training uses losses, evaluation uses compute_loss."
     )
     assert told(method=None) == "SharpnessAwareTrainer needs a method, e.g. method=SAM(rho=0.05)."
     model = classifier()
     assert told(model=model, optimizers=(SharpnessAware(sgd(model), SAM(), model), None)) == (
-        "optimizers holds a SharpnessAware, and method or settings are given too. Give the plain optimizer with them, "
-        "or the SharpnessAware without."
+        "optimizers contains a SharpnessAware, and method or settings are given too. Pass the plain optimizer "
+        "with them, or the SharpnessAware without."
     )
     assert told(error=ValueError, policy=InfoBatch(epochs=3), args={"gradient_accumulation_steps": 2}) == (
-        "InfoBatch changes the number of batches from epoch to epoch, which the Trainer's gradient accumulation does "
-        "not expect. Use gradient_accumulation_steps=1, or another policy."
+        "With InfoBatch the number of batches changes from epoch to epoch, which the Trainer's gradient "
+        "accumulation does not support. Use gradient_accumulation_steps=1, or another policy."
     )
     assert told(data=Stream(), policy=AUSampling(), args={"max_steps": 3}) == (
-        "Stream is a stream, from which the Trainer cannot choose. Leave the policy out, or train in a loop of your "
-        "own with ausam.SelectiveStream, which chooses before decoding."
+        "Stream is a stream, from which the Trainer cannot choose. Leave out the policy, or train in your own "
+        "loop with ausam.SelectiveStream, which chooses before decoding."
     )
     assert told(Bare, error=RuntimeError) == (
-        "Bare overrides create_optimizer and does not call super().create_optimizer(), so no method is in use. Pass "
-        "the optimizer instead: optimizers=(base, None)."
+        "Bare overrides create_optimizer without calling super().create_optimizer(), so no method is in use. "
+        "Pass the optimizer instead: optimizers=(base, None)."
     )
     asking = classifier(BertForQuestionAnswering)
     assert told(error=ValueError, model=asking, policy=AUSampling()) == (
@@ -626,7 +630,7 @@ def test_what_cannot_work_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
     assert told(error=ValueError) == (
         "This process sees 2 GPUs and would run DataParallel, whose replicas a method cannot perturb. Start one "
-        "process per GPU with torchrun, or show it one: CUDA_VISIBLE_DEVICES=0."
+        "process per GPU with torchrun, or make one visible: CUDA_VISIBLE_DEVICES=0."
     )
     monkeypatch.undo()
     t = trainer(tmp_path, Sentences())

@@ -66,7 +66,7 @@ def test_what_are_no_classes_is_refused(labels):
 
 
 def test_other_refusals():
-    with refused(ValueError, "labels hold -1", "numbered from 0"):
+    with refused(ValueError, "labels contain -1", "from 0"):
         ClassBalanced([0, -1])
     for alpha, kind in ((0, ValueError), (1.5, ValueError), ("half", TypeError), (None, TypeError), (True, TypeError)):
         with pytest.raises(kind, match=r"^ClassBalanced: alpha is "):

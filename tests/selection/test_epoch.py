@@ -255,7 +255,7 @@ def test_too_few_samples_left_for_a_larger_min_batch():
     other.load_state_dict(sampler.state_dict())
     with pytest.raises(ValueError) as error:
         next(iter(other))
-    for part in ("6 samples left of epoch 0", "7 are needed", "min_batch=7 for each of 1", "set_epoch(1)"):
+    for part in ("6 samples are left of epoch 0", "7 are needed", "min_batch=7 for each of 1", "set_epoch(1)"):
         assert part in str(error.value)
     other.set_epoch(1)  # the remedy
     assert len(other) == 13

@@ -979,9 +979,9 @@ class EpochLong(UCB):
 
 
 def test_a_policy_keeps_what_it_announces():
-    with refused(ValueError, "TooMany kept 4 of 8", "epoch 0", "count(0, 8) is 3", "let the two agree"):
+    with refused(ValueError, "TooMany kept 4 of 8", "epoch 0", "count(0, 8) is 3", "Make the two agree"):
         next(iter(SelectiveBatchSampler(10, 8, TooMany(0.5))))
-    with refused(TypeError, "Silent: count(epoch, n) is None", "Return the number."):
+    with refused(TypeError, "Silent: count(epoch, n) returned None", "Return that number."):
         len(SelectiveBatchSampler(10, 8, Silent(0.5)))
     sampler = SelectiveBatchSampler(10, 8, EpochLong(0.5))
     sampler.set_epoch(1)
@@ -1007,7 +1007,7 @@ def test_scores_that_never_come_are_warned_about():
 
 def test_saved_scores_of_another_signal_are_refused():
     a, b = SelectiveBatchSampler(5, 2, TopLoss(signal="el2n")), SelectiveBatchSampler(5, 2, TopLoss())
-    with pytest.raises(ValueError, match=r"^The saved scores hold el2n, but TopLoss ranks by loss. Resume with the"):
+    with pytest.raises(ValueError, match=r"^The saved scores are of el2n, but TopLoss ranks by loss. Resume with the"):
         b.load_state_dict(a.state_dict())
 
 

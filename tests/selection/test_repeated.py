@@ -144,5 +144,5 @@ def test_what_is_loaded_already_is_refused():
 
 def test_a_policy_of_scope_slice_needs_its_members():
     odd = type("Odd", (Full,), {"scope": "slice"})
-    with refused(TypeError, 'Odd is of scope "slice"', "slice(epoch, n) and size(n)", "See ausam.Policy"):
+    with refused(TypeError, 'Odd has scope "slice"', "slice(epoch, n) and size(n)", "See ausam.Policy"):
         SelectiveBatchSampler(4, 2, odd())

@@ -681,9 +681,9 @@ def test_set_epoch_goes_on_with_an_interrupted_pass_of_that_epoch_only():
 @pytest.mark.parametrize(
     ("other", "parts"),
     [
-        (new(n=41), ("of 40 samples", "has 41", "the dataset of the saved run")),
-        (new(Full()), ("hold sharpness", "Full ranks by loss", "the policy of the saved run")),
-        (new(AUSampling(ema=0.9)), ("decay 1.0", "asks for 0.9", "the policy of the saved run")),
+        (new(n=41), ("for 40 samples", "has 41", "the dataset of the saved run")),
+        (new(Full()), ("of sharpness", "Full ranks by loss", "the policy of the saved run")),
+        (new(AUSampling(ema=0.9)), ("decay 1.0", "uses 0.9", "the policy of the saved run")),
     ],
     ids=["size", "signal", "decay"],
 )
@@ -760,8 +760,8 @@ def test_no_score_at_all_is_said(how):
     assert [len(k) for k in kept] == ([1] if how == "pick" else [1, 1])
     assert [str(w.message) for w in caught] == [
         "No score has reached the sampler before epoch 1: AUSampling draws uniformly. Call "
-        "sampler.update(opt.backward(..., index=index)) each step, with a method that evaluates the loss at perturbed "
-        "weights."
+        "sampler.update(opt.backward(..., index=index)) in each step, with a method that evaluates the loss at "
+        "perturbed weights."
     ]
 
 
@@ -777,7 +777,10 @@ def test_policies_that_rank_by_loss_do_not_complain():
         (Feedback(torch.tensor([0, 40]), torch.ones(2), torch.ones(2)), ("index 40", "40 samples", "Indexed(dataset)")),
         (Feedback(torch.tensor([0, -3]), torch.ones(2), torch.ones(2)), ("index -3", "40 samples", "Indexed(dataset)")),
         (Feedback(torch.tensor([4, 2, 4]), torch.ones(3), torch.ones(3)), ("index 4", "twice", "at most once")),
-        (Feedback(torch.tensor([4, 2]), torch.ones(3), torch.ones(3)), ("2 indices and 3 losses", "one per sample")),
+        (
+            Feedback(torch.tensor([4, 2]), torch.ones(3), torch.ones(3)),
+            ("2 indices and 3 losses", "one loss per index"),
+        ),
     ],
     ids=["no index", "above", "below", "twice", "length"],
 )
@@ -836,8 +839,8 @@ WHOLE = "It must be a whole number"
             TypeError,
             f"SelectiveBatchSampler: rank is '0'. {WHOLE} >= 0, or None.",
         ),
-        ({"policy": Full}, TypeError, f"policy is {Full!r}, but an instance such as AUSampling(alpha=0.5) is needed."),
-        ({"policy": "full"}, TypeError, "policy is 'full', but an instance such as AUSampling(alpha=0.5) is needed."),
+        ({"policy": Full}, TypeError, f"policy is {Full}. Pass an instance, such as AUSampling(alpha=0.5)."),
+        ({"policy": "full"}, TypeError, "policy is 'full'. Pass an instance, such as AUSampling(alpha=0.5)."),
         (
             {"batch_size": 10, "drop_last": True},
             ValueError,
@@ -868,9 +871,9 @@ def test_bounds_that_cross_are_refused():
 # -- a sampler that nobody asks ----------------------------------------------------------------------------------------
 
 UNASKED = (
-    "sampler.update has taken the losses of more than a whole pass (40 samples), but nobody has iterated over the "
-    "sampler or called its pick: every sample is being trained on, and AUSampling selects nothing. Give it to the "
-    "loader, DataLoader(dataset, batch_sampler=sampler), or train on keep = sampler.pick(index)."
+    "sampler.update has received the losses of more than a whole pass (40 samples), but the sampler was never "
+    "iterated over and sampler.pick was never called. Training uses every sample, and AUSampling selects "
+    "nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the rows keep = sampler.pick(index)."
 )
 
 
@@ -904,7 +907,7 @@ def test_each_of_several_processes_has_its_part_of_a_pass():
 
 
 def test_weights_need_a_chance_for_every_sample():
-    with pytest.raises(ValueError, match="unbiased=True weighs by inclusion probabilities, and s_min=0 makes some of"):
+    with pytest.raises(ValueError, match="unbiased=True divides by inclusion probabilities, and s_min=0 makes some of"):
         AUSampling(s_min=0.0, unbiased=True)
 
 

@@ -198,8 +198,8 @@ def test_a_source_that_divides_itself_continues_with_as_many_workers():
     with pytest.raises(ValueError) as raised:
         make(3).load_state_dict(state)
     assert str(raised.value) == (
-        "The state was saved with 2 workers, among which the source divided the stream, and there are 3 now. "
-        "Resume with num_workers=2."
+        "The state was saved with 2 workers and there are 3 now, but the source divides the stream among the "
+        "workers. Resume with num_workers=2."
     )
 
 
@@ -232,7 +232,8 @@ def test_weights_come_along():
     with pytest.raises(RuntimeError) as raised:
         stream.update(told(index))
     assert str(raised.value) == (
-        "AUSampling weighs the samples that it keeps. Pass opt.backward(..., weight=stream.weight(index))."
+        "AUSampling weights the samples that it keeps, but no weight was used. Pass opt.backward(..., "
+        "weight=stream.weight(index))."
     )
     assert SelectiveStream(Source(), decode, sampler()).weight(torch.tensor([0])) is None
 
@@ -264,14 +265,14 @@ def test_dicts_collation_and_dropping():
 
 def test_a_wrong_division_is_noticed():
     twice = SelectiveStream(Source(), decode, sampler(), sharded=True, num_workers=2)
-    with pytest.raises(RuntimeError, match="The stream has offered more than the 46 samples that the sampler counts"):
+    with pytest.raises(RuntimeError, match="more than the 46 samples .* use sharded=False"):
         a_pass(twice)
     half = SelectiveStream(Source(460, divides=True), decode, sampler(n=460), num_workers=2)
-    with pytest.warns(UserWarning, match="The stream has offered") as raised:
+    with pytest.warns(UserWarning, match="The stream yielded 230 of") as raised:
         a_pass(half)
     assert str(raised[0].message) == (
-        "The stream has offered 230 of the 460 samples that the sampler counts. If the source divides itself among "
-        "workers or processes, say sharded=True. This is said once."
+        "The stream yielded 230 of the 460 samples that the sampler was built for. If the source divides itself "
+        "among workers or processes, use sharded=True. This warning is shown once."
     )
 
 
@@ -286,7 +287,7 @@ KEYS = "SelectiveStream(..., keys={name: i for i, name in enumerate(names)})."
 REFUSED = {
     "a sampler of torch's": (
         lambda: SelectiveStream(Source(), decode, torch.utils.data.SequentialSampler([0])),
-        "sampler is a SequentialSampler, but a SelectiveBatchSampler is needed.",
+        "sampler is a SequentialSampler. Pass a SelectiveBatchSampler.",
     ),
     "no function": (
         lambda: SelectiveStream(Source(), None, sampler()),
@@ -294,18 +295,18 @@ REFUSED = {
     ),
     "an iterator": (
         lambda: SelectiveStream(iter([]), decode, sampler()),
-        "source is a list_iterator, which can be iterated once, but every pass begins it again. Give an object whose "
-        "__iter__ begins the stream, such as an IterableDataset.",
+        "source is a list_iterator, which can be iterated only once, but every pass restarts it. Pass an object "
+        "whose __iter__ starts the stream, such as an IterableDataset.",
     ),
     "a policy for whole epochs": (
         lambda: SelectiveStream(Source(), decode, sampler(InfoBatch(epochs=3))),
-        "InfoBatch chooses among all samples, but a stream shows them one after the other. Use a policy "
-        "that chooses inside each mini-batch, e.g. AUSampling.",
+        "InfoBatch chooses among all samples, but a stream yields them one by one. Use a policy that chooses "
+        "inside each mini-batch, e.g. AUSampling.",
     ),
     "a batch that is split": (
         lambda: SelectiveStream(Source(), decode, sampler(split=True)),
-        "The sampler has split=True or min_batch > 1, but a stream's mini-batches belong to one process and have no "
-        "other to join. Leave both at their defaults.",
+        "The sampler has split=True or min_batch > 1, but a mini-batch of a stream belongs to one process and "
+        "cannot be joined to another. Leave both at their defaults.",
     ),
     "a second batch size": (
         lambda: SelectiveStream(Source(), decode, sampler(), batch_size=4),
@@ -317,19 +318,19 @@ REFUSED = {
     ),
     "keys that are no indices": (
         lambda: list(SelectiveStream(Source(names=[f"a{i}" for i in range(N)]), decode, sampler())),
-        f"The key 'a0' of the stream has no dataset index. Give one for each key: {KEYS}",
+        f"The key 'a0' of the stream has no dataset index. Pass one for each key: {KEYS}",
     ),
     "a key without an index": (
         lambda: list(SelectiveStream(Source(), decode, sampler(), keys={})),
-        f"The key 0 of the stream has no dataset index. Give one for each key: {KEYS}",
+        f"The key 0 of the stream has no dataset index. Pass one for each key: {KEYS}",
     ),
     "an index outside": (
         lambda: list(SelectiveStream(Source(), decode, sampler(n=40))),
-        "The key 40 has index 40, which is outside the 40 samples of the sampler.",
+        "The key 40 has index 40, but the sampler was built for 40 samples. Use indices from 0 to 39.",
     ),
     "an update too many": (
         lambda: SelectiveStream(Source(), decode, sampler()).update(None),
-        "There is no batch to update: each is updated once, after it was handed out.",
+        "There is no batch to update. Call update once per batch, after the stream yielded it.",
     ),
 }
 

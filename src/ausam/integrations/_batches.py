@@ -1,4 +1,4 @@
-"""What the adapters share: a sampler's batches for a framework that counts batches itself."""
+"""Shared by the adapters: a sampler's batches for a framework that counts batches itself."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ INDEX = "ausam_index"  # in a batch that is a dict
 
 
 class Batches(Sampler[list[int]]):
-    """The batches of a SelectiveBatchSampler, and how many of the pass are used.
+    """The batches of a SelectiveBatchSampler, with a count of those used in the current pass.
 
-    It has no ``set_epoch``: frameworks that call one with an epoch of their own would discard a pass to be resumed.
+    It has no ``set_epoch``: a framework that called it with its own epoch would discard a pass to be resumed.
     """
 
     def __init__(self, selective: SelectiveBatchSampler) -> None:
         self.selective = selective
-        self.done = 0  # batches of the pass under way that were used
-        self.total = 0  # batches of the pass under way
-        self.resumed = 0  # batches that were used before the pass to be resumed was interrupted
+        self.done = 0  # used batches of the current pass
+        self.total = 0  # batches of the current pass
+        self.resumed = 0  # batches that were used before the interruption, if the pass is resumed
 
     def __iter__(self) -> Iterator[list[int]]:
         self.selective.exchange()
@@ -37,7 +37,7 @@ class Batches(Sampler[list[int]]):
         return self.resumed + len(self.selective)
 
     def fits(self, batch_size: int, samples: int) -> bool:
-        """Whether the sampler is one for mini-batches of this size from a dataset of that."""
+        """Whether the sampler has this mini-batch size and dataset size."""
         return self.selective.mini_batch == batch_size and len(self.selective.scores) == samples
 
     def update(self, feedback: Feedback) -> None:
@@ -46,7 +46,7 @@ class Batches(Sampler[list[int]]):
         self.done += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's state and the position in its pass. Collective, as the sampler's."""
+        """The sampler's state and the position in its pass. Collective, like the sampler's."""
         state = self.selective.state_dict()
         return {"sampler": state, "done": 0 if state["plan"] is None else self.done}
 
@@ -57,12 +57,12 @@ class Batches(Sampler[list[int]]):
 
 
 def mean_loss(feedback: Feedback) -> Tensor:
-    """The mean loss to show: at ``w``, or at ``w + e`` for samples that were evaluated only there."""
+    """The mean loss to log: at ``w``, or at ``w + e`` for samples that were evaluated only there."""
     return torch.where(feedback.loss.isnan(), feedback.perturbed, feedback.loss).nanmean()
 
 
 class Placeholders(Batches):
-    """For a framework that itself skips the batches which were used before: an empty one stands for each of them."""
+    """For a framework that skips used batches itself: an empty batch stands for each of them."""
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from [[]] * self.resumed
@@ -70,14 +70,14 @@ class Placeholders(Batches):
 
 
 class Numbered(Indexed):
-    """Pairs of a sample, of whatever kind, and its index."""
+    """A dataset of pairs: a sample of any kind, and its index."""
 
     def _with_index(self, sample: Any, index: int) -> Any:
         return sample, index
 
 
 class NumberedCollator:
-    """A collator that makes dicts, for pairs of a sample and its index."""
+    """Wraps a collator that makes dicts, so that it takes pairs of a sample and its index."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate

@@ -1,9 +1,9 @@
-"""What the two packages of Lightning share: a loop whose closure finds the whole gradient of a batch.
+"""Shared by the two Lightning packages: a loop whose closure computes the whole gradient of a batch.
 
-Lightning's loop calls the closure of a batch in three ways: inside ``optimizer.step``; before it, where a GradScaler
-needs that; and alone, for a batch whose gradient is only accumulated. It clips after the closure. So if one call of the
-closure runs all passes of the method, everything that follows is Lightning's own and sees the final gradient: clipping,
-hooks, scalers, schedulers.
+Lightning's loop calls the closure of a batch in three ways: inside ``optimizer.step``; before it, if a GradScaler
+needs that; and alone, for a batch whose gradient is only accumulated. It clips after the closure. One call of our
+closure therefore runs all passes of the method, and everything that follows is Lightning's and sees the final gradient:
+clipping, hooks, scalers, schedulers.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ REFUSED = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy", "Single
 
 
 class Losses:
-    """The part of a SharpnessAwareModule that knows nothing of Lightning's package."""
+    """The part of a SharpnessAwareModule that does not depend on the Lightning package."""
 
     trainer: Any
     automatic_optimization: bool
 
     def losses(self, batch: Any) -> Any:
-        """Per-sample losses of a batch, not reduced; or ``(losses, outputs)``."""
+        """The per-sample losses of a batch, not reduced; or ``(losses, outputs)``."""
         raise NotImplementedError(
-            f"Define losses(self, batch) in {type(self).__name__}; it returns one loss per sample."
+            f"{type(self).__name__} does not define losses(self, batch). Define it, and return one loss per sample."
         )
 
     def training_step(self, batch: Any) -> dict[str, Any]:
-        """What Lightning's loop calls, in the strategy's and the precision's contexts; do not override it."""
+        """Called by Lightning's loop, in the contexts of the strategy and the precision. Do not override it."""
         made = self.trainer.optimizers
         if not isinstance(made[0], SharpnessAware):
             raise TypeError(
-                f"configure_optimizers made {type(made[0]).__name__}, but SharpnessAware(base, method, self) is needed."
+                f"configure_optimizers returned {type(made[0]).__name__}. Return SharpnessAware(base, method, self)."
             )
-        return {"loss": torch.zeros(()), "losses": self.losses(batch)}  # the loop asks for a loss; nobody uses it
+        return {"loss": torch.zeros(()), "losses": self.losses(batch)}  # the loop requires a loss, but does not use it
 
 
 class Companion:
-    """The part of our callback that knows nothing of Lightning's package; each trainer gets one."""
+    """The part of our callback that does not depend on the Lightning package. Each trainer gets one."""
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Give each optimizer the model as the strategy wrapped it, and the learning rate its usual name."""
+        """Give each optimizer the model as wrapped by the strategy, and the learning rate its usual name."""
         del module
         for handle in trainer.strategy._lightning_optimizers:
             if isinstance(handle.optimizer, SharpnessAware):
                 handle.optimizer.model = trainer.strategy.model
-                # The handle that self.optimizers() gives inherits our methods and would keep what they write to itself.
+                # The wrapper from self.optimizers() inherits our methods and would keep the attributes that they set.
                 for name in ("backward", "accumulate", "load_state_dict"):
                     setattr(handle, name, getattr(handle.optimizer, name))
         for config in trainer.lr_scheduler_configs:
@@ -66,41 +66,42 @@ class Companion:
                 config.name = f"lr-{type(opt.base).__name__}"
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Refuse what cannot be honoured with the loader, and restore its scores."""
+        """Refuse settings that the loader cannot honour, and restore its scores."""
         loader = selective(trainer)
         if loader is None:
             return
         if not isinstance(module, Losses):
             raise TypeError(
-                f"SelectiveLoader needs the loss of each sample, which training_step of {type(module).__name__} does "
-                "not give. Derive it from SharpnessAwareModule and write losses(batch) in place of training_step."
+                f"SelectiveLoader needs the loss of each sample, which {type(module).__name__}.training_step does not "
+                "return. Derive from SharpnessAwareModule, and define losses(batch) in place of training_step."
             )
         policy = loader.batches.selective.policy
         check(trainer.optimizers[0].method, policy)
         if trainer.overfit_batches:
             raise ValueError(
                 "Trainer(overfit_batches=...) repeats the first batches, but SelectiveLoader draws new ones each "
-                "epoch. Give the sampler a dataset of the samples to overfit: Subset(dataset, range(n))."
+                "epoch. To overfit a few samples, use a dataset of these: Subset(dataset, range(n))."
             )
         if getattr(policy, "scope", "batch") == "epoch" and trainer.reload_dataloaders_every_n_epochs != 1:
             raise ValueError(
-                f"{type(policy).__name__} changes the number of batches from epoch to epoch, but Lightning counts them "
-                "once, and would not validate after a shorter epoch. Say Trainer(reload_dataloaders_every_n_epochs=1)."
+                f"With {type(policy).__name__} the number of batches changes from epoch to epoch, but Lightning counts "
+                "them once and would not validate after a shorter epoch. Use "
+                "Trainer(reload_dataloaders_every_n_epochs=1)."
             )
-        # Lightning restores loaders in the middle of an epoch, but not at its end, where the scores count too.
+        # Lightning restores loaders in the middle of an epoch, but not at its end, where the scores matter too.
         for state in trainer.fit_loop._combined_loader_states_to_load:
             loader.load_state_dict(state)
         trainer.fit_loop._combined_loader_states_to_load = []
         self.sampler = loader.batches.selective
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Refuse a loader that was made a second time: its sampler has no scores."""
+        """Refuse a loader with a new sampler, which has no scores."""
         del module
         loader = selective(trainer)
         if loader is not None and loader.batches.selective is not self.sampler:
             raise RuntimeError(
-                "train_dataloader made another SelectiveBatchSampler, so the scores of the first are lost. "
-                "Make the sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader."
+                "train_dataloader created another SelectiveBatchSampler, so the scores of the first are lost. "
+                "Create the sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader."
             )
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -111,7 +112,7 @@ class Companion:
             module.log("train_loss", outputs["train_loss"], on_step=True, on_epoch=False, **shown)
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Exchange the scores while every process is here: the length of the next epoch may depend on them."""
+        """Exchange the scores, because the length of the next epoch may depend on them. Every process is here."""
         del module
         loader = selective(trainer)
         if loader is not None:
@@ -119,45 +120,44 @@ class Companion:
 
 
 def selective(trainer: Any) -> SelectiveLoader | None:
-    """The loader of the training, if it selects; a TypeError if it is one of several."""
+    """The training loader, if it selects samples; a TypeError if it is one of several."""
     found = trainer.train_dataloader
     if isinstance(found, SelectiveLoader):
         return found
     if any(isinstance(loader, SelectiveLoader) for loader in trainer.fit_loop._combined_loader.flattened):
         raise TypeError(
-            "A SelectiveLoader is one of several training loaders, but a step has one loss per sample of one. "
-            "Train on it alone."
+            "A SelectiveLoader is one of several training loaders, but a step can only credit the losses of one. "
+            "Use it as the only training loader."
         )
     return None
 
 
 def attach(opt: SharpnessAware, module: Any, companion: Callable[[], Any]) -> None:
-    """Prepare the trainer that is setting up this module; a module without one is used in a loop of the user's own."""
+    """Prepare the trainer that is setting up this module. Without a trainer, the module runs in a user-defined loop."""
     trainer = module._trainer
     if trainer is None:
         return
     kinds = {cls.__name__ for cls in type(trainer.strategy).__mro__}
     if kinds.intersection(REFUSED):
         raise ValueError(
-            f"Lightning runs {type(trainer.strategy).__name__}, which owns the parameters or the step, so no weights "
-            "can be perturbed in between. Use one device or strategy='ddp'."
+            f"Lightning runs {type(trainer.strategy).__name__}, which owns the parameters or the step, so the weights "
+            "cannot be perturbed in between. Use one device or strategy='ddp'."
         )
     if isinstance(module, Losses) and type(module).training_step is not Losses.training_step:
         raise TypeError(
-            f"{type(module).__name__} defines training_step, which a SharpnessAwareModule does not run: it trains on "
-            "losses(batch), one loss per sample. Rename it and return them unreduced, or derive from LightningModule, "
-            "where training_step works as it is."
+            f"{type(module).__name__} defines training_step, but a SharpnessAwareModule runs losses(batch) instead. "
+            "Rename it to losses and return one loss per sample, or derive from LightningModule, where training_step "
+            "works unchanged."
         )
     if isinstance(module, Losses) and not module.automatic_optimization:
         raise TypeError(
-            f"{type(module).__name__} sets automatic_optimization=False, but a SharpnessAwareModule leaves the step to "
-            "Lightning. Remove it, or derive from LightningModule and call opt.backward yourself."
+            f"{type(module).__name__} sets automatic_optimization=False, but in a SharpnessAwareModule Lightning takes "
+            "the step. Remove it, or derive from LightningModule and call opt.backward yourself."
         )
     if module.automatic_optimization and not isinstance(module, Losses) and needs_rows(opt.method):
         raise TypeError(
-            f"{type(opt.method).__name__} needs the loss of each sample, which training_step of "
-            f"{type(module).__name__} does not give. Derive it from SharpnessAwareModule and write losses(batch) in "
-            "place of training_step."
+            f"{type(opt.method).__name__} needs the loss of each sample, which {type(module).__name__}.training_step "
+            "does not return. Derive from SharpnessAwareModule, and define losses(batch) in place of training_step."
         )
     opt.register_step_pre_hook(_run_closure)
     if any(isinstance(callback, Companion) for callback in trainer.callbacks):
@@ -165,12 +165,12 @@ def attach(opt: SharpnessAware, module: Any, companion: Callable[[], Any]) -> No
     trainer.callbacks.append(companion())
     loop, connector = trainer.fit_loop.epoch_loop.automatic_optimization, trainer._data_connector
     loop._make_closure = partial(_make_closure, loop, loop._make_closure)
-    # Where every loader passes, also one from a hook, before Lightning builds its sampler a second time.
+    # Every loader passes here, also one from a hook, before Lightning rebuilds its sampler.
     connector._prepare_dataloader = partial(_accepted, trainer, connector._prepare_dataloader)
 
 
 def _run_closure(opt: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[None], dict[str, Any]]:
-    """A hook before the step: the closure runs once, and leaves the final gradient, clipped if the user says so."""
+    """A hook before the step: the closure runs once and leaves the final gradient, clipped if configured."""
     del opt
     (closure,) = arguments
     if closure is not None:
@@ -179,17 +179,17 @@ def _run_closure(opt: Any, arguments: tuple[Any, ...], named: dict[str, Any]) ->
 
 
 def _accepted(trainer: Any, prepare: Callable[..., Any], loader: Any, **how: Any) -> Any:
-    """The loader as Lightning prepares it, if it is not one of ours that nobody would update."""
+    """The loader as Lightning prepares it. Refuses loaders of ours that nothing would update."""
     automatic = trainer.lightning_module.automatic_optimization
     if automatic and isinstance(loader, SelectiveStream):
         raise TypeError(
-            "Lightning's loop does not tell a SelectiveStream the losses of its samples. Call stream.update yourself, "
-            "in a module with automatic_optimization=False or in a loop of your own."
+            "Lightning's loop does not update a SelectiveStream. Call stream.update yourself, in a module with "
+            "automatic_optimization=False or in your own loop."
         )
     if automatic and isinstance(getattr(loader, "batch_sampler", None), SelectiveBatchSampler):
         raise TypeError(
-            "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces where there are "
-            "several devices. Train on SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
+            "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces when there are "
+            "several devices. Use SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
         )
     return prepare(loader, **how)
 
@@ -205,7 +205,7 @@ def _make_closure(loop: Any, theirs: Callable[..., Any], kwargs: Any, opt: Any, 
 class BatchClosure:
     """All passes of a batch through ``training_step``; Lightning's closure is one of them.
 
-    ``training_step`` runs once per pass. What it logs, and the loss that Lightning sees, are those of the first.
+    ``training_step`` runs once per pass. Its logged values and the loss that Lightning sees are those of the first.
     """
 
     def __init__(self, loop: Any, closure: Any, opt: SharpnessAware, kwargs: Any) -> None:
@@ -216,7 +216,7 @@ class BatchClosure:
         self._result: Any = None
 
     def __call__(self) -> Tensor | None:
-        """The gradient of the batch in ``.grad``; its loss at ``w``, as Lightning's closure returns it."""
+        """Leave the gradient of the batch in ``.grad``; return its loss at ``w``, as Lightning's closure does."""
         if self._closure._backward_fn is None:  # StochasticWeightAveraging only refreshes BatchNorm
             return self._pass()
         scaler = getattr(self._loop.trainer.precision_plugin, "scaler", None)
@@ -225,7 +225,7 @@ class BatchClosure:
         return loss
 
     def consume_result(self) -> Any:
-        """What Lightning passes on to hooks and loggers."""
+        """The result that Lightning passes to hooks and loggers."""
         return self._result
 
     def _pass(self) -> Tensor | None:
@@ -236,7 +236,7 @@ class BatchClosure:
         return loss
 
     def _logging(self) -> Any:
-        """Logging as it is for the first pass; a context without any for the others."""
+        """Normal logging for the first pass; a context without logging for the others."""
         return nullcontext() if self._result is None else _muted(self._module)
 
 
@@ -254,7 +254,7 @@ class RowsClosure(BatchClosure):
             self._weight = self._loader.batches.selective.weight(self._index)
 
     def __call__(self) -> Tensor | None:
-        """The gradient of the batch in ``.grad``, its losses in the scores; the mean loss."""
+        """Leave the gradient of the batch in ``.grad`` and its losses in the scores; return the mean loss."""
         if self._closure._backward_fn is None:
             return self._pass()
         if self._closure._zero_grad_fn is not None:
@@ -290,4 +290,4 @@ def _muted(module: Any) -> Iterator[None]:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """In place of ``log``."""
+    """Replaces ``log`` and does nothing."""

@@ -16,17 +16,17 @@ from ausam.selection import SelectiveBatchSampler
 
 
 class SelectiveLoader:
-    """A loader of the batches that a SelectiveBatchSampler chooses, saved and restored with Lightning's checkpoints.
+    """A loader for the batches that a SelectiveBatchSampler chooses, saved and restored with Lightning's checkpoints.
 
-    It is not a DataLoader itself: with several devices Lightning would give it a sampler of its own, and the scores
-    would go to the other. Batches are as ``DataLoader(dataset)`` collates them: the index of each sample travels apart,
-    so that hooks see what they always see.
+    It is not a DataLoader: with several devices Lightning would replace the sampler of a DataLoader, and the scores
+    would go to the old one. Batches are as ``DataLoader(dataset)`` collates them. The index of each sample is kept
+    separately, so hooks see ordinary batches.
 
     Arguments:
-        dataset: as it is, not ``Indexed``.
-        sampler: of this dataset. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter and
-            needs ``Trainer(reload_dataloaders_every_n_epochs=1)``.
-        kwargs: of the DataLoader: ``num_workers``, ``collate_fn``, ...
+        dataset: the dataset itself, not ``Indexed``.
+        sampler: a sampler for this dataset. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs
+            shorter and needs ``Trainer(reload_dataloaders_every_n_epochs=1)``.
+        kwargs: arguments of the DataLoader: ``num_workers``, ``collate_fn``, ...
     """
 
     def __init__(self, dataset: Any, sampler: SelectiveBatchSampler, **kwargs: Any) -> None:
@@ -38,21 +38,21 @@ class SelectiveLoader:
         self._indices: deque[Tensor] = deque()
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator: Lightning asks for an iterator before it restores a checkpoint, and workers would begin at once.
+        # A generator: Lightning asks for an iterator before it restores a checkpoint, and workers would start at once.
         self._indices.clear()
         for batch, index in self.loader:
             self._indices.append(index)
             yield batch
 
     def take_index(self) -> Tensor:
-        """The dataset indices of the oldest batch that was handed out and not asked about: some may be prefetched."""
+        """The dataset indices of the oldest batch not asked about yet; later ones may have been prefetched."""
         return self._indices.popleft()
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """Scores and position. Lightning calls it when it saves a checkpoint."""
+        """Scores and position. Lightning calls this when it saves a checkpoint."""
         return self.batches.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -9,23 +9,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-IGNORED = -100  # Transformers' label of a token that has none
+IGNORED = -100  # Transformers' label for tokens without a label
 
 
 def per_sample(
     logits: Tensor, labels: Tensor, shift: bool = False, smoothing: float = 0.0, problem: str | None = None
 ) -> Tensor:
-    """The loss of each sequence, as the model's own head defines it for one sequence alone; shape ``(n,)``.
+    """The loss of each sequence, as the model's head defines it for a single sequence; shape ``(n,)``.
 
     Arguments:
         logits: ``(n, classes)``, or ``(n, tokens, classes)``.
-        labels: one per sequence, one per class, or one per token: then the loss is the mean over the tokens that have a
-            label, and 0 for a sequence without any.
+        labels: one per sequence, one per class, or one per token. With one per token, the loss is the mean over the
+            tokens that have a label, and 0 for a sequence without any.
         shift: token t predicts the label of token t + 1 (causal language models).
-        smoothing: of the labels, in [0, 1).
-        problem: the model's ``config.problem_type``; None: found as Transformers finds it.
+        smoothing: label smoothing, in [0, 1).
+        problem: the model's ``config.problem_type``; None: inferred as in Transformers.
     """
-    logits = logits.float()  # as the heads do: the sum over a large vocabulary needs it
+    logits = logits.float()  # as in the heads: the sum over a large vocabulary needs it
     if logits.dim() == 3:
         if shift:
             logits, labels = logits[:, :-1], labels[:, 1:]

@@ -1,4 +1,4 @@
-"""A framework's settings, each honoured, refused or of no concern: one table for the check and the documentation."""
+"""A framework's settings, each honoured, refused or irrelevant: one table for the check and the documentation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Treatment = Literal["honoured", "refused", "not concerned"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What an adapter does with a setting.
+    """How an adapter treats a setting.
 
     Arguments:
-        treatment: "honoured", though some values of it may be refused; "refused": every value but the default is;
-            "not concerned": nothing of ours depends on it, and the framework does with it what it always does.
-        note: what the documentation says about it.
-        refuse: the error message for the adapter's circumstances, or None if they are fine.
+        treatment: "honoured" (some values may be refused); "refused": every value except the default is; "not
+            concerned": the adapter does not depend on it, and the framework treats it as usual.
+        note: the remark in the documentation.
+        refuse: returns the error message for the adapter's circumstances, or None if there is no problem.
     """
 
     treatment: Treatment
@@ -34,7 +34,7 @@ def refuse_settings(table: Mapping[str, Setting], circumstances: Any) -> None:
 
 
 def markdown(table: Mapping[str, Setting], what: str) -> str:
-    """The table for the documentation; what is not concerned and has no note is in one row at its end."""
+    """The table for the documentation. Settings that are not concerned and have no note share the last row."""
     lines = [f"| {what} | treatment | how |", "|---|---|---|"]
     quiet = []
     for name, setting in table.items():
@@ -44,5 +44,5 @@ def markdown(table: Mapping[str, Setting], what: str) -> str:
         partly = setting.treatment == "honoured" and setting.refuse is not None
         lines.append(f"| `{name}` | {setting.treatment}{' or refused' if partly else ''} | {setting.note} |")
     if quiet:
-        lines.append(f"| {', '.join(quiet)} | not concerned | the framework's own business |")
+        lines.append(f"| {', '.join(quiet)} | not concerned | left to the framework |")
     return "\n".join(lines) + "\n"

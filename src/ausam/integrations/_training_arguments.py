@@ -1,6 +1,7 @@
-"""Every field of Transformers' TrainingArguments: honoured, refused or of no concern to a SharpnessAwareTrainer.
+"""Every field of Transformers' TrainingArguments: honoured, refused or irrelevant to a SharpnessAwareTrainer.
 
-"By rows" is what a policy, some methods (ESAM, KSAM, SAF, ...) and an overridden ``losses`` need: a loss per sample.
+"By rows" means with a loss per sample, which a policy, some methods (ESAM, KSAM, SAF, ...) and an overridden ``losses``
+need.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import Any
 
 from ausam.integrations._settings import Setting
 
-OWNS = "another library then owns the parameters and the step, so no weights can be perturbed. Use one device or DDP."
+OWNS = "with it, another library owns the parameters and the step, so SAM cannot perturb them. Use one device or DDP."
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What decides whether a setting can be honoured.
+    """The facts that decide whether a setting can be honoured.
 
     Arguments:
         args: the TrainingArguments.
@@ -33,7 +34,7 @@ class Circumstances:
 def _optim(c: Circumstances) -> str | None:
     name = str(getattr(c.args.optim, "value", c.args.optim))
     if "lomo" in name or "layerwise" in name:
-        return f"{name} steps inside backward, which a method calls several times per step. Use adamw_torch or another."
+        return f"{name} steps inside backward, which runs several times per step. Use another, such as adamw_torch."
     return None
 
 
@@ -41,7 +42,7 @@ def _batches(c: Circumstances) -> str | None:
     if c.policy and c.args.train_sampling_strategy != "random":
         return (
             f"{c.args.train_sampling_strategy!r} orders the samples, but the policy's sampler draws them. "
-            'Leave it at "random", or leave the policy out.'
+            'Leave it at "random", or leave out the policy.'
         )
     return None
 
@@ -49,7 +50,7 @@ def _batches(c: Circumstances) -> str | None:
 def _liger(c: Circumstances) -> str | None:
     if c.args.use_liger_kernel and c.by_rows and not c.own_losses:
         return (
-            "its fused loss makes no logits, and without them there is no loss per sample. "
+            "its fused loss computes no logits, and without them there is no loss per sample. "
             "Leave it False, or override losses(model, inputs)."
         )
     return None
@@ -64,7 +65,7 @@ def _in_order(c: Circumstances) -> str | None:
 def _skip(c: Circumstances) -> str | None:
     if c.policy and c.args.ignore_data_skip:
         return (
-            "True would begin the epoch again, but the sampler continues where it stopped and skips at no cost. "
+            "True would restart the epoch, but the sampler continues where it stopped and skips at no cost. "
             "Leave it False."
         )
     return None
@@ -74,7 +75,7 @@ def _accelerator(c: Circumstances) -> str | None:
     config = c.args.accelerator_config
     if c.policy and getattr(config, "dispatch_batches", None):
         return (
-            "dispatch_batches=True lets one process read for all, but the sampler gives each process its own batches. "
+            "dispatch_batches=True makes one process read for all, but the sampler gives each process its own batches. "
             "Leave it None."
         )
     return None
@@ -95,14 +96,14 @@ LOADER = Setting("honoured", "also by the loader of a policy")
 
 TABLE: dict[str, Setting] = {
     "output_dir": QUIET,
-    "per_device_train_batch_size": Setting("honoured", "with a policy: of the mini-batch that it chooses from"),
+    "per_device_train_batch_size": Setting("honoured", "with a policy: the mini-batch that it chooses from"),
     "num_train_epochs": HONOURED,
     "max_steps": HONOURED,
-    "learning_rate": Setting("honoured", "of the base optimizer"),
+    "learning_rate": Setting("honoured", "that of the base optimizer"),
     "lr_scheduler_type": HONOURED,
     "lr_scheduler_kwargs": HONOURED,
     "warmup_steps": HONOURED,
-    "optim": Setting("honoured", "any; refused: LOMO and layerwise ones, which step inside `backward`", _optim),
+    "optim": Setting("honoured", "any, except LOMO and layerwise ones, which step inside `backward`", _optim),
     "optim_args": HONOURED,
     "weight_decay": HONOURED,
     "adam_beta1": HONOURED,
@@ -110,7 +111,7 @@ TABLE: dict[str, Setting] = {
     "adam_epsilon": HONOURED,
     "optim_target_modules": HONOURED,
     "gradient_accumulation_steps": Setting("honoured", "each micro-batch has its own perturbation"),
-    "average_tokens_across_devices": Setting("honoured", "by rows sequences count, not tokens, so it changes nothing"),
+    "average_tokens_across_devices": Setting("honoured", "no effect by rows, where sequences count and not tokens"),
     "max_grad_norm": Setting("honoured", "clips the final gradient, once per step"),
     "label_smoothing_factor": Setting("honoured", "by rows too; refused there for regression, at the first batch"),
     "bf16": HONOURED,
@@ -123,18 +124,18 @@ TABLE: dict[str, Setting] = {
     "torch_compile": HONOURED,
     "torch_compile_backend": HONOURED,
     "torch_compile_mode": HONOURED,
-    "use_liger_kernel": Setting("honoured", "refused by rows, because it makes no logits", _liger),
-    "liger_kernel_config": Setting("honoured", "as `use_liger_kernel`"),
+    "use_liger_kernel": Setting("honoured", "refused by rows, because it computes no logits", _liger),
+    "liger_kernel_config": Setting("honoured", "like `use_liger_kernel`"),
     "use_cache": HONOURED,
     "neftune_noise_alpha": Setting("honoured", 'new noise in each pass; the same with `settings={"replay": True}`'),
     "torch_empty_cache_steps": HONOURED,
-    "auto_find_batch_size": Setting("honoured", "with a policy a smaller batch begins with new scores"),
+    "auto_find_batch_size": Setting("honoured", "with a policy, a smaller batch starts with new scores"),
     "logging_strategy": QUIET,
     "logging_steps": QUIET,
     "logging_first_step": QUIET,
     "log_on_each_node": QUIET,
-    "logging_nan_inf_filter": Setting("honoured", "of what is shown; `nonfinite` of `SharpnessAware` skips the step"),
-    "include_num_input_tokens_seen": Setting("honoured", "tokens of a batch count once, however many passes it has"),
+    "logging_nan_inf_filter": Setting("honoured", "for logs; `SharpnessAware(nonfinite=...)` decides about the step"),
+    "include_num_input_tokens_seen": Setting("honoured", "tokens of a batch count once, whatever the number of passes"),
     "log_level": QUIET,
     "log_level_replica": QUIET,
     "disable_tqdm": QUIET,
@@ -155,7 +156,7 @@ TABLE: dict[str, Setting] = {
     "eval_accumulation_steps": QUIET,
     "include_for_metrics": QUIET,
     "batch_eval_metrics": QUIET,
-    "save_only_model": Setting("honoured", "then `sampler.pt` is not saved either"),
+    "save_only_model": Setting("honoured", "`sampler.pt` is not saved either"),
     "save_strategy": HONOURED,
     "save_steps": HONOURED,
     "save_on_each_node": HONOURED,
@@ -174,8 +175,8 @@ TABLE: dict[str, Setting] = {
     "ignore_data_skip": Setting("honoured", "refused with a policy, which skips at no cost", _skip),
     "restore_callback_states_from_checkpoint": QUIET,
     "full_determinism": HONOURED,
-    "seed": Setting("honoured", "also of what a method draws"),
-    "data_seed": Setting("honoured", "also of a policy's sampler"),
+    "seed": Setting("honoured", "also for random draws of the method"),
+    "data_seed": Setting("honoured", "also for the sampler of a policy"),
     "use_cpu": HONOURED,
     "accelerator_config": Setting("honoured", "refused: `dispatch_batches` with a policy", _accelerator),
     "parallelism_config": _owned("parallelism_config"),
@@ -187,9 +188,9 @@ TABLE: dict[str, Setting] = {
     "dataloader_multiprocessing_context": LOADER,
     "dataloader_in_order": Setting("honoured", "`False` is refused with a policy", _in_order),
     "remove_unused_columns": LOADER,
-    "label_names": Setting("honoured", 'by rows there must be `"labels"` among them, or `losses` is overridden'),
-    "train_sampling_strategy": Setting("honoured", 'with a policy only `"random"`, because it draws', _batches),
-    "length_column_name": Setting("honoured", "as `train_sampling_strategy`"),
+    "label_names": Setting("honoured", 'by rows they must include `"labels"`, unless you override `losses`'),
+    "train_sampling_strategy": Setting("honoured", 'with a policy only `"random"`, because the policy draws', _batches),
+    "length_column_name": Setting("honoured", "like `train_sampling_strategy`"),
     "ddp_find_unused_parameters": HONOURED,
     "ddp_bucket_cap_mb": HONOURED,
     "ddp_broadcast_buffers": HONOURED,

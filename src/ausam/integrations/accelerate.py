@@ -21,19 +21,19 @@ from ausam.step import LossFn
 
 
 class PreparedOptimizer(AcceleratedOptimizer):
-    """Accelerate's optimizer with ``backward``: ``step`` and ``zero_grad`` follow the gradient accumulation."""
+    """Accelerate's optimizer with ``backward``. ``step`` and ``zero_grad`` follow its gradient accumulation."""
 
     def __init__(self, accelerator: Accelerator, opt: SharpnessAware) -> None:
         super().__init__(opt, device_placement=accelerator.device_placement, scaler=accelerator.scaler)
         self._accelerator = accelerator
 
     def backward(self, loss_fn: LossFn, *batch: Any, index: Any = None, weight: Tensor | None = None) -> Feedback:
-        """``SharpnessAware.backward`` by ``accelerator.backward``."""
+        """``SharpnessAware.backward``, using ``accelerator.backward``."""
         opt: SharpnessAware = self.optimizer
         return opt.backward(loss_fn, *batch, index=index, weight=weight, backward=self._accelerator.backward)
 
     def step(self, closure: Any = None) -> None:
-        """The base optimizer's step, once enough batches are accumulated."""
+        """The base optimizer's step, once enough batches have accumulated."""
         if closure is not None:
             raise TypeError(
                 "Accelerate would not run the closure of a batch that is only accumulated. "
@@ -45,22 +45,22 @@ class PreparedOptimizer(AcceleratedOptimizer):
 def prepare(
     accelerator: Accelerator, model: nn.Module, opt: SharpnessAware, loader: DataLoader[Any]
 ) -> tuple[nn.Module, PreparedOptimizer, DataLoader[Any]]:
-    """``accelerator.prepare(model, opt, loader)`` for a SharpnessAware ``opt``; schedulers and other loaders go there.
+    """Prepare a model, a SharpnessAware ``opt`` and a loader; use ``accelerator.prepare`` for everything else.
 
-    The sampler deals every mini-batch to the processes itself, so Accelerate does not split it a second time. Its state
-    is part of ``accelerator.save_state``: after ``load_state`` the next pass is what was left of the interrupted one,
-    without ``skip_first_batches``. Every setting of the accelerator is honoured or refused: docs/frameworks.md has the
-    table.
+    The sampler divides every mini-batch among the processes, so Accelerate does not split it again. Its state is part
+    of ``accelerator.save_state``: after ``load_state`` the next pass is the rest of the interrupted one, without
+    ``skip_first_batches``. Every setting of the accelerator is honoured or refused: see the table in
+    docs/frameworks.md.
     """
     if isinstance(loader, SelectiveStream):
         raise TypeError(
             "prepare takes a DataLoader, but a SelectiveStream makes its own, and Accelerate cannot see where it ends. "
-            "Use it with SharpnessAware alone, or with DDP, in a plain loop."
+            "Use it in a plain loop, with SharpnessAware alone or with DDP."
         )
     sampler = loader.batch_sampler if isinstance(loader.batch_sampler, SelectiveBatchSampler) else None
     refuse(accelerator, sampler)
     if not isinstance(opt, SharpnessAware):
-        raise TypeError(f"opt is a {type(opt).__name__}, but SharpnessAware(opt, SAM(), model) is needed.")
+        raise TypeError(f"opt is a {type(opt).__name__}. Pass SharpnessAware(opt, SAM(), model).")
     prepared = accelerator.prepare(model)
     opt.model = prepared
     wrapped = PreparedOptimizer(accelerator, opt)
@@ -73,20 +73,20 @@ def prepare(
 
 
 def refuse(accelerator: Accelerator, sampler: SelectiveBatchSampler | None = None) -> None:
-    """Raise a ValueError for a setting that cannot be honoured, or where nobody averages gradients."""
+    """Raise a ValueError if a setting cannot be honoured, or if nothing averages the gradients."""
     circumstances = Circumstances(accelerator, sampler)
     for table in (OUTCOME, ACCELERATOR, LOADER):
         refuse_settings(table, circumstances)
     world = distributed.place()[1]
     if accelerator.num_processes != world:
         raise ValueError(
-            f"torch.distributed has {world} processes, but Accelerate knows of {accelerator.num_processes}, so each "
-            "would train a model of its own. On CPUs say so: Accelerator(cpu=True), or use_cpu=True for the Trainer."
+            f"torch.distributed has {world} processes, but Accelerate sees {accelerator.num_processes}, so each would "
+            "train its own model. On CPUs, use Accelerator(cpu=True), or use_cpu=True for the Trainer."
         )
 
 
 def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
-    """The loader with these batches on the accelerator's device, in each process its own, none split again."""
+    """The loader with these batches on the accelerator's device. Each process has its own; none is split again."""
     if not loader.in_order:
         raise ValueError(
             "DataLoader(in_order=False) lets batches overtake each other, and the sampler counts them in order. "

@@ -1,7 +1,7 @@
 """Lightning by its older name (``import pytorch_lightning``): the same as :mod:`ausam.integrations.lightning`.
 
-Without selection nothing of this needs to be imported: an ordinary LightningModule whose ``configure_optimizers``
-returns ``SharpnessAware(base, SAM(rho=0.05), self)`` trains with the method.
+Without selection you do not need this module: an ordinary LightningModule whose ``configure_optimizers`` returns
+``SharpnessAware(base, SAM(rho=0.05), self)`` trains with the method.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["SelectiveLoader", "SharpnessAwareModule"]
 class SharpnessAwareModule(_lightning.Losses, LightningModule):
     """A LightningModule for methods and policies that need the loss of each sample.
 
-    Write ``losses(batch)`` in place of ``training_step``: it returns per-sample losses, or ``(losses, outputs)``.
+    Define ``losses(batch)`` in place of ``training_step``: it returns per-sample losses, or ``(losses, outputs)``.
     ``configure_optimizers`` returns ``SharpnessAware(base, method, self)``, with schedulers as Lightning takes them.
     With a policy, train on a :class:`SelectiveLoader`. Everything else is Lightning's: clipping, accumulation,
     precision, schedulers, checkpoints.
@@ -28,7 +28,7 @@ class SharpnessAwareModule(_lightning.Losses, LightningModule):
 
 
 class Companion(_lightning.Companion, Callback):
-    """What a trainer needs beside its loop; it is added when the optimizer is made."""
+    """The callback that a trainer needs; added when the optimizer is created."""
 
 
 def attach(opt: SharpnessAware, module: Any) -> None:

@@ -29,22 +29,22 @@ STATE = "sampler.pt"
 
 
 class SharpnessAwareTrainer(Trainer):
-    """The Trainer with any method and policy; with another: ``class Mine(SharpnessAwareTrainer, Seq2SeqTrainer)``.
+    """The Trainer with any method and policy. Mix with others: ``class Mine(SharpnessAwareTrainer, Seq2SeqTrainer)``.
 
     ``SharpnessAwareTrainer(model, args, train_dataset=data, method=SAM(rho=0.05), policy=AUSampling(alpha=0.5))``
 
-    Arguments, beside the Trainer's own:
-        method: ``SAM(rho)``, ``Plain()``, ...; None if ``optimizers`` holds a ``SharpnessAware`` already.
-        policy: what is left out of every batch before it is loaded: ``AUSampling(alpha)``, ...; None: nothing.
+    Arguments, in addition to the Trainer's:
+        method: ``SAM(rho)``, ``Plain()``, ...; None if ``optimizers`` already contains a ``SharpnessAware``.
+        policy: chooses the samples of every batch before loading: ``AUSampling(alpha)``, ...; None: all samples.
         settings: further arguments of ``SharpnessAware``, e.g. ``{"replay": True}`` for equal dropout masks.
 
-    Without a policy, a step is the Trainer's own ``training_step``, once per pass of the method: ``compute_loss``,
-    ``compute_loss_func``, label smoothing and the average over tokens are what they are in the Trainer. A policy, and
-    methods such as ESAM, KSAM and SAF, need the loss of each sample: then the loss of a step is the mean over
-    sequences, each the mean over its tokens with a label, and with ``gradient_accumulation_steps`` each batch counts
-    the same; override ``losses`` for another. ``sampler.pt`` in a checkpoint holds the scores and the position in the
-    epoch. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter; the Trainer's schedule
-    still counts the first. Every TrainingArguments is honoured or refused: docs/frameworks.md has the table.
+    Without a policy, each pass of the method runs the Trainer's own ``training_step``, so ``compute_loss``,
+    ``compute_loss_func``, label smoothing and the average over tokens behave as in the Trainer. A policy, and methods
+    such as ESAM, KSAM and SAF, need the loss of each sample. The loss of a step is then the mean over sequences, each
+    the mean over its labelled tokens, and with ``gradient_accumulation_steps`` each batch counts the same; override
+    ``losses`` to change that. ``sampler.pt`` in a checkpoint holds the scores and the position in the epoch. A policy
+    that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter, but the Trainer's schedule assumes the
+    length of the first. Every TrainingArguments field is honoured or refused: see the table in docs/frameworks.md.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class SharpnessAwareTrainer(Trainer):
         who = type(self.policy if self.policy is not None else self.method).__name__
         if compute_loss_func is not None:
             raise TypeError(
-                f"compute_loss_func makes one loss per batch, but {who} needs one per sample. "
+                f"compute_loss_func returns one loss per batch, but {who} needs one per sample. "
                 "Override losses(model, inputs)."
             )
         owner = next(cls for cls in type(self).__mro__ if "compute_loss" in vars(cls))
         if owner.__module__.partition(".")[0] != "transformers":
             raise TypeError(
-                f"{owner.__name__} overrides compute_loss, which makes one loss per batch, but {who} needs one per "
-                "sample. Override losses(model, inputs) as well: training uses it, evaluation compute_loss."
+                f"{owner.__name__} overrides compute_loss, which returns one loss per batch, but {who} needs one per "
+                "sample. Override losses(model, inputs) as well: training uses losses, evaluation uses compute_loss."
             )
 
     def _refuse_circumstances(self, own_losses: bool) -> None:
@@ -91,7 +91,7 @@ class SharpnessAwareTrainer(Trainer):
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"This process sees {self.args.n_gpu} GPUs and would run DataParallel, whose replicas a method cannot "
-                "perturb. Start one process per GPU with torchrun, or show it one: CUDA_VISIBLE_DEVICES=0."
+                "perturb. Start one process per GPU with torchrun, or make one visible: CUDA_VISIBLE_DEVICES=0."
             )
         if self.by_rows and not own_losses and "labels" not in self.label_names:
             raise ValueError(
@@ -101,13 +101,13 @@ class SharpnessAwareTrainer(Trainer):
         policy = self.policy
         if policy is not None and isinstance(self.train_dataset, IterableDataset):
             raise TypeError(
-                f"{type(self.train_dataset).__name__} is a stream, from which the Trainer cannot choose. Leave the "
-                "policy out, or train in a loop of your own with ausam.SelectiveStream, which chooses before decoding."
+                f"{type(self.train_dataset).__name__} is a stream, from which the Trainer cannot choose. Leave out the "
+                "policy, or train in your own loop with ausam.SelectiveStream, which chooses before decoding."
             )
         if getattr(policy, "scope", "batch") == "epoch" and self.args.gradient_accumulation_steps > 1:
             raise ValueError(
-                f"{type(policy).__name__} changes the number of batches from epoch to epoch, which the Trainer's "
-                "gradient accumulation does not expect. Use gradient_accumulation_steps=1, or another policy."
+                f"With {type(policy).__name__} the number of batches changes from epoch to epoch, which the Trainer's "
+                "gradient accumulation does not support. Use gradient_accumulation_steps=1, or another policy."
             )
 
     def losses(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
@@ -115,7 +115,7 @@ class SharpnessAwareTrainer(Trainer):
         if "labels" not in inputs:
             raise ValueError(f"The batch has no labels, only {', '.join(inputs)}. Override losses(model, inputs).")
         config = getattr(self.model, "config", None)
-        # An encoder-decoder makes the decoder's input of the labels; others would compute a loss that nobody uses.
+        # An encoder-decoder derives the decoder's input from the labels; other models would compute an unused loss.
         whole = getattr(config, "is_encoder_decoder", False)
         outputs = model(**{k: v for k, v in inputs.items() if whole or k != "labels"})
         if "logits" not in outputs:
@@ -124,7 +124,7 @@ class SharpnessAwareTrainer(Trainer):
         return per_sample(outputs["logits"], inputs["labels"], *task), outputs["logits"]
 
     def call_model_init(self, trial: Any = None) -> Any:
-        """A new model, of which no score is known and which has no optimizer."""
+        """Start a new model, with no scores and no optimizer."""
         self.batches = self.sharpness_aware = None
         return super().call_model_init(trial)
 
@@ -138,7 +138,7 @@ class SharpnessAwareTrainer(Trainer):
         return self.optimizer
 
     def get_train_dataloader(self) -> Any:
-        """The Trainer's own without a policy; with one, the batches that it chose."""
+        """The Trainer's own loader; with a policy, a loader of the batches that it chose."""
         if self.policy is None:
             return super().get_train_dataloader()
         args, size, given = self.args, self._train_batch_size, self.train_dataset
@@ -166,10 +166,10 @@ class SharpnessAwareTrainer(Trainer):
         opt = self.sharpness_aware
         if opt is None:
             raise RuntimeError(
-                f"{type(self).__name__} overrides create_optimizer and does not call super().create_optimizer(), so "
-                "no method is in use. Pass the optimizer instead: optimizers=(base, None)."
+                f"{type(self).__name__} overrides create_optimizer without calling super().create_optimizer(), so no "
+                "method is in use. Pass the optimizer instead: optimizers=(base, None)."
             )
-        opt.model = model  # as the accelerator wrapped it
+        opt.model = model  # as wrapped by the accelerator
         parts = self.current_gradient_accumulation_steps
         if self.by_rows:
             return self._step_by_rows(opt, model, inputs, parts)
@@ -225,11 +225,11 @@ class SharpnessAwareTrainer(Trainer):
 
 
 def _one_method(given: Any, method: Method | None, settings: Mapping[str, Any] | None) -> Method:
-    """The method, from the argument or from a SharpnessAware optimizer that is given by hand."""
+    """The method, from the argument or from a SharpnessAware optimizer passed by the user."""
     if isinstance(given, SharpnessAware):
         if method is not None or settings is not None:
             raise TypeError(
-                "optimizers holds a SharpnessAware, and method or settings are given too. Give the plain optimizer "
+                "optimizers contains a SharpnessAware, and method or settings are given too. Pass the plain optimizer "
                 "with them, or the SharpnessAware without."
             )
         return given.method

@@ -1,4 +1,4 @@
-"""What a sampler refuses, and what it warns about."""
+"""Argument checks and warnings of the sampler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked_length(dataset: Sized | int) -> int:
     if isinstance(dataset, Subset) and isinstance(dataset.dataset, Indexed):
         raise TypeError(
             "Subset(Indexed(dataset)) delivers indices of the whole dataset, but the sampler counts the subset. "
-            "Turn them round: Indexed(Subset(dataset, ...))."
+            "Swap the two: Indexed(Subset(dataset, ...))."
         )
     if hasattr(dataset, "__len__"):
         n = len(dataset)
@@ -34,44 +34,42 @@ def checked_length(dataset: Sized | int) -> int:
 
 
 def checked_count(name: str, value: int) -> int:
-    """An argument that is a whole number from 1 up."""
+    """Require a whole number >= 1."""
     number: int = holding(OWNER, name, value, POSITIVE)
     return number
 
 
 def checked_seed(name: str, value: int) -> int:
-    """An argument that is a whole number from 0 up."""
+    """Require a whole number >= 0."""
     number: int = holding(OWNER, name, value, COUNT)
     return number
 
 
 def checked_flag(name: str, value: bool) -> bool:
-    """An argument that is True or False."""
+    """Require True or False."""
     flag: bool = holding(OWNER, name, value, YesNo())
     return flag
 
 
 def check_policy(policy: Policy) -> None:
-    """Refuse what is not a policy."""
+    """Refuse an object that does not have a policy's interface."""
     if isinstance(policy, type) or not hasattr(policy, "choose"):
-        raise TypeError(f"policy is {policy!r}, but an instance such as AUSampling(alpha=0.5) is needed.")
+        raise TypeError(f"policy is {policy!r}. Pass an instance, such as AUSampling(alpha=0.5).")
     name = type(policy).__name__
     missing = [member for member in MEMBERS if not hasattr(policy, member)]
     if missing:
-        raise TypeError(
-            f"{name} has no {' and no '.join(missing)}, which a policy declares. See ausam.Policy for what each means."
-        )
+        raise TypeError(f"{name} has no {' and no '.join(missing)}, which every policy must define. See ausam.Policy.")
     holding(name, "signal", policy.signal, RANKED_BY)
     holding(name, "scope", policy.scope, OneOf(("batch", "epoch", "slice")))
     if policy.scope == "slice" and not (hasattr(policy, "slice") and hasattr(policy, "size")):
-        raise TypeError(f'{name} is of scope "slice", so it needs slice(epoch, n) and size(n). See ausam.Policy.')
+        raise TypeError(f'{name} has scope "slice", so it must define slice(epoch, n) and size(n). See ausam.Policy.')
     holding(name, "period", policy.period, POSITIVE)
     holding(name, "decay", policy.decay, Range(low=0.0, high=1.0))
     holding(name, "spread", policy.spread, YesNo())
 
 
 def check_sizes(n: int, batch_size: int, min_batch: int, drop_last: bool) -> None:
-    """Refuse numbers that do not fit together."""
+    """Refuse sizes that contradict each other."""
     if drop_last and n < batch_size:
         raise ValueError(
             f"drop_last=True leaves nothing of {n} samples with batch_size {batch_size}. Use a smaller batch_size."
@@ -81,54 +79,54 @@ def check_sizes(n: int, batch_size: int, min_batch: int, drop_last: bool) -> Non
 
 
 def refuse_sampler(*args: object, **kwargs: object) -> None:
-    """Raise a TypeError if a sampler is given in place of the dataset: somebody else builds our sampler again."""
+    """Raise a TypeError if a sampler is passed as the dataset: a framework is rebuilding our sampler."""
     if any(isinstance(given, Sampler) for given in (*args[:1], kwargs.get("dataset"))):
         raise TypeError(
-            "A framework tried to build the SelectiveBatchSampler again, around a sampler of its own: the one that you "
-            "update would no longer be in use. It deals the batches to the processes itself, so with Lightning say "
-            "Trainer(use_distributed_sampler=False), or train on ausam.integrations.lightning.SelectiveLoader."
+            "A framework tried to rebuild the SelectiveBatchSampler around its own sampler, so the one that you update "
+            "would no longer be in use. SelectiveBatchSampler already divides the batches among the processes. With "
+            "Lightning, use Trainer(use_distributed_sampler=False) or ausam.integrations.lightning.SelectiveLoader."
         )
 
 
 def warn_if_blind(policy: Policy, scores: Scores, epoch: int) -> None:
-    """Say so if a policy has to choose by scores that never came."""
+    """Warn if a policy has to choose but no score has arrived."""
     if epoch > 0 and policy.signal in AT_PERTURBED_WEIGHTS and not scores.known:
-        does = "draws uniformly" if policy.signal != "perturbed" else "has nothing to choose by"
+        does = "draws uniformly" if policy.signal != "perturbed" else "has nothing to rank by"
         warnings.warn(
             f"No score has reached the sampler before epoch {epoch}: {type(policy).__name__} {does}. "
-            "Call sampler.update(opt.backward(..., index=index)) each step, with a method that evaluates the loss "
+            "Call sampler.update(opt.backward(..., index=index)) in each step, with a method that evaluates the loss "
             "at perturbed weights.",
             stacklevel=3,
         )
 
 
 class Bystander:
-    """Notices a sampler that is updated but that nobody asks for batches: then every sample is trained on.
+    """Warns about a sampler that is updated but never asked for batches, so that nothing is selected.
 
     Arguments:
-        policy: the sampler's.
+        policy: the sampler's policy.
         n: number of samples.
     """
 
     def __init__(self, policy: Policy, n: int) -> None:
         self._name = type(policy).__name__
         self._n = n
-        self._done = policy.kept >= 1  # it leaves nothing out, asked or not
+        self._done = policy.kept >= 1  # nothing is left out in any case
         self._seen = 0
 
     def asked(self) -> None:
-        """The sampler has been iterated, or has picked."""
+        """Record that the sampler was iterated over, or that ``pick`` was called."""
         self._done = True
 
     def updated(self, samples: int, world: int) -> None:
-        """Warn, once, if a whole pass was fed back without a question; ``samples`` are one process's of ``world``."""
+        """Warn once if a whole pass was fed back unasked; ``samples`` counts one of ``world`` processes."""
         self._seen += samples * world
         if not self._done and self._seen > self._n:
             self._done = True
             warnings.warn(
-                f"sampler.update has taken the losses of more than a whole pass ({self._n} samples), but nobody has "
-                f"iterated over the sampler or called its pick: every sample is being trained on, and {self._name} "
-                "selects nothing. Give it to the loader, DataLoader(dataset, batch_sampler=sampler), or train on "
+                f"sampler.update has received the losses of more than a whole pass ({self._n} samples), but the "
+                "sampler was never iterated over and sampler.pick was never called. Training uses every sample, and "
+                f"{self._name} selects nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the rows "
                 "keep = sampler.pick(index).",
                 stacklevel=3,
             )

@@ -12,7 +12,7 @@ from ausam.selection.policy import Choice, everything, part, race
 from ausam.selection.scores import Scores
 from ausam.settings import Count, Decay, Flag, NonNegative, OneOf, Part, Positive, Probability, Range, check
 
-# What did best on validation samples, beside the paper's settings.
+# The best settings on validation samples; all others are the paper's.
 RECOMMENDED = {"ema": 0.5, "trim": 0.8}
 
 
@@ -33,27 +33,27 @@ class AUSampling:
     [4, 4, 2]
 
     Arguments:
-        alpha: part of each mini-batch that is kept, in (0, 1].
+        alpha: fraction of each mini-batch to keep, in (0, 1].
         s_min: lower bound of the odds, in [0, s_max]. The paper: 0.1.
         s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks.
         ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start), >= 0; 0: at once.
-        full_epochs: epochs at the beginning that use every sample, >= 0. The paper: 1. With 0 the first is drawn
-            uniformly.
+        full_epochs: number of initial epochs that use every sample, >= 0. The paper: 1. With 0 the first epoch is
+            drawn uniformly.
         ema: None for the mean of all visits (the paper), or a number in [0, 1): weight of the past in an exponential
             moving average, which forgets the large values of early training; 0: the latest visit alone.
-        unbiased: weigh each kept sample by its inclusion probability so that the gradient of the mini-batch is
-            estimated without bias at any fixed weights (pass ``weight=sampler.weight(index)`` to ``opt.backward``); the
-            paper does not. It needs s_min > 0, and four bytes more per sample. See
+        unbiased: weight each kept sample by the inverse of its inclusion probability, so that the gradient estimate of
+            the mini-batch is unbiased at any fixed weights (pass ``weight=sampler.weight(index)`` to
+            ``opt.backward``). The paper does not. Needs s_min > 0 and four more bytes per sample. See
             :func:`ausam.selection.policy.race` for the estimator.
-        trim: None (the paper), or a quantile in (0, 1): samples whose score is above it in the mini-batch, where wrong
-            labels live, take the lowest odds, and the others are normalised without them.
-        mix: part of the probability of a draw that is uniform, in [0, 1]. The paper: 0.
+        trim: None (the paper), or a quantile in (0, 1). Samples that score above it in their mini-batch, where wrong
+            labels concentrate, get the lowest odds; the others are normalised without them.
+        mix: fraction of each draw's probability that is uniform, in [0, 1]. The paper: 0.
         score: "sharpness" (the paper); "signed": ``max(0, L_i(w + e) - L_i(w))``; "progress": how much the loss of the
-            sample fell from one visit to the next, which is known from its second visit on.
+            sample fell between its last two visits, known from the second visit on.
 
-    A sample without a score takes the mean of its mini-batch; equal scores mean uniform sampling.
-    Needs a method that evaluates the loss at perturbed weights, unless score is "progress". Part of the work: alpha,
-    after the first epoch.
+    A sample without a score gets the mean of its mini-batch. Equal scores mean uniform sampling. Needs a method that
+    evaluates the loss at perturbed weights, unless score is "progress". Cost: a fraction alpha of the samples, after
+    the first epoch.
     """
 
     alpha: Part = 0.5
@@ -74,21 +74,21 @@ class AUSampling:
         check(self)
         if self.s_min > self.s_max:
             raise ValueError(
-                f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they bound the odds from below and "
-                "above. Use s_min <= s_max."
+                f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they are the lower and upper bound "
+                "of the odds. Use s_min <= s_max."
             )
         if self.unbiased and self.s_min == 0:
             raise ValueError(
-                "AUSampling: unbiased=True weighs by inclusion probabilities, and s_min=0 makes some of them 0. "
+                "AUSampling: unbiased=True divides by inclusion probabilities, and s_min=0 makes some of them 0. "
                 "Use s_min > 0."
             )
 
     @classmethod
     def recommended(cls, alpha: float = 0.5, **settings: Any) -> AUSampling:
-        """The settings that we recommend where half or more of each mini-batch is kept: ``ema=0.5, trim=0.8``.
+        """Recommended settings for keeping half or more of each mini-batch: ``ema=0.5, trim=0.8``.
 
-        Recent visits count more, and the fifth of a mini-batch with the highest scores, where wrong labels live, takes
-        the lowest odds. The evidence is in docs/results.md; below ``alpha`` 0.5 there is none.
+        Recent visits count more, and the highest-scoring fifth of each mini-batch, where wrong labels concentrate, gets
+        the lowest odds. See docs/results.md for the evidence; there is none for ``alpha`` below 0.5.
 
         >>> from ausam import AUSampling
         >>> AUSampling.recommended(0.6, ramp=5) == AUSampling(0.6, ramp=5, ema=0.5, trim=0.8)
@@ -98,12 +98,12 @@ class AUSampling:
 
     @property
     def signal(self) -> str:
-        """What the scores hold."""
+        """The signal that the scores average."""
         return self.score
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used, after the first epoch."""
+        """Fraction of the samples used after the first epoch."""
         return self.alpha
 
     @property
@@ -112,7 +112,7 @@ class AUSampling:
         return 1.0 if self.ema is None else self.ema
 
     def count(self, epoch: int, n: int) -> int:
-        """All at the beginning, then the part alpha."""
+        """All samples in the first ``full_epochs`` epochs, then a fraction alpha."""
         return n if epoch < self.full_epochs else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
@@ -123,9 +123,9 @@ class AUSampling:
         return race(odds, part(self.alpha, candidates.shape[1]), rng, weigh=self.unbiased)
 
     def odds(self, g: Tensor, epoch: int) -> Tensor:
-        """The min-max normalised scores of each row: equation 8 of the paper, with the ramp of its upper bound.
+        """Min-max normalised scores of each row: the paper's equation 8, with the upper bound ramped up.
 
-        Beyond the paper, ``trim`` changes the scores before it and ``mix`` the odds after it.
+        Two additions to the paper: ``trim`` changes the scores beforehand, and ``mix`` changes the odds afterwards.
         """
         rise = min(1.0, epoch / self.ramp) if self.ramp else 1.0
         upper = self.s_min + rise * (self.s_max - self.s_min)

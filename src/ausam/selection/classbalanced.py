@@ -1,4 +1,4 @@
-"""A random part of every mini-batch with equal chances for all classes, as is common for long-tailed data."""
+"""A random subset of every mini-batch that balances the classes: the usual control for long-tailed data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ausam.settings import Part, check
 
 @dataclass(frozen=True)
 class ClassBalanced:
-    """Draw a part of each mini-batch with odds that are inversely proportional to the frequency of the class.
+    """Draw a fraction of each mini-batch with odds inversely proportional to the frequency of the class.
 
         odds_i = 1 / |{j: y_j = y_i}|                                         (over the whole dataset)
 
@@ -29,11 +29,12 @@ class ClassBalanced:
 
     Arguments:
         labels: the class of every sample of the dataset, as a list, array or tensor of whole numbers >= 0.
-        alpha: part of each mini-batch that is kept, in (0, 1].
+        alpha: fraction of each mini-batch to keep, in (0, 1].
 
-    A control for long tails, which needs the labels: AUSampling does not. A rare class can only be drawn where the
-    mini-batch has it, so classes come out balanced only if alpha is small against their part. Wrong labels count as
-    rare classes if they are. Part of the work: alpha.
+    Use it as a control on long-tailed data. It needs the labels; AUSampling does not. A rare class can only be drawn
+    from a mini-batch that contains it, so the classes come out balanced only if alpha is small compared with their
+    share of the data. Samples wrongly labelled as a rare class are drawn as often as that class. Cost: a fraction
+    alpha of the samples.
     """
 
     labels: Any = field(repr=False, compare=False)
@@ -50,25 +51,25 @@ class ClassBalanced:
 
     @cached_property
     def _odds(self) -> Tensor:
-        """Of each class."""
+        """Odds of each class."""
         found: Tensor = 1.0 / self.labels.bincount()
         return found
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used."""
+        """Fraction of the samples used."""
         return self.alpha
 
     def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
-        """The part alpha, in every epoch."""
+        """A fraction alpha in every epoch."""
         return part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """A draw with the odds of the classes."""
+        """A weighted draw with the odds of each sample's class."""
         if len(self.labels) != len(scores):
             raise ValueError(
                 f"ClassBalanced has {len(self.labels)} labels, but the dataset has {len(scores)} samples. "
-                "Give the label of every sample, in the order of the dataset."
+                "Pass the label of every sample, in the order of the dataset."
             )
         if self.alpha == 1:
             return everything(candidates)
@@ -81,11 +82,9 @@ def _checked(labels: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         found = torch.empty(0, 0)
     if found.dim() != 1 or not len(found) or found.is_floating_point() or found.is_complex():
-        raise TypeError(
-            f"ClassBalanced: labels are {_shown(labels)}. They must be one whole number per sample: the class of each."
-        )
+        raise TypeError(f"ClassBalanced: labels are {_shown(labels)}. Pass one whole number per sample: its class.")
     if int(found.min()) < 0:
-        raise ValueError(f"ClassBalanced: labels hold {int(found.min())}. Classes must be numbered from 0.")
+        raise ValueError(f"ClassBalanced: labels contain {int(found.min())}. Number the classes from 0.")
     return found.long()
 
 

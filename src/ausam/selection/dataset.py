@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 
 class Indexed(Dataset[Any]):
-    """The same dataset, with the index of each sample added, so that losses find their way back to it.
+    """A dataset with the index of each sample added, so that a loss can be credited to its sample.
 
     A tuple or list ``(x, y)`` becomes ``(x, y, index)``, a dict gets the key ``"index"``, anything else ``x`` becomes
     ``(x, index)``.
@@ -28,9 +28,9 @@ class Indexed(Dataset[Any]):
             hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         ):
             raise TypeError(
-                f"{type(dataset).__name__} cannot be asked for one sample, so none can be left out before loading. "
-                "Choose from a stream before it is decoded with SelectiveStream(source, decode, sampler), or inside a "
-                "batch that is loaded already with sampler.pick(index)."
+                f"{type(dataset).__name__} has no random access, so no sample can be left out before loading. "
+                "Use SelectiveStream(source, decode, sampler) to choose before decoding, or sampler.pick(index) to "
+                "choose inside a loaded batch."
             )
         self.dataset = dataset
         self.key = key
@@ -42,7 +42,7 @@ class Indexed(Dataset[Any]):
         return self._with_index(self.dataset[index], index)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        # DataLoader asks for a whole batch at once where a dataset can answer so.
+        # DataLoader fetches a whole batch at once from a dataset that has __getitems__.
         if hasattr(self.dataset, "__getitems__"):
             samples = self.dataset.__getitems__(indices)
         else:
@@ -53,7 +53,7 @@ class Indexed(Dataset[Any]):
         if isinstance(sample, dict):
             if self.key in sample:
                 raise ValueError(
-                    f'The samples have a key "{self.key}" of their own. Choose another: Indexed(dataset, key="...").'
+                    f'The samples already have a key "{self.key}". Choose another: Indexed(dataset, key="...").'
                 )
             return {**sample, self.key: index}
         if isinstance(sample, (tuple, list)):

@@ -1,4 +1,4 @@
-"""The pass under way: planned block by block as its batches fall due, handed out, consumed, saved and resumed."""
+"""The current pass: planned block by block as batches are needed, handed out, consumed, saved and resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ausam.selection.weights import Weights
 
 @dataclass(frozen=True)
 class Block:
-    """Samples that are planned: from place ``start`` of the epoch on, up to the block ``after``."""
+    """Planned samples: from position ``start`` of the epoch up to the block ``after``."""
 
     start: int
     index: Tensor
@@ -25,22 +25,22 @@ class Block:
 
     @property
     def stop(self) -> int:
-        """The first place after it."""
+        """The first position after the block."""
         return self.start + len(self.index)
 
 
 class Epoch:
-    """One pass over the plan of an epoch, or over what is left of it.
+    """One pass over the plan of an epoch, or over the rest of it.
 
-    A block is planned when its first batch is due. The samples of earlier batches are not among its candidates, so what
-    was learnt from them in the meantime changes nothing: the result is that of planning the whole epoch when it begins.
-    Places count the samples of the plan, those of all processes, from 0 to ``plan.total``.
+    A block is planned when its first batch is needed. The samples of earlier batches are not among its candidates, so
+    feedback on them changes nothing: the result is the same as planning the whole epoch at its start. Positions count
+    the samples of the plan, over all processes, from 0 to ``plan.total``.
 
     Arguments:
-        plan: of the epoch.
+        plan: the plan of the epoch.
         policy: chooses inside the mini-batches.
-        scores: what it chooses by.
-        weights: where the weights of planned samples go.
+        scores: the scores that the policy reads.
+        weights: receives the weights of planned samples.
         chosen: the samples of the epoch, for a policy of scope "epoch".
         first: the first block, for a pass that was interrupted inside it.
     """
@@ -57,7 +57,7 @@ class Epoch:
         self.plan = plan
         self.chosen = chosen
         self.resumed = first is not None
-        self.begun = first.start if first else 0  # the place where this pass begins
+        self.begun = first.start if first else 0  # the position where this pass begins
         self.handed_out = 0  # batches
         self.consumed = 0  # samples of this process
         self._policy, self._scores, self._weights = policy, scores, weights
@@ -66,11 +66,11 @@ class Epoch:
         self._blocks = [first] if first else [Block(0, torch.empty(0, dtype=torch.int64), 0)]  # not consumed yet
 
     def cut(self, world: int, min_batch: int) -> Cut:
-        """The batches of the pass for so many processes; refused if there are too few samples for them."""
+        """The batches of the pass for ``world`` processes; refused if there are too few samples."""
         left = self.plan.total - self.begun
         found = cut(left, self.plan.kept, world * min_batch)
         if not len(found):
-            what = f"The policy chose {left} samples for" if not self.begun else f"There are {left} samples left of"
+            what = f"The policy chose {left} samples for" if not self.begun else f"{left} samples are left of"
             raise ValueError(
                 f"{what} epoch {self.plan.epoch}, but {world * min_batch} are needed: min_batch={min_batch} for each "
                 f"of {world} processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin "
@@ -79,7 +79,7 @@ class Epoch:
         return found
 
     def batches(self, place: tuple[int, int], min_batch: int) -> Iterator[list[int]]:
-        """The dataset indices of this process's share of every batch: dealt like cards, so shares differ by one."""
+        """The dataset indices of this process's share of each batch: dealt in turn, so shares differ by at most one."""
         rank, world = self._place = place
         self._cut = self.cut(world, min_batch)
         at, ready = self.begun, self._blocks[0].index.tolist()
@@ -94,7 +94,7 @@ class Epoch:
             yield ready[start - at + rank : stop - at : world]
 
     def _planned(self, samples: int) -> Iterator[Tensor]:
-        """Plan the next blocks, until there are so many samples more."""
+        """Plan the next blocks until enough samples are planned."""
         while samples > 0:
             done = self.done
             self._blocks = [b for b in self._blocks[:-1] if b.stop > done] + self._blocks[-1:]
@@ -116,16 +116,16 @@ class Epoch:
 
     @property
     def done(self) -> int:
-        """The place up to which all batches are consumed."""
-        # If nobody ever tells what is consumed, what was handed out counts.
+        """The position up to which all batches are consumed."""
+        # Without any call of update, a batch that was handed out counts as consumed.
         told = self.consumed or self._scores.known
         batches = self._cut.complete(self.consumed, *self._place) if told else self.handed_out
         return self.plan.total if batches == len(self._cut) else self.begun + self._cut.span(batches)[0]
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What is needed to plan the rest: numbers, and what is left of one block; None at the end.
+        """The state needed to plan the rest: numbers, and the rest of one block; None at the end.
 
-        That block is consumed in part. It is saved because the scores of what was consumed have changed since it was
+        That block is partly consumed. It is saved because the scores of the consumed samples have changed since it was
         planned.
         """
         done = self.done
@@ -138,19 +138,19 @@ class Epoch:
 
 
 def resumed(state: dict[str, Any], policy: Policy, scores: Scores, weights: Weights, chosen: Chosen | None) -> Epoch:
-    """The rest of a pass that was saved; refused if the policy cannot plan what of it is still to be planned."""
+    """The rest of a saved pass; refused if the policy cannot plan the part that is not planned yet."""
     plan = Plan(**{field.name: state[field.name] for field in fields(Plan)})
     planned = state["done"] + len(state["index"]) >= plan.total
     if not planned and not _continues(plan, policy):
         raise ValueError(
-            f"The saved pass is in the middle of epoch {plan.epoch}, and {type(policy).__name__} would plan its rest "
-            "in another way than it was begun. Resume with the policy of the saved run until the epoch ends."
+            f"The saved pass is in the middle of epoch {plan.epoch}, and {type(policy).__name__} would plan the rest "
+            "of it differently. Resume with the policy of the saved run until the epoch ends."
         )
     return Epoch(plan, policy, scores, weights, chosen, Block(state["done"], state["index"], state["next"]))
 
 
 def _continues(plan: Plan, policy: Policy) -> bool:
-    """Whether the policy would continue a plan as it was begun."""
+    """Whether the policy would continue a plan in the way that it began."""
     if plan.scope != policy.scope:
         return False
     if plan.scope == "slice":

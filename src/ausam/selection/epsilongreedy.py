@@ -16,11 +16,11 @@ from ausam.settings import Decay, Part, PositiveCount, Probability, check
 
 @dataclass(frozen=True)
 class EpsilonGreedy:
-    """Of ``M = max(1, int(alpha N))`` samples, ``int(eps M)`` at random and the rest by their averaged loss.
+    """Keep ``M = max(1, int(alpha N))`` samples: ``int(eps M)`` at random, the others by their average loss.
 
         s_i <- decay s_i + (1 - decay) u_i  at each visit;  kept = the M - int(eps M) largest, int(eps M) of the others
 
-    The first epoch uses every sample; later one that has no score yet comes first.
+    The first epoch uses every sample. Later, samples without a score come first.
     Raju, Daruwalla, Lipasti: Accelerating Deep Learning with Dynamic Data Pruning, 2021.
 
     >>> from ausam import EpsilonGreedy, SelectiveBatchSampler
@@ -28,14 +28,14 @@ class EpsilonGreedy:
     [4, 4, 2]
 
     Arguments:
-        alpha: part of the dataset that is kept, in (0, 1].
-        eps: part of the kept samples that is drawn at random, in [0, 1].
-        signal: what u is: any of TopLoss's signals. "forgetting" counts events instead of averaging.
+        alpha: fraction of the dataset to keep, in (0, 1].
+        eps: fraction of the kept samples that is drawn at random, in [0, 1].
+        signal: the signal u: any of TopLoss's. "forgetting" counts events instead of averaging.
         decay: weight of the past in a score, in [0, 1).
-        period: epochs that a choice holds for, >= 1.
+        period: number of epochs that use the same choice, >= 1.
 
-    A choice is made among all samples, from all scores at once: the first batch of its epoch waits for it. Part of the
-    work: alpha, after epoch 0.
+    The choice reads all scores at once, so the first batch of its epoch waits for it. Cost: a fraction alpha of the
+    samples, after epoch 0.
     """
 
     alpha: Part = 0.5
@@ -51,15 +51,15 @@ class EpsilonGreedy:
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used, after the first epoch."""
+        """Fraction of the samples used after the first epoch."""
         return self.alpha
 
     def count(self, epoch: int, n: int) -> int:
-        """All in the first epoch, then the part alpha."""
+        """All samples in the first epoch, then a fraction alpha."""
         return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
-        """The best, and some of the others."""
+        """The largest scores, and some of the others at random."""
         if epoch == 0 or self.alpha == 1:
             return everything(candidates)
         m = part(self.alpha, candidates.shape[1])

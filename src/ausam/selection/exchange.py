@@ -1,4 +1,4 @@
-"""Feedback on its way into the scores: from an accelerator, and from and to the other processes."""
+"""The transfer of feedback into the scores: from an accelerator, and between processes."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from ausam.distributed import gather, place
 from ausam.selection.scores import Scores
 from ausam.settings import Range, holding
 
-# Updates that wait on an accelerator before they are read back, so that not every step synchronises.
+# Number of updates that stay on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
 
 OWNER = "SelectiveBatchSampler"
 
 
 class Exchange:
-    """Records at once in a single process; with several, keeps what is new until all exchange it.
+    """Records at once in a single process; with several, keeps new values until all processes exchange them.
 
     Arguments:
         scores: the table to fill.
-        rank: as the sampler's.
-        world_size: as the sampler's.
+        rank: rank of this process, as in the sampler.
+        world_size: number of processes, as in the sampler.
     """
 
     def __init__(self, scores: Scores, rank: int | None, world_size: int | None) -> None:
         if (rank is None) != (world_size is None):
             raise ValueError(
-                f"rank is {rank} and world_size is {world_size}. Give both, or neither to use torch.distributed's."
+                f"rank is {rank} and world_size is {world_size}. Pass both, or neither to use torch.distributed's."
             )
         if rank is not None and world_size is not None:
             rank = holding(OWNER, "rank", rank, Range(low=0, whole=True), optional=True)
             world_size = holding(OWNER, "world_size", world_size, Range(low=1, whole=True), optional=True)
         if rank is not None and world_size is not None and rank >= world_size:
-            raise ValueError(f"rank is {rank} of {world_size} processes; ranks count from 0 to world_size - 1.")
+            raise ValueError(f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}.")
         self._scores = scores
         self._given = rank, world_size
         self._waiting: list[tuple[Tensor, Tensor]] = []  # index and value, on their own device
@@ -42,23 +42,23 @@ class Exchange:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Rank and number of processes, now."""
+        """Current rank and number of processes."""
         return place(*self._given)
 
     @property
     def stale(self) -> bool:
-        """Whether this process knows something that the others do not."""
+        """Whether this process has values that it has not shared yet."""
         self.flush()
         return bool(self._new)
 
     def add(self, index: Tensor, value: Tensor) -> None:
-        """One batch of values."""
+        """Take the values of one batch."""
         self._waiting.append((index, value))
         if not on_accelerator(index, value) or len(self._waiting) >= WAITING:
             self.flush()
 
     def flush(self) -> None:
-        """Read back what waits on an accelerator."""
+        """Read back the values that wait on an accelerator."""
         waiting, self._waiting = self._waiting, []
         alone = self.place[1] == 1
         for index, value in waiting:
@@ -68,13 +68,13 @@ class Exchange:
                 self._new.append(self._scores.checked(index, value))
 
     def clear(self) -> None:
-        """Forget what is under way."""
+        """Discard all values that were not recorded yet."""
         self._waiting, self._new = [], []
 
     def exchange(self, position: tuple[int, int]) -> None:
-        """Every process records what is new in any of them, in the same order: the tables stay equal bit for bit.
+        """Record the new values of all processes in the same order, so that the tables stay equal bit for bit.
 
-        ``position`` (epoch, batches left of a resumed pass) must be the same in all. Collective.
+        ``position`` (epoch, batches left of a resumed pass) must be the same in all processes. Collective.
         """
         self.flush()
         world = self.place[1]
@@ -84,36 +84,36 @@ class Exchange:
             if not self._new:
                 return
             raise RuntimeError(
-                f"The sampler is one of {world}, and their scores must be exchanged, but torch.distributed has no "
-                "process group. Call torch.distributed.init_process_group(...) before the first pass."
+                f"The scores of {world} samplers must be exchanged, but torch.distributed has no process group. "
+                "Call torch.distributed.init_process_group(...) before the first pass."
             )
         if dist.get_world_size() != world:
             raise RuntimeError(
-                f"world_size is {world}, but the process group has {dist.get_world_size()} processes, with which the "
-                "scores are exchanged. Leave rank and world_size out to use torch.distributed's."
+                f"world_size is {world}, but the process group that exchanges the scores has {dist.get_world_size()} "
+                "processes. Leave out rank and world_size to use torch.distributed's."
             )
         index = torch.cat([torch.empty(0, dtype=torch.int64), *(i for i, _ in self._new)])
         value = torch.cat([torch.empty(0), *(v for _, v in self._new)])
         heads = gather(torch.tensor([len(index), *position]))
         if any(not torch.equal(h[1:], heads[0][1:]) for h in heads):
             raise RuntimeError(
-                f"The processes are not at the same place: (epoch, batches left) is {[h[1:].tolist() for h in heads]} "
-                "by rank. Begin every pass in every process, and load the same state in all."
+                f"The processes are at different positions: (epoch, batches left) by rank is "
+                f"{[h[1:].tolist() for h in heads]}. Begin every pass in every process, and load the same state in all."
             )
         lengths = [int(h[0]) for h in heads]
-        # Apart, because a float32 cannot hold every index.
+        # Sent separately, because a float32 cannot represent every index.
         indices, values = gather(index, lengths), gather(value, lengths)
         self._new = []
         record_in_order(self._scores, torch.cat(indices), torch.cat(values))
 
 
 def on_accelerator(*tensors: Tensor) -> bool:
-    """Whether reading one of them would wait for a device."""
+    """Whether reading one of the tensors would wait for a device."""
     return any(t.device.type != "cpu" for t in tensors)
 
 
 def record_in_order(scores: Scores, index: Tensor, value: Tensor) -> None:
-    """Record values of samples that may occur several times: first the first of each, then the second, and so on."""
+    """Record values of samples that may occur several times: the first value of each, then the second, and so on."""
     order = index.argsort(stable=True)
     among = index[order]
     turn = torch.arange(len(order)) - torch.searchsorted(among, among)

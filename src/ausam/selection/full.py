@@ -19,7 +19,7 @@ class Full:
     >>> sorted(i for batch in SelectiveBatchSampler(5, batch_size=2, policy=Full()) for i in batch)
     [0, 1, 2, 3, 4]
 
-    Use it for baselines; the sampler then still shuffles, counts epochs and resumes exactly.
+    Use it for baselines: the sampler still shuffles, counts epochs and resumes exactly.
     """
 
     signal: ClassVar[str] = "loss"

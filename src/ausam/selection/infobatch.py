@@ -1,4 +1,4 @@
-"""InfoBatch (Qin et al., ICLR 2024): leave out a random part of the well-learned samples, weigh the rest of them up."""
+"""InfoBatch (Qin et al., ICLR 2024): leave out some of the well-learned samples, and weight the others of them up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ausam.settings import OneOf, PositiveCount, Probability, Range, check
 
 @dataclass(frozen=True)
 class InfoBatch:
-    """Leave out a random part of the samples whose last loss is below the mean.
+    """Leave out a random fraction of the samples whose latest loss is below the mean.
 
         W = {i: l_i < mean(l)};  int((1 - prune) |W|) of W stay, with weight 1 / (1 - prune);  all others, with weight 1
 
@@ -26,13 +26,13 @@ class InfoBatch:
     >>> sampler = SelectiveBatchSampler(50000, batch_size=128, policy=InfoBatch(prune=0.5, epochs=200))
 
     Arguments:
-        prune: part of the well-learned samples that is left out, in [0, 1).
-        anneal: part of the epochs, at the end, that uses every sample, in [0, 1]. Without ``epochs`` it has no effect.
-        epochs: of the whole training, >= 1; None: it never anneals.
+        prune: fraction of the well-learned samples to leave out, in [0, 1).
+        anneal: fraction of the epochs, at the end, that uses every sample, in [0, 1]. No effect without ``epochs``.
+        epochs: number of epochs of the whole training, >= 1; None: never anneal.
         on: "first": the loss at w (the paper's SAM+Info*); "second": the loss at w + e (SAM+Info).
 
-    An epoch begins with a choice among all samples, from all scores at once: the first batch waits for it. It takes
-    five bytes per sample beyond the scores, and more while it is made. Part of the work: about 0.65 with prune 0.5.
+    The choice reads all scores at once, so the first batch of each epoch waits for it. It takes five bytes per sample
+    on top of the scores, and more while it is made. Cost: about 0.65 of the samples with prune 0.5.
     """
 
     prune: Annotated[float, Range(low=0.0, high=1.0, high_open=True)] = 0.5
@@ -49,20 +49,20 @@ class InfoBatch:
 
     @property
     def signal(self) -> str:
-        """The loss it looks at."""
+        """The loss that decides."""
         return "loss" if self.on == "first" else "perturbed"
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used, about: losses are skewed, some 70 % lie below their mean."""
+        """Approximate fraction of the samples used: losses are skewed, and some 70 % lie below their mean."""
         return 1 - 0.7 * self.prune
 
     def count(self, epoch: int, n: int) -> int | None:
-        """Known where it uses everything; else it depends on how many losses lie below their mean."""
+        """Known if the epoch uses every sample; otherwise it depends on how many losses lie below their mean."""
         return n if self._full(epoch) else None
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
-        """All that are not well learned (or have no loss), and a random part of those that are."""
+        """All samples that are not well learned (or have no loss), and a random fraction of the others."""
         if self._full(epoch):
             return everything(candidates)[0], ones(1).expand(candidates.shape)
         return thin(scores.last[candidates[0]] < scores.level(), 1 - self.prune, rng)

@@ -16,24 +16,24 @@ from ausam.settings import Part, check
 
 @dataclass(frozen=True)
 class OrderDP:
-    """Draw a random part ``s`` of the dataset in each epoch, and keep the part ``q`` of it with the largest losses.
+    """Draw a random fraction ``s`` of the dataset in each epoch, and keep the fraction ``q`` with the largest losses.
 
         S = max(1, int(s N)) of the N samples, all equally likely;  kept = the max(1, int(q |S|)) largest l_i of S
 
-    with ``l_i`` the loss of ``i`` at its latest visit. The first epoch leaves out samples too. A sample that has no
-    loss yet comes first; equal ones are drawn. No weights. Xu et al.: OrderDP, ICLR 2026, after its official code.
+    where ``l_i`` is the loss of ``i`` at its latest visit. The first epoch leaves out samples too. Samples without a
+    loss come first; ties are broken at random. No weights. Xu et al.: OrderDP, ICLR 2026, after its official code.
 
     >>> from ausam import OrderDP, SelectiveBatchSampler
     >>> [len(batch) for batch in SelectiveBatchSampler(100, batch_size=32, policy=OrderDP(s=0.75, q=0.85))]
     [32, 31]
 
     Arguments:
-        s: part of the dataset that is drawn, in (0, 1].
-        q: part of the drawn samples that is kept, in (0, 1].
+        s: fraction of the dataset to draw, in (0, 1].
+        q: fraction of the drawn samples to keep, in (0, 1].
 
-    With q = 1 it is a random part of the dataset; with s = 1 the largest losses of all. Biased towards hard samples:
-    avoid a small q where labels are noisy. A choice is made among all samples, from all scores at once: the first batch
-    of an epoch waits for it. Part of the work: s q.
+    With q = 1 it is a random subset of the dataset; with s = 1, the largest losses of all. Biased towards hard samples:
+    avoid a small q with noisy labels. The choice reads all scores at once, so the first batch of an epoch waits for it.
+    Cost: a fraction s q of the samples.
     """
 
     s: Part = 0.75
@@ -49,15 +49,15 @@ class OrderDP:
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used."""
+        """Fraction of the samples used."""
         return self.s * self.q
 
     def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
-        """The part q of the part s, in every epoch."""
+        """A fraction q of a fraction s, in every epoch."""
         return part(self.q, part(self.s, n))
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
-        """A random part, and of it the largest losses."""
+        """The largest losses of a random subset."""
         n = candidates.shape[1]
         drawn = some(torch.arange(n), part(self.s, n), rng).sort().values
         marks = largest(scores.of(candidates[0, drawn]), self.count(epoch, n), rng)

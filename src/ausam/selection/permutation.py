@@ -1,4 +1,4 @@
-"""A shuffled order of which any part can be computed alone: no table of it exists."""
+"""A shuffled order that is computed on demand, any range at a time, and never stored as a table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-# Pairs of rounds. Four (eight rounds of random functions) mix a large order beyond what a test can tell from chance; a
-# small one has small halves, of which a round mixes little, but costs nothing.
+# Pairs of rounds. With four (eight rounds of random functions), no test can tell a large order from chance. A small
+# order has small halves, which a round mixes only a little, but more rounds cost nothing there.
 PAIRS = 4
 PAIRS_OF_SMALL = 24
 SMALL = 1 << 16
 
-# Positions computed at a time: so many, and what is computed from them, fit into a processor's cache.
+# Positions computed at a time: small enough for them and their intermediate results to fit into a processor's cache.
 CHUNK = 1 << 13
 
 
@@ -20,11 +20,11 @@ class Permutation:
     """A random order of ``0 .. n - 1``: a Feistel network over the position, with cycle walking.
 
     A position is split into its low bits ``l`` and the rest ``r < m``. Each pair of rounds changes one half by a random
-    function of the other, which can be undone, so that no two positions meet:
+    function of the other. This is invertible, so no two positions collide:
 
         l <- l xor f(r),    r <- (r + g(l)) mod m
 
-    A result of ``n`` or more is put in again until it is smaller. ``f`` and ``g`` are tables of about ``sqrt(n)``
+    A result of ``n`` or more is fed back in until it is smaller. ``f`` and ``g`` are tables of about ``sqrt(n)``
     random numbers. Luby, Rackoff: How to construct pseudorandom permutations from pseudorandom functions, 1988; Black,
     Rogaway: Ciphers with arbitrary finite domains, 2002.
 
@@ -37,7 +37,7 @@ class Permutation:
 
     Arguments:
         n: length of the order, >= 1.
-        rng: fixes it.
+        rng: determines the order.
 
     Cost: about 10 nanoseconds per position, and ``16 sqrt(n)`` numbers.
     """
@@ -48,7 +48,7 @@ class Permutation:
         self._bits = (n - 1).bit_length() // 2
         self._low = 1 << self._bits
         self._high = -(-n // self._low)
-        # The rounds alone reach only the even permutations of some n; a rotation that is odd reaches the others.
+        # For some n the rounds alone reach only the even permutations; an odd rotation reaches the others.
         self._turn = int(torch.randint(n, (), generator=rng))
         self._f = torch.randint(self._low, (pairs, self._high), generator=rng).numpy()
         self._g = torch.randint(self._high, (pairs, self._low), generator=rng).numpy()
@@ -57,11 +57,11 @@ class Permutation:
         return self._n
 
     def __call__(self, start: int, stop: int) -> Tensor:
-        """What stands at the positions from ``start`` up to ``stop``."""
+        """The elements at the positions from ``start`` up to ``stop``."""
         return self.at(np.arange(start, stop))
 
     def at(self, position: np.ndarray) -> Tensor:
-        """What stands at these positions, in place of which it is written."""
+        """The elements at these positions. Overwrites ``position``."""
         found = position
         found += self._turn
         found -= (found >= self._n) * self._n
@@ -74,13 +74,13 @@ class Permutation:
         return torch.from_numpy(found)
 
     def _rounds(self, position: np.ndarray) -> np.ndarray:
-        # In place and with numpy, which takes half as long as torch.
+        # In place and in numpy, which takes half as long as torch.
         low, high = position & (self._low - 1), position >> self._bits
         less = np.empty_like(high)
         for f, g in zip(self._f, self._g, strict=True):
             low ^= f.take(high)
             high += g.take(low)
-            # The remainder: as an unsigned number, what is negative is larger than any other.
+            # The remainder: read as unsigned, a negative number is larger than any other.
             np.subtract(high, self._high, out=less)
             np.minimum(high.view(np.uint64), less.view(np.uint64), out=high.view(np.uint64))
         high <<= self._bits

@@ -1,4 +1,4 @@
-"""What fixes the batches of an epoch, and the parts of it that are drawn when they are needed."""
+"""The plan that determines the batches of an epoch, and its blocks, which are drawn when they are needed."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from ausam.selection.permutation import Permutation
 from ausam.selection.policy import Choice, Policy, Slice, Sliced
 from ausam.selection.scores import Scores
 
-# Candidates that are planned at a time, about. Every block has random numbers of its own, so this too fixes a plan.
+# Approximate number of candidates planned at a time. Every block has its own random numbers, so changing this changes
+# every plan.
 BLOCK = 1 << 16
 
-# What random numbers are for: the last part of a generator's key but the number of the block, or of the pick.
+# Purposes of random numbers: part of a generator's key, before the number of the block or of the pick.
 ORDER, PICK, CHOICE, WITHIN = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An epoch before anything of it is drawn: it can be drawn in blocks, in any sequence, with the same result.
+    """An epoch before anything is drawn: its blocks can be drawn in any sequence, with the same result.
 
-    A sample is a candidate once per epoch, so what is learnt from one block is not used in another. One plan serves all
-    processes.
+    A sample is a candidate once per epoch, so feedback on one block is not used in another. All processes share one
+    plan.
 
     Arguments:
-        epoch: which one.
-        seed: fixes it, with the epoch and the scores.
-        samples: of the dataset.
-        offered: candidates, of the samples: all, or those in whole mini-batches.
-        size: candidates of a mini-batch.
-        kept: samples that are used of each; a last, short mini-batch may have fewer.
-        total: samples that are used.
-        scope: of the policy.
-        turn: which order of the samples: that of the epoch, or one that several share.
-        start: place of the first candidate in the order.
-        shuffle: whether the candidates come in a sequence of their own, or in that of the order.
+        epoch: number of the epoch.
+        seed: determines the plan, together with the epoch and the scores.
+        samples: number of samples in the dataset.
+        offered: number of candidates: all samples, or those in whole mini-batches.
+        size: candidates per mini-batch.
+        kept: samples used per mini-batch; a short last one may have fewer.
+        total: samples used in the epoch.
+        scope: scope of the policy.
+        turn: which order of the samples: that of the epoch, or one that several epochs share.
+        start: position of the first candidate in the order.
+        shuffle: whether the candidates are shuffled once more, or taken in the sequence of the order.
     """
 
     epoch: int
@@ -61,17 +62,17 @@ class Plan:
 
     @cached_property
     def within(self) -> Permutation:
-        """The sequence of the candidates' places, with ``shuffle``."""
+        """The sequence of the candidates' positions, with ``shuffle``."""
         return Permutation(self.offered, generator(self.seed, self.epoch, WITHIN))
 
     @property
     def slice(self) -> Slice:
-        """The candidates, as a policy of scope "slice" names them."""
+        """The candidates, in the form that a policy of scope "slice" returns."""
         return Slice(self.turn, self.start, self.offered, self.shuffle)
 
     @property
     def width(self) -> int:
-        """Candidates of a block: whole mini-batches."""
+        """Candidates per block: whole mini-batches."""
         return max(1, BLOCK // self.size) * self.size
 
     def drawn(self, block: int, policy: Policy, scores: Scores) -> Choice:
@@ -107,10 +108,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which samples a policy of scope "epoch" uses: one byte per sample, five if it weighs them.
+    """The samples that a policy of scope "epoch" uses: one byte per sample, five if it weights them.
 
     Arguments:
-        turn: which of its choices this is.
+        turn: number of the policy's choice.
         marks: whether each sample is used.
         weight: factor of every sample's loss, or None.
     """
@@ -147,21 +148,21 @@ def plan_batches(policy: Policy, samples: int, epoch: int, seed: int, size: int,
     last = policy.count(epoch, short) if short and not drop_last else 0
     if kept is None or last is None:
         raise TypeError(
-            f'{type(policy).__name__}: count(epoch, n) is None, but a policy of scope "batch" must know how many of n '
-            "candidates it keeps, whatever their scores. Return the number."
+            f'{type(policy).__name__}: count(epoch, n) returned None, but a policy of scope "batch" must keep a fixed '
+            "number of n candidates, whatever their scores. Return that number."
         )
     offered = samples - short if drop_last else samples
     return Plan(epoch, seed, samples, offered, size, kept, samples // size * kept + last, "batch", epoch)
 
 
 def plan_chosen(used: int, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
-    """The plan for a policy that chooses ``used`` of all samples; drop_last spares a batch that is the only one."""
+    """The plan for a policy that chooses ``used`` of all samples; drop_last never drops the only batch."""
     size = min(size, samples)
     return Plan(epoch, seed, samples, samples, size, size, _used(used, size, drop_last), "epoch", epoch)
 
 
 def plan_slice(policy: Sliced, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
-    """The plan for a policy whose epochs are slices of an order; drop_last as for ``plan_chosen``."""
+    """The plan for a policy whose epochs are slices of an order; drop_last as in ``plan_chosen``."""
     size = min(size, samples)
     found, kept = policy.slice(epoch, samples), policy.size(size)
     total = _used(found.length, kept, drop_last)
@@ -174,7 +175,7 @@ def _used(samples: int, size: int, drop_last: bool) -> int:
 
 @dataclass(frozen=True)
 class Cut:
-    """A pass cut into batches: ``count`` of them, each of ``step`` samples but the last, which takes the rest."""
+    """A pass cut into ``count`` batches of ``step`` samples each; the last takes the rest."""
 
     total: int
     step: int
@@ -200,9 +201,9 @@ class Cut:
 
 
 def cut(total: int, kept: int, least: int) -> Cut:
-    """Mini-batches of ``kept`` samples, joined until each has ``least``; too few at the end join the one before.
+    """Mini-batches of ``kept`` samples, joined until each has ``least``; a remainder joins the batch before it.
 
-    Without any batch if there are fewer than ``least`` altogether.
+    No batches if there are fewer than ``least`` samples in all.
     """
     step = kept * -(-least // kept)
     return Cut(total, step, total // step + (total % step >= least))
@@ -213,6 +214,6 @@ def _as_announced(policy: Policy, epoch: int, positions: Tensor, candidates: Ten
     if found != policy.count(epoch, n):
         raise ValueError(
             f"{type(policy).__name__} kept {found} of {n} candidates in epoch {epoch}, but its count({epoch}, {n}) is "
-            f"{policy.count(epoch, n)}. The length of an epoch is known from count before anything is chosen: let the "
-            "two agree."
+            f"{policy.count(epoch, n)}. The sampler computes the length of an epoch from count before it calls choose. "
+            "Make the two agree."
         )

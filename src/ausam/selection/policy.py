@@ -18,21 +18,21 @@ class Policy(Protocol):
 
     @property
     def signal(self) -> str:
-        """What the scores hold: a name in :data:`ausam.selection.signals.SIGNALS`."""
+        """The signal that the scores average: a name in :data:`ausam.selection.signals.SIGNALS`."""
 
     @property
     def scope(self) -> str:
-        """Where it chooses.
+        """Where the policy chooses.
 
-        "batch": inside each mini-batch. An epoch is planned in blocks, when they are due.
-        "epoch": among all samples of the epoch, which come as one row in random order, before they are cut into
+        "batch": inside each mini-batch. An epoch is planned in blocks, when they are needed.
+        "epoch": among all samples of the epoch, passed as one row in random order, before they are cut into
         mini-batches. The choice needs all scores at once, when the epoch begins.
-        "slice": nowhere, because an epoch is a slice of an order that several epochs share. See :class:`Sliced`.
+        "slice": there is no choice; an epoch is a slice of an order that several epochs share. See :class:`Sliced`.
         """
 
     @property
     def period(self) -> int:
-        """Epochs that a choice of scope "epoch" holds for, >= 1; the first epoch stands alone. Else 1."""
+        """Number of epochs that share a choice of scope "epoch", >= 1, not counting the first epoch. Otherwise 1."""
 
     @property
     def decay(self) -> float:
@@ -40,30 +40,30 @@ class Policy(Protocol):
 
     @property
     def spread(self) -> bool:
-        """Whether it reads ``scores.spread``, which takes four bytes more per sample."""
+        """Whether the policy reads ``scores.spread``, which takes four more bytes per sample."""
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used, about."""
+        """Approximate fraction of the samples used."""
 
     def count(self, epoch: int, n: int) -> int | None:
-        """How many of ``n`` candidates are kept in this epoch: so the length of the epoch is known beforehand.
+        """How many of ``n`` candidates are kept in this epoch. The sampler needs it to know the epoch's length.
 
-        None if it depends on the scores, which it may in scope "epoch" only.
+        None if it depends on the scores; only scope "epoch" allows that.
         """
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
-        """Positions to keep in each row of ``candidates`` (mini-batches x samples); weight of each, or None."""
+        """Positions to keep in each row of ``candidates`` (mini-batches x samples), and their weights or None."""
 
 
 class Slice(NamedTuple):
-    """The samples of an epoch for a policy of scope "slice": consecutive places of a shuffled order.
+    """The samples of an epoch for a policy of scope "slice": consecutive positions of a shuffled order.
 
     Arguments:
         turn: which order.
-        start: the first place.
-        length: how many; what lies beyond the end of the order is at its beginning.
-        shuffle: whether the places are used in a random sequence of the epoch, or as they come.
+        start: the first position.
+        length: number of positions; past the end of the order, it wraps around to the beginning.
+        shuffle: whether to shuffle the positions once more in this epoch, or to use them in order.
     """
 
     turn: int
@@ -73,16 +73,16 @@ class Slice(NamedTuple):
 
 
 class Sliced(Policy, Protocol):
-    """What a policy of scope "slice" has besides."""
+    """Additional members of a policy of scope "slice"."""
 
     def slice(self, epoch: int, n: int) -> Slice:
-        """The part of ``n`` samples that the epoch uses."""
+        """The slice of ``n`` samples that the epoch uses."""
 
     def size(self, n: int) -> int:
-        """How many samples a mini-batch of ``n`` has."""
+        """Number of samples kept of a mini-batch of ``n``."""
 
 
-# What a policy must have: for the error message of one that lacks something.
+# Members that every policy must have.
 MEMBERS = ("signal", "scope", "period", "decay", "spread", "kept", "count", "choose")
 
 
@@ -98,23 +98,23 @@ def everything(candidates: Tensor) -> Choice:
 
 
 def race(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False) -> Choice:
-    """Draw ``k`` of each row without replacement, each draw in proportion to the odds of those that are left.
+    """Draw ``k`` of each row without replacement, each draw in proportion to the odds of the samples that remain.
 
-    Every sample runs for an exponential time with its odds as rate; the k fastest win. That is sequential weighted
+    Every sample gets an exponential time with its odds as the rate, and the k fastest win. This is sequential weighted
     sampling without replacement, for all rows at once (Efraimidis and Spirakis 2006).
 
-    With ``weigh``, also the factor of each winner that makes the mean over the winners an unbiased estimate of the mean
-    over the row: given the time T of the first loser, sample i wins with probability ``p_i = 1 - exp(-odds_i T)``, and
-    ``mean_k[(k / n) l_i / p_i]`` is the Horvitz-Thompson estimator with these probabilities (rank conditioning, Cohen
-    and Kaplan 2007).
+    With ``weigh``, also return the factor of each winner that makes the mean over the winners an unbiased estimate of
+    the mean over the row. Given the time T of the first loser, sample i wins with probability
+    ``p_i = 1 - exp(-odds_i T)``, and ``mean_k[(k / n) l_i / p_i]`` is the Horvitz-Thompson estimator with these
+    probabilities (rank conditioning, Cohen and Kaplan 2007).
     """
     n = odds.shape[1]
-    odds = odds.clamp_min(1e-30)  # equal chances for those without odds, should there be places left for them
+    odds = odds.clamp_min(1e-30)  # samples with zero odds share any remaining places equally
     times = torch.rand(odds.shape, generator=rng).neg_().log1p_().neg_().div_(odds)
     if k == n:
         winners, _ = everything(odds)
         return winners, torch.ones(winners.shape) if weigh else None
-    # numpy's partition and sort take a quarter of the time of topk and sort.
+    # numpy's partition and sort take a quarter of the time of torch's topk and sort.
     fastest = np.argpartition(times.numpy(), k, axis=1)
     winners = torch.from_numpy(np.sort(fastest[:, :k], axis=1))
     if not weigh:

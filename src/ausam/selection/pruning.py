@@ -1,4 +1,4 @@
-"""Choosing among all samples of an epoch: what the policies of scope "epoch" share."""
+"""Helpers of the policies of scope "epoch", which choose among all samples of an epoch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def some(positions: Tensor, k: int, rng: Generator) -> Tensor:
 
 
 def unseen_first(scores: Tensor) -> Tensor:
-    """The scores, in place, with infinity for samples that have none; an infinite score comes right after."""
+    """Replace missing scores by infinity, in place; a score that is infinite itself ranks right after them."""
     return scores.nan_to_num_(nan=torch.inf, posinf=torch.finfo(scores.dtype).max)
 
 
 def largest(scores: Tensor, k: int, rng: Generator) -> Tensor:
-    """Marks the ``k`` largest of a vector of scores; those without a score first, equal ones at random.
+    """Mark the ``k`` largest of a vector of scores; missing scores rank first, and ties are broken at random.
 
-    Without the random draw the first of equal samples would all come early in the epoch.
+    Without the random tie-break, the chosen ones of equal samples would all come early in the epoch.
     """
     n = len(scores)
     if k == 0:
@@ -42,7 +42,7 @@ def positions(marks: Tensor) -> Tensor:
 
 
 def thin(marks: Tensor, keep: float, rng: Generator) -> Choice:
-    """A random part ``keep`` of the marked samples with weight ``1 / keep``, and all others with weight 1."""
+    """A random fraction ``keep`` of the marked samples with weight ``1 / keep``, and all others with weight 1."""
     marked = marks.nonzero()[:, 0]
     stays = ~marks
     stays[some(marked, int(keep * len(marked)), rng)] = True

@@ -1,4 +1,4 @@
-"""A random part of every mini-batch: the control that every other policy has to beat."""
+"""A random subset of every mini-batch: the control that every other policy has to beat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ausam.settings import Part, check
 
 @dataclass(frozen=True)
 class Random:
-    """``max(1, int(alpha n))`` of the ``n`` samples of each mini-batch, all equally likely, in every epoch.
+    """Keep ``max(1, int(alpha n))`` of the ``n`` samples of each mini-batch, all equally likely, in every epoch.
 
     The paper's SAM+Random, with alpha 0.5.
 
@@ -24,9 +24,9 @@ class Random:
     [2, 2, 1]
 
     Arguments:
-        alpha: part of each mini-batch that is kept, in (0, 1].
+        alpha: fraction of each mini-batch to keep, in (0, 1].
 
-    The mean gradient stays unbiased, so it needs no weights.
+    The mean gradient stays unbiased, so no weights are needed.
     """
 
     alpha: Part = 0.5
@@ -41,15 +41,15 @@ class Random:
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used."""
+        """Fraction of the samples used."""
         return self.alpha
 
     def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
-        """The part alpha, in every epoch."""
+        """A fraction alpha in every epoch."""
         return part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """Equal odds for all."""
+        """A draw with equal odds for all."""
         if self.alpha == 1:
             return everything(candidates)
         return race(torch.ones(candidates.shape), part(self.alpha, candidates.shape[1]), rng)

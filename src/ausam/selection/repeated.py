@@ -1,4 +1,4 @@
-"""Repeated random subsets (RS2, ICLR 2024): a shuffled order is used up, part by part, then shuffled again."""
+"""Repeated random subsets (RS2, ICLR 2024): go through a shuffled order slice by slice, then shuffle again."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from ausam.selection.policy import Choice, Slice, part
 from ausam.selection.scores import Scores
 from ausam.settings import OneOf, Part, check
 
-# Rounds are kept short: alpha is taken as the nearest fraction with at most this denominator, or with 1 / alpha.
+# Keeps rounds short: alpha is rounded to the nearest fraction with at most this denominator (or 1 / alpha, if larger).
 LONGEST_ROUND = 100
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A new part ``alpha`` of the samples in each epoch: every sample exactly once in ``1 / alpha`` epochs.
+    """A new fraction ``alpha`` of the samples in each epoch: every sample exactly once in ``1 / alpha`` epochs.
 
         alpha = p / q
-        epoch j of a round of q epochs uses the places from floor(j p N / q) up to floor((j + 1) p N / q)
+        epoch j of a round of q epochs uses the positions from floor(j p N / q) up to floor((j + 1) p N / q)
 
-    of one shuffled order of the ``N`` samples, counted beyond its end from its beginning again. Each round shuffles
-    again. So every sample is used exactly ``p`` times per round, and after any epoch of a round no sample has been used
-    more than once more than another. Okanovic et al.: Repeated Random Sampling for Minimizing the Time-to-Accuracy of
-    Learning, ICLR 2024, where ``p`` is 1.
+    of one shuffled order of the ``N`` samples, which wraps around at its end. Each round shuffles again. Every sample
+    is used exactly ``p`` times per round, and after any epoch the counts of two samples differ by at most one. Okanovic
+    et al.: Repeated Random Sampling for Minimizing the Time-to-Accuracy of Learning, ICLR 2024, where ``p`` is 1.
 
     >>> from ausam import Repeated, SelectiveBatchSampler
     >>> sampler = SelectiveBatchSampler(10, batch_size=4, policy=Repeated(alpha=0.5))
@@ -36,15 +35,15 @@ class Repeated:
     (5, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
 
     Arguments:
-        alpha: part of the samples that an epoch uses, in (0, 1]. It is taken as the nearest fraction ``p / q`` with a
-            denominator of at most 100 (or ``1 / alpha``, if that is more): 0.5, 0.25, 0.4 and 0.75 are exact.
+        alpha: fraction of the samples that an epoch uses, in (0, 1]. It is rounded to the nearest fraction ``p / q``
+            with a denominator of at most 100 (or ``1 / alpha``, if that is more): 0.5, 0.25, 0.4 and 0.75 are exact.
         batch: "full": mini-batches keep their size, so an epoch has fewer of them. "reduced": every mini-batch has
             ``max(1, int(alpha * batch_size))`` samples; if ``alpha * batch_size`` is whole, an epoch has as many steps
             as with Random or AUSampling.
 
-    With "full" it is ordinary training for the part alpha of the epochs, up to the learning rate schedule: the simplest
-    control, and a strong one. An epoch has at least one sample. It cannot choose inside a batch that is loaded already
-    (``sampler.pick``) or in a stream. Part of the work: alpha.
+    With "full" it is ordinary training for a fraction alpha of the epochs, apart from the learning rate schedule: the
+    simplest control, and a strong one. An epoch has at least one sample. It cannot choose inside a loaded batch
+    (``sampler.pick``) or a stream. Cost: a fraction alpha of the samples.
     """
 
     alpha: Part = 0.5
@@ -60,12 +59,12 @@ class Repeated:
 
     @property
     def fraction(self) -> Fraction:
-        """Alpha as ``p / q``: in integers, because rounded sums would miss or repeat a sample."""
+        """Alpha as ``p / q``, in integers: with rounded sums, a sample could be missed or repeated."""
         return Fraction(self.alpha).limit_denominator(max(LONGEST_ROUND, ceil(1 / self.alpha)))
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used."""
+        """Fraction of the samples used."""
         return float(self.fraction)
 
     def count(self, epoch: int, n: int) -> int:
@@ -73,20 +72,20 @@ class Repeated:
         return self.slice(epoch, n).length
 
     def slice(self, epoch: int, n: int) -> Slice:
-        """Which order the epoch uses, and which places of it."""
+        """The order that the epoch uses, and its positions in it."""
         p, q = self.fraction.as_integer_ratio()
         turn, j = divmod(epoch, q)
         start, stop = j * p * n // q, (j + 1) * p * n // q
-        # Laps after the first would meet the same neighbours in the same sequence: shuffle inside the slice.
+        # Laps after the first would see the same neighbours in the same sequence, so shuffle inside the slice.
         return Slice(turn, start % n, max(1, stop - start), shuffle=p > 1 and q > 1)
 
     def size(self, n: int) -> int:
-        """Samples of a mini-batch of ``n``."""
+        """Number of samples kept of a mini-batch of ``n``."""
         return n if self.batch == "full" else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """Refused: what an epoch uses is a slice of an order of all samples."""
+        """Refused: an epoch is a slice of an order of all samples."""
         raise ValueError(
-            "Repeated goes through an order of all samples, so it cannot choose inside a batch that is loaded already. "
+            "Repeated goes through an order of all samples, so it cannot choose inside a loaded batch. "
             "Iterate over the sampler, or use Random(alpha)."
         )

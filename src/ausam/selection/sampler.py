@@ -1,4 +1,4 @@
-"""SelectiveBatchSampler: mini-batches of which only the chosen samples are loaded."""
+"""SelectiveBatchSampler: a batch sampler that loads only the chosen samples of each mini-batch."""
 
 from __future__ import annotations
 
@@ -50,32 +50,32 @@ class SelectiveBatchSampler(BatchSampler):
     50
 
     Arguments:
-        dataset: what is sampled (only its length is used), or that length, >= 1.
-        batch_size: samples per mini-batch before the policy chooses, >= 1; per process, if there are several.
+        dataset: the dataset (only its length is used), or its length, >= 1.
+        batch_size: samples per mini-batch before the policy chooses, >= 1; per process if there are several.
         policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
-        drop_last: leave out a last mini-batch that is short.
+        drop_last: leave out a short last mini-batch.
         seed: determines the plan, together with the epoch and the scores; a whole number >= 0.
         rank: rank of this process; None: torch.distributed's, or 0 for a single process.
         world_size: number of processes; given with ``rank`` or not at all.
-        split: batch_size is the total over all processes, and each gets its share: the plan does not depend on their
-            number.
-        min_batch: smallest batch in each process, >= 1. A smaller batch is joined to the next, the last one to the
-            previous. Use 2 for a network with BatchNorm.
+        split: if True, batch_size is the total over all processes and each gets a share, so the plan does not depend on
+            the number of processes.
+        min_batch: smallest batch in each process, >= 1. A smaller batch is joined to the next one, and the last to the
+            one before. Use 2 for a network with BatchNorm.
 
-    One pass is one epoch; the sampler counts them. Call ``update`` with the feedback of every batch: it feeds the
-    scores and records what was consumed. With prefetching workers, that is less than what was handed out.
+    One pass is one epoch, and the sampler counts them. Call ``update`` with the feedback of every batch: it feeds the
+    scores and records which batches were consumed. With prefetching workers, that is fewer than were handed out.
 
     Several processes share one plan: the policy chooses from mini-batches of ``world_size * batch_size`` (``split``: of
     ``batch_size``), as one process with that batch size would. The kept samples are divided without overlap, and
     shares differ by at most one. All get the same number of batches, none with fewer than ``min_batch`` samples.
-    Scores are exchanged when a pass begins: every process must begin every pass.
+    Scores are exchanged when a pass begins, so every process must begin every pass.
 
-    Cost: 12 bytes per sample for the scores, 4 more if the policy weighs samples; planning takes about as much as one
-    random access to memory per sample and per column that the policy reads.
+    Cost: 12 bytes per sample for the scores, 4 more if the policy weights samples. Planning takes about one random
+    memory access per sample and per column that the policy reads.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
-        """Refuse to be built from another sampler, as by a framework that replaces a loader's batch sampler."""
+        """Refuse to be built from another sampler: frameworks that replace a loader's batch sampler do that."""
         refuse_sampler(*args, **kwargs)
         return super().__new__(cls)
 
@@ -94,7 +94,7 @@ class SelectiveBatchSampler(BatchSampler):
     ) -> None:
         n = checked_length(dataset)
         check_policy(policy)
-        # Batches differ in length; code that reads batch_size (Accelerate's shards) would drop those that do.
+        # Batches differ in length. Code that reads batch_size (Accelerate's shards) would drop the shorter ones.
         self.batch_size = None  # type: ignore[assignment]
         self.mini_batch = checked_count("batch_size", batch_size)
         self.min_batch = checked_count("min_batch", min_batch)
@@ -113,8 +113,8 @@ class SelectiveBatchSampler(BatchSampler):
         )
         self._exchange = Exchange(self._scores, rank, world_size)
         self._weights = Weights(n)
-        self._pass: Epoch | None = None  # the latest that was begun
-        self._next: Epoch | None = None  # the next, once it was asked for, or one to be resumed
+        self._pass: Epoch | None = None  # the latest pass that has begun
+        self._next: Epoch | None = None  # the next pass once it is needed, or one to be resumed
         self._chosen: Chosen | None = None  # the latest choice of a policy of scope "epoch"
         self._picked = 0  # candidates that pick() has seen since the epoch was set
         self._picks = 0
@@ -122,14 +122,14 @@ class SelectiveBatchSampler(BatchSampler):
 
     @property
     def scores(self) -> Scores:
-        """The scores of each sample, up to the latest update; with several processes, up to the latest exchange."""
+        """The scores of all samples, as of the latest update; with several processes, as of the latest exchange."""
         self._exchange.flush()
         return self._scores
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A generator: the pass begins with its first batch, because DataLoader's workers ask for an iterator twice.
+        # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
         self.exchange()
         self._bystander.asked()
         place = self._exchange.place
@@ -145,27 +145,30 @@ class SelectiveBatchSampler(BatchSampler):
     def __len__(self) -> int:
         """Exact number of batches of the next pass, if no update comes before it.
 
-        With several processes it goes by the scores of the last exchange: the same in all, and exact also after updates
-        unless the number of samples depends on the scores (InfoBatch); then call ``exchange`` before.
+        With several processes it is computed from the scores of the last exchange, so all agree. It stays exact after
+        updates unless the number of samples depends on the scores (InfoBatch): in that case, call ``exchange`` first.
         """
         return len(self._upcoming().cut(self._exchange.place[1], self.min_batch))
 
     def pick(self, index: Tensor) -> Tensor:
-        """Choose inside a batch that is loaded already: positions to keep, ascending, by the same policy and scores.
+        """Choose inside a loaded batch, with the same policy and scores. Returns the positions to keep, ascending.
 
         For streams and loaders that cannot take a batch sampler: ``keep = sampler.pick(index)``, then train on
-        ``x[keep], y[keep]`` with ``index[keep]``. Epochs are counted by the samples offered; ``set_epoch`` overrides.
-        With several processes each chooses from its own batches; call ``exchange`` in all of them once per epoch.
-        ``min_batch`` does not apply: there is no other batch to join.
+        ``x[keep], y[keep]`` with ``index[keep]``. Epochs are counted by the samples offered, unless you call
+        ``set_epoch``. With several processes, each chooses from its own batches; call ``exchange`` in all of them once
+        per epoch. ``min_batch`` does not apply, because there is no other batch to join.
         """
         index = torch.as_tensor(index)
         if index.dim() != 1 or not len(index):
             raise ValueError(
-                f"index has shape {tuple(index.shape)}; give the dataset indices of one batch, shape (n,)."
+                f"index has shape {tuple(index.shape)}. Pass the dataset indices of one batch, shape (n,)."
             )
         candidates = index.to("cpu", torch.int64)
         if int(candidates.min()) < 0 or int(candidates.max()) >= len(self._scores):
-            raise ValueError(f"index holds values outside the dataset of {len(self._scores)} samples.")
+            raise ValueError(
+                f"index contains values outside the dataset of {len(self._scores)} samples. Use indices from 0 "
+                f"to {len(self._scores) - 1}."
+            )
         self._bystander.asked()
         epoch = self.epoch + self._picked * self._exchange.place[1] // len(self._scores)
         warn_if_blind(self.policy, self.scores, epoch)
@@ -178,14 +181,14 @@ class SelectiveBatchSampler(BatchSampler):
         return kept[0].to(index.device)
 
     def weight(self, index: Tensor) -> Tensor | None:
-        """Factor of each of these samples' losses, for policies that reweigh; None for those that do not.
+        """The factor of each of these samples' losses, or None if the policy does not reweight.
 
-        For samples that were handed out or picked; those of later batches may not be planned yet.
+        Valid for samples that were handed out or picked; later batches may not be planned yet.
         """
         return self._weights.of(index)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, if a framework counts; an interrupted pass of that epoch continues."""
+        """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""
         epoch = checked_seed("epoch", epoch)
         if not (self._interrupted and self._interrupted.plan.epoch == epoch):
             self._next = None
@@ -194,11 +197,11 @@ class SelectiveBatchSampler(BatchSampler):
 
     @property
     def _interrupted(self) -> Epoch | None:
-        """The pass that was loaded and is to be resumed."""
+        """The loaded pass that is to be resumed."""
         return self._next if self._next is not None and self._next.resumed else None
 
     def _upcoming(self) -> Epoch:
-        """The next pass: the interrupted one, or that of the next epoch, of which nothing is planned yet."""
+        """The next pass: the interrupted one, or that of the next epoch, not planned yet."""
         world, n = self._exchange.place[1], len(self._scores)
         size = self.mini_batch if self.split else world * self.mini_batch
         known = self._next is not None and (self._next.plan.epoch, self._next.plan.size) == (self.epoch, min(size, n))
@@ -230,7 +233,7 @@ class SelectiveBatchSampler(BatchSampler):
         self._weights.clear(epoch.chosen.weight if epoch.chosen else None)
 
     def _held(self) -> Chosen | None:
-        """The choice of an earlier epoch that holds for the next one too."""
+        """The choice of an earlier epoch that still applies to the next one."""
         holds = self._chosen is not None and self.policy.period > 1 and self._chosen.turn == self._turn(self.epoch)
         return self._chosen if holds else None
 
@@ -238,25 +241,25 @@ class SelectiveBatchSampler(BatchSampler):
         return choose_epoch(self.policy, self.scores, epoch, self.seed, self._turn(epoch))
 
     def _turn(self, epoch: int) -> int:
-        """Which choice of the policy an epoch belongs to: -1 for the first epoch, then one per period."""
+        """Number of the policy's choice that an epoch uses: -1 for the first epoch, then one per period."""
         return (epoch - 1) // self.policy.period
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, feedback: Feedback) -> None:
-        """Add the losses of one batch to the scores; rows that are not finite are ignored."""
+        """Add the losses of one batch to the scores, ignoring rows that are not finite."""
         if feedback.index is None:
             raise ValueError("The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index).")
         self._exchange.add(feedback.index, SIGNALS[self.policy.signal](feedback))
         world = self._exchange.place[1]
-        if world == 1:  # with several processes the table stays as it is until they exchange
+        if world == 1:  # with several processes the table does not change until they exchange
             self._forget_choice()
         if self._pass is not None:
             self._pass.consumed += len(feedback.index)
         self._bystander.updated(len(feedback.index), world)
 
     def exchange(self) -> None:
-        """Share the scores among all processes, at the start of every pass. Every process must call it."""
+        """Share the scores among all processes. Runs at the start of every pass; every process must call it."""
         world = self._exchange.place[1]
         if world > 1:
             left = len(self._interrupted.cut(world, self.min_batch)) if self._interrupted else 0
@@ -264,17 +267,18 @@ class SelectiveBatchSampler(BatchSampler):
             self._forget_choice()
 
     def _forget_choice(self) -> None:
-        """Forget a choice that was made for len() from scores that have changed."""
+        """Discard a choice that was made for len() from scores that have changed since."""
         if self._next is not None and self._next.chosen is not None and not self._next.resumed:
             self._next = None
 
     # -- saving --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Scores, position and, in the middle of an epoch, what is needed to plan the rest that is not consumed.
+        """Scores, position and, in the middle of an epoch, the state needed to plan the rest.
 
-        The same in all processes, because the plan is that of all: any number of them can continue with it. After an
-        update it begins with ``exchange``, so all must call it, or call ``exchange`` before one of them saves.
+        The state is the same in all processes, because they share one plan, and any number of processes can resume from
+        it. After an update it begins with ``exchange``. So call it in all processes, or call ``exchange`` in all before
+        one of them saves.
         """
         if self._exchange.stale:
             self.exchange()
@@ -293,10 +297,10 @@ class SelectiveBatchSampler(BatchSampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; one that does not fit is refused and changes nothing."""
+        """Continue from a saved state. A state that does not fit is refused and changes nothing."""
         if state["signal"] != self.policy.signal:
             raise ValueError(
-                f"The saved scores hold {state['signal']}, but {type(self.policy).__name__} ranks by "
+                f"The saved scores are of {state['signal']}, but {type(self.policy).__name__} ranks by "
                 f"{self.policy.signal}. Resume with the policy of the saved run."
             )
         self._scores.check_state(state["scores"])

@@ -1,4 +1,4 @@
-"""The memory of every policy: three numbers per sample, or four if the policy asks for it."""
+"""The scores that policies rank by: three numbers per sample, or four if the policy needs the spread."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Scores:
     """The scores of each sample: 12 bytes per sample, 16 with ``spread``.
 
     Attributes:
-        sum: of the values seen, the past multiplied by ``decay`` at each visit. With ``forgetting`` (the value is 1
-            for a misclassified sample, else 0): how often 1 came after 0, infinite until the first 0.
-        count: number of visits; with ``progress``, of those after the first.
+        sum: sum of the values seen, where the past is multiplied by ``decay`` at each visit. With ``forgetting`` (the
+            value is 1 for a misclassified sample, otherwise 0): how often 1 followed 0, infinite until the first 0.
+        count: number of visits; with ``progress``, not counting the first.
         last: the latest value; NaN before the first.
-        spread: moving average of the squared distance of a value from the score before it; None unless asked for.
+        spread: moving average of the squared distance of a value from the score before it; None unless requested.
 
     Arguments:
         n: number of samples.
         decay: weight of a sample's past at each visit, in [0, 1]; 1 for the mean of all visits.
         forgetting: count forgetting events instead of averaging.
-        progress: average how much a value is below that of the visit before, instead of the value.
-        spread: keep the column of that name.
+        progress: average the decrease of the value since the previous visit, instead of the value.
+        spread: keep the ``spread`` column.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class Scores:
         self.decay = decay
         self.forgetting = forgetting
         self.progress = progress
-        # Sum and count lie side by side because planning reads both, at random places: one access to memory per sample
-        # instead of two. They are numpy's because numpy asks the system for large pages, which are found faster.
+        # Sum and count are adjacent because planning reads both at random positions: one memory access per sample
+        # instead of two. The table is allocated by numpy, which requests huge pages and so makes access faster.
         self._pairs = torch.from_numpy(np.zeros((n, 2), dtype=np.float32))
         if forgetting:
             self.sum.fill_(torch.inf)
@@ -47,32 +47,32 @@ class Scores:
 
     @property
     def sum(self) -> Tensor:
-        """The first column."""
+        """The column of sums."""
         return self._pairs[:, 0]
 
     @property
     def count(self) -> Tensor:
-        """The second column."""
+        """The column of counts."""
         return self._pairs.view(torch.int32)[:, 1]
 
     @property
     def known(self) -> bool:
-        """Whether any sample has a value: found in the table once, and remembered."""
+        """Whether any sample has a value (cached once true)."""
         self._known = self._known or any(bool(part.any()) for part in torch.split(self.count, 1 << 20))
         return self._known
 
     @property
     def mean(self) -> Tensor:
-        """The score of every sample: the mean of its values (the paper's ADLP), NaN where there is none."""
+        """The score of every sample: the mean of its values (the paper's ADLP), or NaN if it has none."""
         return self.of(torch.arange(len(self)))
 
     def of(self, index: Tensor) -> Tensor:
         """The mean of the values of these samples; with ``decay`` d < 1 their exponential moving average.
 
-        d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not drawn towards zero;
+        d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not biased towards 0;
         d = 0 is the latest value. With ``forgetting``: the number of forgetting events.
         """
-        # index_select, because indexing takes three times as long; of eight bytes at once, both columns.
+        # index_select, because indexing takes three times as long; eight bytes at a time, to get both columns.
         found = self._pairs.view(torch.int64)[:, 0].index_select(0, index.flatten()).view(*index.shape, 1)
         total, count = found.view(torch.float32)[..., 0], found.view(torch.int32)[..., 1]
         if self.forgetting:
@@ -82,32 +82,32 @@ class Scores:
         return (1.0 - self.decay) * total / (1.0 - self.decay ** count.float())
 
     def level(self) -> Tensor:
-        """The mean over the samples of their latest values."""
+        """The mean of all samples' latest values."""
         # In float64: the float32 mean of equal values can come out above them.
         return self.last.double().nanmean()
 
     def checked(self, index: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Index and value on the CPU in the table's types; refused unless they are one value for each sample."""
+        """Index and value on the CPU in the table's types; refused unless there is one value per sample."""
         index = index.to("cpu", torch.int64)
         value = value.detach().to("cpu", self.sum.dtype)
         if index.shape != value.shape or index.dim() != 1:
-            raise ValueError(f"There are {index.numel()} indices and {value.numel()} losses; one per sample is needed.")
+            raise ValueError(f"There are {index.numel()} indices and {value.numel()} losses. Pass one loss per index.")
         if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
             bad = index[(index < 0) | (index >= len(self))][0]
             raise ValueError(
-                f"index {int(bad)} is outside the dataset of {len(self)} samples. Pass the index that Indexed(dataset) "
-                "delivers, of the same dataset that the sampler was built with."
+                f"index {int(bad)} is outside the dataset of {len(self)} samples. Pass the index of Indexed(dataset), "
+                "for the same dataset that the sampler was built with."
             )
         once, visits = torch.unique(index, return_counts=True)
         if len(once) != len(index):
             raise ValueError(
                 f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
-                "Choose each sample at most once per batch, or pass each step's feedback on its own."
+                "Use each sample at most once per batch, or update once per step."
             )
         return index, value
 
     def record(self, index: Tensor, value: Tensor) -> None:
-        """Add one new value for each of these samples; values that are not finite are ignored."""
+        """Add one new value for each of these samples, ignoring values that are not finite."""
         index, value = self.checked(index, value)
         good = value.isfinite()
         index, value = index[good], value[good]
@@ -118,7 +118,7 @@ class Scores:
             index, value = index[again], (last - value)[again]
         before = self.sum[index]
         if self.spread is not None:
-            # The count of forgetting events is no estimate of the next value; the value of the last visit is.
+            # The number of forgetting events does not estimate the next value; the value of the last visit does.
             distance = (value - (last if self.forgetting else self.of(index))).square()
             average = self.decay * self.spread[index] + (1.0 - self.decay) * distance
             self.spread[index] = average.nan_to_num_(0.0)  # NaN at the first visit, which has nothing before it
@@ -129,31 +129,31 @@ class Scores:
         self.count[index] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as tensors and numbers."""
+        """The whole state, as tensors and numbers."""
         spread = {} if self.spread is None else {"spread": self.spread.clone()}
         sum_, count = (c.clone(memory_format=torch.contiguous_format) for c in (self.sum, self.count))
         columns = {"sum": sum_, "count": count, "last": self.last.clone()}
         return {"decay": self.decay, **columns, **spread}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Refuse a saved table of another size, decay or number of columns."""
+        """Refuse a saved table with a different size, decay or number of columns."""
         if len(state["sum"]) != len(self):
             raise ValueError(
-                f"The saved scores are of {len(state['sum'])} samples, but the dataset has {len(self)}. "
+                f"The saved scores are for {len(state['sum'])} samples, but the dataset has {len(self)}. "
                 "Resume with the dataset of the saved run, or start again without its sampler state."
             )
         if state["decay"] != self.decay:
             raise ValueError(
-                f"The saved scores were averaged with decay {state['decay']}, but the policy asks for {self.decay}. "
+                f"The saved scores were averaged with decay {state['decay']}, but the policy uses {self.decay}. "
                 "Resume with the policy of the saved run."
             )
         if self.spread is not None and "spread" not in state:
             raise ValueError(
-                "The saved scores have no spread, but the policy ranks by it. Resume with the policy of the saved run."
+                "The saved scores have no spread, but the policy needs it. Resume with the policy of the saved run."
             )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a saved table, or refuse it and change nothing."""
+        """Load a saved table, or refuse it and change nothing."""
         self.check_state(state)
         if self.spread is not None:
             self.spread.copy_(state["spread"])

@@ -1,4 +1,4 @@
-"""What a policy can rank by: pure functions from the feedback of a step to one value per sample."""
+"""The signals that a policy can rank by: pure functions from the feedback of a step to one value per sample."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sharpness(feedback: Feedback) -> Tensor:
 
 
 def signed(feedback: Feedback) -> Tensor:
-    """``max(0, L(w + e) - L(w))``: a loss that the perturbation lowers counts nothing."""
+    """``max(0, L(w + e) - L(w))``: a loss that the perturbation lowers counts as 0."""
     return (feedback.perturbed - feedback.loss).clamp_min(0.0)
 
 
@@ -38,7 +38,7 @@ def uncertainty(feedback: Feedback) -> Tensor:
 
 
 def el2n(feedback: Feedback) -> Tensor:
-    """``||p - onehot(y)||_2`` (Paul et al. 2021), with the label found by :func:`label`."""
+    """``||p - onehot(y)||_2`` (Paul et al. 2021), with the label from :func:`label`."""
     z = _logits(feedback, "el2n")
     error = z.softmax(1)
     error.scatter_add_(1, label(z, feedback.loss)[:, None], torch.full_like(error[:, :1], -1.0))
@@ -46,17 +46,17 @@ def el2n(feedback: Feedback) -> Tensor:
 
 
 def wrong(feedback: Feedback) -> Tensor:
-    """1 where another class than the label has the largest output, else 0; the label is found by :func:`label`."""
+    """1 if the largest output is not that of the label, otherwise 0; the label is from :func:`label`."""
     z = _logits(feedback, "wrong")
     miss = (z.argmax(1) != label(z, feedback.loss)).to(z.dtype)
     return torch.where(feedback.loss.isfinite() & z.isfinite().all(1), miss, torch.nan)
 
 
 def label(z: Tensor, losses: Tensor) -> Tensor:
-    """The class of each row whose ``-log p`` is nearest to the loss, because the feedback does not carry labels.
+    """Infer the label, which feedback does not carry: the class of each row whose ``-log p`` is nearest to the loss.
 
-    For plain cross-entropy ``p_y = exp(-loss)``, so this is the label, or a class of equal probability. A loss that is
-    something else (label smoothing, mixup, an added penalty) is near to it only where the prediction is confident.
+    For plain cross-entropy ``p_y = exp(-loss)``, so this is the label, or a class of equal probability. With any other
+    loss (label smoothing, mixup, an added penalty) it is reliable only where the prediction is confident.
     """
     return (z.log_softmax(1) + losses[:, None]).abs().argmin(1)
 
@@ -66,7 +66,7 @@ def _logits(feedback: Feedback, name: str) -> Tensor:
     if z is None:
         raise TypeError(
             f'Ranking samples by "{name}" needs the model\'s outputs, but the feedback has none. '
-            'Let loss_fn return both: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
+            'Return both from loss_fn: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
         )
     n = len(feedback.loss)
     if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != n or z.shape[1] < 2:
@@ -74,7 +74,7 @@ def _logits(feedback: Feedback, name: str) -> Tensor:
         raise ValueError(
             f'Ranking samples by "{name}" needs one output per class for each of the {n} samples, shape '
             f"({n}, classes), but loss_fn returned outputs {found}. "
-            "Return the logits beside the losses, or rank by loss."
+            "Return the logits with the losses, or rank by loss."
         )
     return z.detach().to(torch.promote_types(z.dtype, torch.float32))
 
@@ -91,7 +91,7 @@ SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
     "progress": loss,  # the scores average how much it falls from visit to visit
 }
 
-# What only a method that evaluates the loss at perturbed weights measures, and how it is called in messages.
+# Signals that need a method which evaluates the loss at perturbed weights, with their names in messages.
 AT_PERTURBED_WEIGHTS = {"sharpness": "sharpness", "signed": "signed sharpness", "perturbed": "perturbed loss"}
 
 RANKED_BY = OneOf(tuple(SIGNALS))

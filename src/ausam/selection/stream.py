@@ -1,4 +1,4 @@
-"""SelectiveStream: mini-batches of a stream, of which only the chosen part is ever decoded."""
+"""SelectiveStream: a loader for streams that decodes only the chosen samples of each mini-batch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ausam.selection.policy import Policy
 from ausam.selection.sampler import SelectiveBatchSampler
 from ausam.selection.scores import Scores
 
-STREAM = 2  # what the random numbers are for: the sampler uses 0 and 1
+STREAM = 2  # purpose of the random numbers: the sampler uses 0 and 1
 
 REFUSED = {
     "batch_size": "the sampler has it",
     "drop_last": "the sampler has it",
-    "shuffle": "the source decides on the order",
-    "sampler": "the source decides on the order",
-    "batch_sampler": "the source decides on the order",
+    "shuffle": "the source decides the order",
+    "sampler": "the source decides the order",
+    "batch_sampler": "the source decides the order",
     "persistent_workers": "each pass sends the scores to new workers",
     "in_order": "batches are counted in order",
 }
@@ -38,11 +38,11 @@ Pair = tuple[Hashable, Any]
 
 
 class SelectiveStream:
-    """A loader for data that only come as a stream: the policy looks at the keys, and the rest is never decoded.
+    """A loader for streamed data: the policy chooses by key, and samples that are not chosen are never decoded.
 
-    The source yields ``(key, raw)``: an IterableDataset, a WebDataset, a streamed Hugging Face dataset. Of each
-    ``batch_size`` pairs the policy keeps a part by the sampler's scores; ``decode(raw)`` runs for these alone, in a
-    worker if there are any. Batches are as ``DataLoader(Indexed(dataset))`` would collate them: the index comes last.
+    The source yields ``(key, raw)``: an IterableDataset, a WebDataset, a streamed Hugging Face dataset. From every
+    ``batch_size`` pairs the policy keeps some, by the sampler's scores, and ``decode(raw)`` runs for these only, in a
+    worker if there are any. Batches look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
 
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
     >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
@@ -54,26 +54,26 @@ class SelectiveStream:
     50
 
     Arguments:
-        source: an iterable of ``(key, raw)``, iterated once per pass; each key at most once in it.
-        decode: makes a sample of what ``raw`` is, as a dataset's ``__getitem__`` would return it.
+        source: an iterable of ``(key, raw)``, iterated once per pass, with each key at most once.
+        decode: turns ``raw`` into a sample, as a dataset's ``__getitem__`` would return it.
         sampler: a SelectiveBatchSampler for as many samples as there are keys. The stream uses its policy, batch size,
             ``drop_last``, seed and scores; do not iterate over it. Its policy must choose inside mini-batches.
         keys: the dataset index of each key, e.g. ``{name: i for i, name in enumerate(names)}``; None: keys are indices.
-        sharded: with workers or several processes, who divides the stream. True: the source does, each worker of each
-            process sees its own part. False (default): the source shows everybody everything, and the stream deals
-            mini-batches to processes and workers, so that batches do not depend on the number of workers.
-        kwargs: of the DataLoader: ``num_workers``, ``collate_fn``, ``pin_memory``, ...
+        sharded: who divides the stream among workers and processes. True: the source does, and each worker of each
+            process sees its own part. False (default): every worker sees the whole source, and the stream deals out
+            mini-batches, so that batches do not depend on the number of workers.
+        kwargs: arguments of the DataLoader: ``num_workers``, ``collate_fn``, ``pin_memory``, ...
 
-    Call ``update`` with the feedback of every batch, in order. ``state_dict`` counts what was updated: after
-    ``load_state_dict`` the next pass continues there, if the source repeats its order; what was used is read again, but
-    not decoded. A pass that was saved after its last batch continues as an empty one.
+    Call ``update`` with the feedback of every batch, in order. ``state_dict`` counts updated batches: after
+    ``load_state_dict`` the next pass continues there, provided that the source repeats its order. Samples that were
+    used before are read again, but not decoded. A pass that was saved after its last batch resumes as an empty one.
 
-    The choice is made in the workers by the scores at the beginning of the pass. In a pass each sample is a candidate
-    once, so nothing newer is known about it: it is the choice that the sampler would have made.
+    The workers choose by the scores at the beginning of the pass. Each sample is a candidate once per pass, so no newer
+    score exists, and the choice is the one that the sampler would have made.
 
-    Limits: ``raw`` is read whether it is used or not; only decoding is saved. A stream is not shuffled here: let the
-    source do it. With ``sharded=False`` every worker reads the whole source. Several processes leave out the last
-    mini-batches if there is not one for each; with ``sharded=True`` the source must give each the same number.
+    Limits: ``raw`` is always read; only decoding is saved. The stream does not shuffle: let the source do it. With
+    ``sharded=False`` every worker reads the whole source. With several processes, the last mini-batches are left out
+    unless there is one for each; with ``sharded=True`` the source must give each process the same number.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class SelectiveStream:
         self._collate = kwargs.pop("collate_fn", default_collate)
         self._kwargs = kwargs
         self._workers = int(kwargs.get("num_workers", 0))
-        self._epoch = 0  # of the pass under way, or of the next
-        self._done: list[int] = []  # mini-batches of the pass that were used, by worker; empty between passes
-        self._waiting: deque[_Choice] = deque()  # handed out and not updated
+        self._epoch = 0  # of the current pass, or of the next
+        self._done: list[int] = []  # used mini-batches of the pass, by worker; empty between passes
+        self._waiting: deque[_Choice] = deque()  # handed out but not updated
         self._weights: Tensor | None = None
         self._weighed = False
         self._told = False
@@ -107,7 +107,7 @@ class SelectiveStream:
         self._weights = None
         sampler.set_epoch(self._epoch)
         sampler.exchange()
-        sampler.pick(torch.zeros(1, dtype=torch.int64))  # a question, so that it warns if no score has reached it
+        sampler.pick(torch.zeros(1, dtype=torch.int64))  # triggers the warning if no score has reached the sampler
         sampler.set_epoch(self._epoch + 1)
         reader = _Reader(
             self._source,
@@ -135,47 +135,47 @@ class SelectiveStream:
         self._epoch, self._done = self._epoch + 1, []
 
     def update(self, feedback: Feedback) -> None:
-        """Take the losses of the oldest batch that was handed out and not updated."""
+        """Take the losses of the oldest batch that was handed out but not updated."""
         if not self._waiting:
-            raise RuntimeError("There is no batch to update: each is updated once, after it was handed out.")
+            raise RuntimeError("There is no batch to update. Call update once per batch, after the stream yielded it.")
         choice = self._waiting.popleft()
         if choice.weight is not None and not self._weighed:
             raise RuntimeError(
-                f"{type(self.sampler.policy).__name__} weighs the samples that it keeps. "
+                f"{type(self.sampler.policy).__name__} weights the samples that it keeps, but no weight was used. "
                 "Pass opt.backward(..., weight=stream.weight(index))."
             )
         self._weighed = False
         self.sampler.update(feedback)
-        if self._done:  # not if the pass has ended
+        if self._done:  # empty if the pass has ended
             self._done[choice.worker] += 1
 
     def weight(self, index: Tensor) -> Tensor | None:
-        """Factor of each of these samples' losses, for policies that reweigh; None for those that do not."""
+        """The factor of each of these samples' losses, or None if the policy does not reweight."""
         self._weighed = True
         return None if self._weights is None else self._weights[index.cpu()].to(index.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's scores, the pass and the position in it. Collective, as the sampler's."""
+        """The sampler's scores, the pass and the position in it. Collective, like the sampler's."""
         return {"sampler": self.sampler.state_dict(), "epoch": self._epoch, "done": list(self._done)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the state was saved; one of another number of workers is refused if the source divides."""
+        """Continue where the state was saved. With ``sharded=True`` the number of workers must be the same."""
         if state["done"] and len(state["done"]) != self._shards:
             raise ValueError(
-                f"The state was saved with {len(state['done'])} workers, among which the source divided the stream, "
-                f"and there are {self._shards} now. Resume with num_workers={len(state['done'])}."
+                f"The state was saved with {len(state['done'])} workers and there are {self._shards} now, but the "
+                f"source divides the stream among the workers. Resume with num_workers={len(state['done'])}."
             )
         self.sampler.load_state_dict(state["sampler"])
         self._epoch, self._done = state["epoch"], list(state["done"])
 
     @property
     def epoch(self) -> int:
-        """Of the pass under way, or of the next."""
+        """Epoch of the current pass, or of the next."""
         return self._epoch
 
     @property
     def _shards(self) -> int:
-        """Parts of the stream that are counted one by one."""
+        """Number of parts of the stream that are counted separately."""
         return max(1, self._workers) if self.sharded else 1
 
     def _weigh(self, choice: _Choice) -> None:
@@ -188,8 +188,9 @@ class SelectiveStream:
         n = len(self.sampler.scores)
         if offered > n:
             raise RuntimeError(
-                f"The stream has offered more than the {n} samples that the sampler counts. Each key may come once per "
-                "pass: a source that shows every worker everything needs sharded=False; else the sampler is too small."
+                f"The stream yielded more than the {n} samples that the sampler was built for. Each key may occur once "
+                "per pass. If every worker sees the whole source, use sharded=False; otherwise build the sampler for "
+                "more samples."
             )
 
     def _warn_of_gaps(self, offered: int) -> None:
@@ -198,14 +199,14 @@ class SelectiveStream:
         if offered * world < n - lost and not self._told:
             self._told = True
             warnings.warn(
-                f"The stream has offered {offered} of the {n} samples that the sampler counts. If the source divides "
-                "itself among workers or processes, say sharded=True. This is said once.",
+                f"The stream yielded {offered} of the {n} samples that the sampler was built for. If the source "
+                "divides itself among workers or processes, use sharded=True. This warning is shown once.",
                 stacklevel=3,
             )
 
 
 class _Choice(NamedTuple):
-    """A batch on its way from a worker, and what the main process must know of it."""
+    """A batch from a worker, with what the main process needs to know about it."""
 
     batch: Any
     rows: Tensor  # dataset indices
@@ -216,7 +217,7 @@ class _Choice(NamedTuple):
 
 @dataclass
 class _Reader(IterableDataset[_Choice]):
-    """One pass: reads pairs, lets the policy choose, decodes what it keeps. It lives in the workers."""
+    """One pass: reads pairs, lets the policy choose and decodes the kept ones. Runs in the workers."""
 
     source: Iterable[Pair]
     decode: Callable[[Any], Any]
@@ -262,11 +263,14 @@ class _Reader(IterableDataset[_Choice]):
         index = key if self.keys is None else self.keys.get(key)
         if isinstance(index, bool) or not isinstance(index, int):
             raise ValueError(
-                f"The key {key!r} of the stream has no dataset index. Give one for each key: "
+                f"The key {key!r} of the stream has no dataset index. Pass one for each key: "
                 "SelectiveStream(..., keys={name: i for i, name in enumerate(names)})."
             )
         if not 0 <= index < n:
-            raise ValueError(f"The key {key!r} has index {index}, which is outside the {n} samples of the sampler.")
+            raise ValueError(
+                f"The key {key!r} has index {index}, but the sampler was built for {n} samples. Use indices from 0 to "
+                f"{n - 1}."
+            )
         return index
 
 
@@ -278,29 +282,29 @@ def _groups(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _as_it_is(choice: _Choice) -> _Choice:
-    """In place of a collation: the reader has done it."""
+    """Stands in for collation, which the reader has already done."""
     return choice
 
 
 def _check(source: Any, decode: Any, sampler: Any, kwargs: dict[str, Any]) -> None:
     if not isinstance(sampler, SelectiveBatchSampler):
-        raise TypeError(f"sampler is a {type(sampler).__name__}, but a SelectiveBatchSampler is needed.")
+        raise TypeError(f"sampler is a {type(sampler).__name__}. Pass a SelectiveBatchSampler.")
     if not hasattr(source, "__iter__") or not callable(decode):
         raise TypeError("SelectiveStream needs an iterable of (key, raw) and a function that decodes raw.")
     if isinstance(source, Iterator):
         raise TypeError(
-            f"source is a {type(source).__name__}, which can be iterated once, but every pass begins it again. "
-            "Give an object whose __iter__ begins the stream, such as an IterableDataset."
+            f"source is a {type(source).__name__}, which can be iterated only once, but every pass restarts it. "
+            "Pass an object whose __iter__ starts the stream, such as an IterableDataset."
         )
     if getattr(sampler.policy, "scope", "batch") != "batch":
         raise ValueError(
-            f"{type(sampler.policy).__name__} chooses among all samples, but a stream shows them one after "
-            "the other. Use a policy that chooses inside each mini-batch, e.g. AUSampling."
+            f"{type(sampler.policy).__name__} chooses among all samples, but a stream yields them one by one. "
+            "Use a policy that chooses inside each mini-batch, e.g. AUSampling."
         )
     if sampler.split or getattr(sampler, "min_batch", 1) > 1:
         raise ValueError(
-            "The sampler has split=True or min_batch > 1, but a stream's mini-batches belong to one process and have "
-            "no other to join. Leave both at their defaults."
+            "The sampler has split=True or min_batch > 1, but a mini-batch of a stream belongs to one process and "
+            "cannot be joined to another. Leave both at their defaults."
         )
     for name in REFUSED.keys() & kwargs.keys():
         raise ValueError(f"SelectiveStream does not take {name}, because {REFUSED[name]}.")

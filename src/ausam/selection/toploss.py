@@ -1,4 +1,4 @@
-"""The samples with the largest scores of every mini-batch."""
+"""Keep the samples with the largest scores in every mini-batch."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from ausam.settings import Part, check
 
 @dataclass(frozen=True)
 class TopLoss:
-    """The ``max(1, int(alpha n))`` samples of each mini-batch whose latest loss, or other signal, is largest.
+    """Keep the ``max(1, int(alpha n))`` samples of each mini-batch whose latest loss, or other signal, is largest.
 
         kept = the k largest of s_1 .. s_n,  k = max(1, int(alpha n)),  s_i = the signal at the latest visit of i
 
-    The first epoch uses every sample; later one that has no score yet comes first. Kawaguchi, Lu: Ordered SGD, AISTATS
-    2020, which ranks by the losses of the present forward pass; here they are those of the latest visit.
+    The first epoch uses every sample. Later, samples without a score come first. Kawaguchi, Lu: Ordered SGD, AISTATS
+    2020, ranks by the losses of the current forward pass; this policy ranks by those of the latest visit.
 
     >>> from ausam import SelectiveBatchSampler, TopLoss
     >>> [len(batch) for batch in SelectiveBatchSampler(10, batch_size=4, policy=TopLoss(alpha=0.5))]
     [4, 4, 2]
 
     Arguments:
-        alpha: part of each mini-batch that is kept, in (0, 1].
-        signal: what is ranked: "loss", "perturbed", "sharpness", "signed", "uncertainty", "el2n", "wrong",
+        alpha: fraction of each mini-batch to keep, in (0, 1].
+        signal: the signal to rank by: "loss", "perturbed", "sharpness", "signed", "uncertainty", "el2n", "wrong",
             "forgetting" or "progress".
 
-    Biased towards hard samples on purpose: avoid it where labels are noisy. Part of the work: alpha, after epoch 0.
+    Biased towards hard samples on purpose, so avoid it with noisy labels. Cost: a fraction alpha of the samples, after
+    epoch 0.
     """
 
     alpha: Part = 0.5
@@ -47,15 +48,15 @@ class TopLoss:
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used, after the first epoch."""
+        """Fraction of the samples used after the first epoch."""
         return self.alpha
 
     def count(self, epoch: int, n: int) -> int:
-        """All in the first epoch, then the part alpha."""
+        """All samples in the first epoch, then a fraction alpha."""
         return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """The largest of each row; of equal ones the first, which is fair since rows come in random order."""
+        """The largest of each row; among equals the first, which is fair because rows are in random order."""
         if epoch == 0 or self.alpha == 1:
             return everything(candidates)
         ranking = unseen_first(scores.of(candidates)).sort(dim=1, descending=True, stable=True).indices

@@ -16,12 +16,12 @@ from ausam.settings import Decay, NonNegative, Part, PositiveCount, check
 
 @dataclass(frozen=True)
 class UCB:
-    """The part ``alpha`` of the dataset with the largest mean plus ``c`` times variance of the loss.
+    """Keep the fraction ``alpha`` of the dataset with the largest mean plus ``c`` times variance of the loss.
 
         v_i <- decay v_i + (1 - decay) (u_i - m_i)^2,  then  m_i <- decay m_i + (1 - decay) u_i,  at each visit
         kept = the max(1, int(alpha N)) largest of m_i + c v_i                (first visit: v_i = 0, m_i = u_i)
 
-    The first epoch uses every sample; later one that has no score yet comes first.
+    The first epoch uses every sample. Later, samples without a score come first.
     Raju, Daruwalla, Lipasti: Accelerating Deep Learning with Dynamic Data Pruning, 2021.
 
     >>> from ausam import UCB, SelectiveBatchSampler
@@ -29,14 +29,14 @@ class UCB:
     [4, 4, 2]
 
     Arguments:
-        alpha: part of the dataset that is kept, in (0, 1].
+        alpha: fraction of the dataset to keep, in (0, 1].
         c: weight of the variance, >= 0.
-        signal: what u is: any of TopLoss's signals. With "forgetting" m counts the events, and v averages the changes.
+        signal: the signal u: any of TopLoss's. With "forgetting" m counts the events, and v averages the changes.
         decay: weight of the past, in [0, 1).
-        period: epochs that a choice holds for, >= 1.
+        period: number of epochs that use the same choice, >= 1.
 
-    A choice is made among all samples, from all scores at once: the first batch of its epoch waits for it. Needs four
-    bytes more per sample. Part of the work: alpha, after epoch 0.
+    The choice reads all scores at once, so the first batch of its epoch waits for it. Needs four more bytes per sample.
+    Cost: a fraction alpha of the samples, after epoch 0.
     """
 
     alpha: Part = 0.5
@@ -52,11 +52,11 @@ class UCB:
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used, after the first epoch."""
+        """Fraction of the samples used after the first epoch."""
         return self.alpha
 
     def count(self, epoch: int, n: int) -> int:
-        """All in the first epoch, then the part alpha."""
+        """All samples in the first epoch, then a fraction alpha."""
         return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:

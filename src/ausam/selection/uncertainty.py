@@ -15,11 +15,11 @@ from ausam.settings import Part, PositiveCount, check
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The part ``alpha`` of the dataset with the least confident predictions, chosen again every ``period`` epochs.
+    """Keep the fraction ``alpha`` of the dataset with the least confident predictions, chosen every ``period`` epochs.
 
         s_i = 1 - max_c softmax(z_i)_c  at the latest visit of i;  kept = the max(1, int(alpha N)) largest of all N
 
-    The first epoch uses every sample; later one that has no score yet comes first. ``loss_fn`` must return
+    The first epoch uses every sample. Later, samples without a score come first. ``loss_fn`` must return
     ``(losses, outputs)``. Raju, Daruwalla, Lipasti: Accelerating Deep Learning with Dynamic Data Pruning, 2021.
 
     >>> from ausam import SelectiveBatchSampler, Uncertainty
@@ -27,12 +27,12 @@ class Uncertainty:
     [4, 4, 2]
 
     Arguments:
-        alpha: part of the dataset that is kept, in (0, 1].
-        period: epochs that a choice holds for, >= 1.
+        alpha: fraction of the dataset to keep, in (0, 1].
+        period: number of epochs that use the same choice, >= 1.
 
-    Scores of samples that are left out stand still, so they return only when others become surer than they were:
-    EpsilonGreedy and UCB explore. A choice is made among all samples, from all scores at once: the first batch of its
-    epoch waits for it. Part of the work: alpha, after epoch 0.
+    A sample that is left out keeps its score, so it returns only when the model becomes surer of others than it was of
+    this one. EpsilonGreedy and UCB explore. The choice reads all scores at once, so the first batch of its epoch waits
+    for it. Cost: a fraction alpha of the samples, after epoch 0.
     """
 
     alpha: Part = 0.5
@@ -47,15 +47,15 @@ class Uncertainty:
 
     @property
     def kept(self) -> float:
-        """Part of the samples that is used, after the first epoch."""
+        """Fraction of the samples used after the first epoch."""
         return self.alpha
 
     def count(self, epoch: int, n: int) -> int:
-        """All in the first epoch, then the part alpha."""
+        """All samples in the first epoch, then a fraction alpha."""
         return n if epoch == 0 else part(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
-        """The least confident."""
+        """The least confident samples."""
         if epoch == 0 or self.alpha == 1:
             return everything(candidates)
         k = part(self.alpha, candidates.shape[1])

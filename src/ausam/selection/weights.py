@@ -1,4 +1,4 @@
-"""The factor of each sample's loss, for policies that reweigh."""
+"""The factor of each sample's loss, for policies that reweight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Weights:
-    """A factor per sample: four bytes for each once a policy has weighed one, nothing before.
+    """One factor per sample. Takes four bytes per sample once a policy sets a weight, and nothing before.
 
     Arguments:
         n: number of samples.
@@ -18,7 +18,7 @@ class Weights:
         self._table: Tensor | None = None
 
     def clear(self, table: Tensor | None = None) -> None:
-        """Forget all of them, or take those of every sample."""
+        """Discard all factors, or replace them by a table for every sample."""
         self._table = table
 
     def put(self, index: Tensor, weight: Tensor) -> None:
