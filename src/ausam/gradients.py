@@ -15,7 +15,7 @@ NOTHING = itertools.repeat(None)
 
 
 class GradientSlots:
-    """The contents of ``.grad`` before a step, and space for the gradient of each pass.
+    """The contents of ``.grad`` before a step, set aside, and space for the gradient of each pass.
 
     Arguments:
         params: the parameters that the optimizer trains.
@@ -28,8 +28,14 @@ class GradientSlots:
         self.all: Sequence[Tensor] = [*params, *foreign] if foreign else params
         self._own = len(params)
         self.kept: Vector = list(map(get_grad, self.all))
+        self._accumulates = bool(present(self.kept))  # otherwise every slot is empty already
         self._last: Vector = [None] * len(foreign)
         journal.note_each(set_grad, self.all, self.kept)
+
+    def set_aside(self) -> None:
+        """Empty the slots for the first pass."""
+        if self._accumulates:
+            self.clear()
 
     def clear(self) -> None:
         """Empty every slot."""
@@ -65,7 +71,7 @@ class GradientSlots:
         For :meth:`Journal.commit`, because an addition in place cannot be undone.
         """
         found = [*gradient, *self._last] if self._last else gradient
-        if not add or not present(self.kept):
+        if not add or not self._accumulates:
             return [self.put(found)]
         pairs = [(k, g) for k, g in zip(self.kept, found, strict=True) if k is not None and g is not None]
         if all(k.layout == g.layout == torch.strided for k, g in pairs):

@@ -17,19 +17,20 @@ def per_sample(losses: Any, expected: int | None) -> Tensor:
             f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "
             "or (losses, outputs)."
         )
-    if losses.dim() == 0:
+    shape = losses.shape
+    if not shape:
         raise TypeError(
             "loss_fn returned a scalar, but per-sample losses are needed. "
             'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
         )
-    if losses.dim() != 1:
+    if len(shape) != 1:
         raise ValueError(
-            f"loss_fn returned losses of shape {tuple(losses.shape)}, but one loss per sample is needed, shape (n,). "
+            f"loss_fn returned losses of shape {tuple(shape)}, but one loss per sample is needed, shape (n,). "
             "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
         )
-    if expected is not None and losses.shape[0] != expected:
-        raise ValueError(f"loss_fn returned {len(losses)} losses for {expected} samples. Return one loss per sample.")
-    if losses.shape[0] == 0:
+    if expected is not None and shape[0] != expected:
+        raise ValueError(f"loss_fn returned {shape[0]} losses for {expected} samples. Return one loss per sample.")
+    if shape[0] == 0:
         raise ValueError("The batch is empty, so it has no loss. Skip empty batches.")
     return losses.float() if losses.dtype in HALF else losses
 

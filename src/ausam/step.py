@@ -139,7 +139,7 @@ class Step:
         self._sync.note(journal)
         self._slots = GradientSlots(self.params, inventory.foreign, journal)
         self._guard.begin(inventory.modules, journal)
-        self._slots.clear()
+        self._slots.set_aside()
         if inventory.lazy:
             self._make_lazy_modules()
 
