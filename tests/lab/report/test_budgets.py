@@ -93,9 +93,20 @@ def test_a_missing_run_leaves_its_budget_open_and_no_other():
     assert re.search(r"25 % +SAF +missing +– +– +– +– +0\n", text)
     assert "2 of 3 places are unfinished." in text
     assert "6 of 40 runs are missing." in text
+    assert "Not run" not in text
     alone = {"sgd": (0.5, True, []), "ausam-0.5": (0.5, False, [])}
     assert verdicts(problem(alone)) == {0.5: "open"}
     assert "No conclusion yet" in equal_cost.text(benchmark(problem(alone)))
+
+
+def test_what_has_not_begun_is_named_once_and_fills_no_table():
+    quarter_empty = {k: (b, c, [] if b == 0.25 else s) for k, (b, c, s) in FIGURES.items()}
+    nothing = {k: (b, c, []) for k, (b, c, s) in FIGURES.items()}
+    found = benchmark(problem(quarter_empty), problem(nothing, name="series"))
+    text = equal_cost.text(found)
+    assert "Not run: the digits at 25 %; the series." in text
+    assert [table.title for table in equal_cost.tables(found)] == ["Who wins where", "the digits"]
+    assert not re.search(r"^ *(the digits +)?25 %", text, re.MULTILINE)
 
 
 def test_a_control_with_few_runs_is_not_the_best_by_luck():

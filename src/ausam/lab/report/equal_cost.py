@@ -45,14 +45,26 @@ class Table:
 
 def tables(found: EqualCost) -> list[Table]:
     """Who wins where, followed by everything that ran on each problem."""
-    return [who_wins(found), *map(problem_table, found.problems)]
+    return [who_wins(found), *map(problem_table, _begun(found))]
+
+
+def _begun(found: EqualCost) -> list[BudgetProblem]:
+    """The problems of which anything has run."""
+    return [problem for problem in found.problems if _begun_budgets(problem)]
+
+
+def _begun_budgets(problem: BudgetProblem) -> list[float]:
+    """The budgets of a problem under which anything has run."""
+    return budgets(entry for entry in problem.entries if entry.row is not None)
 
 
 def who_wins(found: EqualCost) -> Table:
-    """One line per problem and budget."""
+    """One line per problem and budget of which anything has run."""
     lines, classes, ends = [], [], []
-    for problem in found.problems:
+    for problem in _begun(found):
         for winner in winners(problem):
+            if winner.budget not in _begun_budgets(problem):
+                continue
             contender, control = winner.contender, winner.control
             sides = [NONE if e is None else f"{e.label} {_score(e)}" for e in (contender, control)]
             difference = NONE if contender is None else _against(contender)
@@ -66,7 +78,7 @@ def who_wins(found: EqualCost) -> Table:
 def problem_table(problem: BudgetProblem) -> Table:
     """Everything that ran on a problem, by budget."""
     lines, classes, ends = [], [], []
-    for budget in budgets(problem.entries):
+    for budget in _begun_budgets(problem):
         under = [entry for entry in problem.entries if entry.budget == budget]
         firsts = [best(entry for entry in under if entry.control is kind) for kind in (True, False)]
         for entry in under:
@@ -131,8 +143,20 @@ def footnotes(found: EqualCost) -> list[str]:
         *([f"Tuning: {found.tuning}"] if found.tuning else []),
         *(f"Tuning, {problem.title}: {problem.tuning}" for problem in found.problems if problem.tuning),
         *skipped_notes(rows),
+        *_not_run(found),
         *([f"{found.missing} of {found.runs} runs are missing."] if found.missing else []),
     ]
+
+
+def _not_run(found: EqualCost) -> list[str]:
+    """Problems and budgets that are in the recipe but not in the tables."""
+    named = []
+    for problem in found.problems:
+        begun = _begun_budgets(problem)
+        left = [_percent(budget) for budget in budgets(problem.entries) if budget not in begun]
+        if left:
+            named.append(f"{problem.title} at {join(left)}" if begun else problem.title)
+    return [f"Not run: {'; '.join(named)}."] if named else []
 
 
 def text(found: EqualCost) -> str:
@@ -227,7 +251,7 @@ def _kinds(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
 
 def html(found: EqualCost) -> str:
     """The page over the pages of the problems."""
-    drawn = [frontier(problem) for problem in found.problems]
+    begun = _begun(found)
     body = fill(
         "equal_cost.html",
         found=found,
@@ -235,7 +259,7 @@ def html(found: EqualCost) -> str:
         first=who_wins(found),
         problems=[
             (problem, None if spec is None else figure(spec), problem_table(problem))
-            for problem, spec in zip(found.problems, drawn, strict=True)
+            for problem, spec in zip(begun, map(frontier, begun), strict=True)
         ],
         footnotes=footnotes(found),
     )
