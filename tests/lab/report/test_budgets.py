@@ -166,3 +166,22 @@ def test_a_row_that_misses_its_budget_is_named():
     text = equal_cost.text(benchmark(replace(found, entries=(*found.entries[:3], dear, *found.entries[4:]))))
     assert "More than 10 % off their budget: SAF on the digits (29.0 % of SAM's samples)." in text
     assert "off their budget" not in equal_cost.text(benchmark())
+
+
+def test_two_parts_of_a_benchmark_are_joined_and_judged_again():
+    def part(kept, **changes):
+        return benchmark(problem({k: v if kept(k) else (*v[:2], []) for k, v in FIGURES.items()}), **changes)
+
+    first, second = part(lambda k: "sam" in k, missing=10), part(lambda k: k != "ausam-0.25", missing=5)
+    whole = budgets.joined(first, second)
+    assert whole.problems == (problem(),)
+    assert whole.missing == 0
+    assert budgets.joined(second, first).problems == whole.problems
+    budget, control, scores = FIGURES["gsam"]
+    other = benchmark(problem(FIGURES | {"gsam": (budget, control, [*scores[:4], 1.0])}))
+    with pytest.raises(
+        ValueError, match=r"GSAM on the digits, seed 4: the score is 87\.4 .* 1\.0 in the other\. Run both"
+    ):
+        budgets.joined(benchmark(problem()), other)
+    with pytest.raises(ValueError, match="Run both with the same recipe"):
+        budgets.joined(first, benchmark(problem(name="series")))

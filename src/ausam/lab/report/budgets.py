@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ausam.lab.report.records import BudgetProblem, Difference, Entry
+from ausam.lab.report.records import BudgetProblem, Difference, Entry, EqualCost
 from ausam.lab.report.statistics import holm, paired
 
 VERDICTS = {
@@ -85,3 +85,36 @@ def verdict(contender: Entry) -> str:
     if not difference.clear:
         return "level"
     return "contender" if (difference.mean > 0) != row.lower_is_better else "control"
+
+
+def joined(a: EqualCost, b: EqualCost) -> EqualCost:
+    """One benchmark from two parts of it, run in different folders; rows that both have must agree.
+
+    A row that both have comes from the part with more seeds; title, tuning and command are those of ``b``.
+    """
+    if [_shape(problem) for problem in a.problems] != [_shape(problem) for problem in b.problems]:
+        raise ValueError("The two benchmarks have different problems or rows. Run both with the same recipe.")
+    problems = tuple(_joined_problem(p, q) for p, q in zip(a.problems, b.problems, strict=True))
+    done = sum(entry.row.n for problem in problems for entry in problem.entries if entry.row is not None)
+    return replace(b, missing=b.runs - done, problems=problems)
+
+
+def _shape(problem: BudgetProblem) -> tuple[object, ...]:
+    return problem.name, problem.seeds, [(entry.name, entry.budget, entry.control) for entry in problem.entries]
+
+
+def _joined_problem(p: BudgetProblem, q: BudgetProblem) -> BudgetProblem:
+    entries = []
+    for mine, other in zip(p.entries, q.entries, strict=True):
+        if mine.row is None or other.row is None:
+            entries.append(other if mine.row is None else mine)
+            continue
+        theirs = dict(zip(other.row.seeds, other.row.scores, strict=True))
+        for seed, score in zip(mine.row.seeds, mine.row.scores, strict=True):
+            if theirs.get(seed, score) != score:
+                raise ValueError(
+                    f"{mine.label} on {p.title}, seed {seed}: the score is {score} in one part and {theirs[seed]} in "
+                    "the other. Run both parts with the same code and settings."
+                )
+        entries.append(mine if mine.row.n > other.row.n else other)
+    return replace(q, entries=judged(entries))
