@@ -21,7 +21,7 @@ def main() -> None:
     """Read the parts, write the whole and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="the joined results.json; its tables are printed as Markdown")
+    parser.add_argument("--out", type=Path, required=True, help="the joined results.json")
     arguments = parser.parse_args()
     parts = [records.read_finished(path, EqualCost) for path in arguments.parts]
     found = functools.reduce(budgets.joined, parts)
