@@ -1,5 +1,7 @@
 """Two processes: every method keeps their weights equal."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ausam import METHODS, SharpnessAware
 from tests.helpers import make
+from tests.processes import group
 
 STEPS = 6
 HOW = ALONE, VIEW, SYNC = (False, False), (True, False), (False, True)  # gradient_as_bucket_view, sync_perturbation
@@ -36,8 +39,8 @@ def trained(method, rank, bucket_view, sync_perturbation):
     return torch.cat([p.detach().flatten() for p in net.parameters()]), opt.samples_forward
 
 
-def process(rank, folder, queue):
-    torch.set_num_threads(1)
+def process(folder):
+    rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     found = {}
     for name in METHODS:
@@ -49,23 +52,15 @@ def process(rank, folder, queue):
             dist.all_gather(counts, torch.tensor([forward]))
             found[name, how] = (torch.equal(*other), torch.equal(*counts), weights.tolist())
     if rank == 0:
-        queue.put(found)
+        torch.save(found, folder / "found.pt")
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    context = torch.multiprocessing.get_context("spawn")
-    queue = context.Queue()
     folder = tmp_path_factory.mktemp("ranks")
-    processes = [context.Process(target=process, args=(rank, folder, queue)) for rank in range(2)]
-    for p in processes:
-        p.start()
-    result = queue.get(timeout=300)
-    for p in processes:
-        p.join(60)
-        assert p.exitcode == 0
-    return result
+    assert group(2, process, folder, seconds=300) == [0, 0]
+    return torch.load(folder / "found.pt")
 
 
 @pytest.mark.parametrize("how", HOW)

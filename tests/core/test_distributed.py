@@ -40,6 +40,7 @@ from ausam import (
 from ausam.selection.exchange import record_in_order
 from ausam.selection.scores import Scores
 from tests.helpers import assert_equal, make, refused
+from tests.processes import group
 
 N = 40
 X = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
@@ -385,8 +386,8 @@ CHECKS = {
 }
 
 
-def process(rank, folder):
-    torch.set_num_threads(1)
+def process(folder):
+    rank = int(os.environ["RANK"])
     limit = datetime.timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=limit)
     found = {}
@@ -400,24 +401,10 @@ def process(rank, folder):
     dist.destroy_process_group()
 
 
-def pair_of(target, folder, seconds):
-    """Exit codes of two processes that run ``target(rank, folder)``."""
-    context = torch.multiprocessing.get_context("spawn")
-    pair = [context.Process(target=target, args=(rank, folder)) for rank in range(2)]
-    for p in pair:
-        p.start()
-    for p in pair:
-        p.join(seconds)
-        if p.is_alive():
-            p.kill()
-            p.join(10)
-    return [p.exitcode for p in pair]
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
-    assert pair_of(process, folder, 120) == [0, 0]
+    assert group(2, process, folder, seconds=120) == [0, 0]
     both = [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(2)]
     errors = [result for mine in both for result in mine.values() if isinstance(result, str)]
     assert not errors, "\n".join(errors)
@@ -547,13 +534,13 @@ def test_refusals(found):
         assert mine["check_apart"] == [
             (
                 "RuntimeError",
-                "The processes are not at the same place: (epoch, batches left) is [[0, 0], [3, 0]] by rank. Begin "
-                "every pass in every process, and load the same state in all.",
+                "The processes are at different positions: (epoch, batches left) by rank is [[0, 0], [3, 0]]. "
+                "Begin every pass in every process, and load the same state in all.",
             ),
             (
                 "RuntimeError",
-                "world_size is 3, but the process group has 2 processes, with which the scores are exchanged. Leave "
-                "rank and world_size out to use torch.distributed's.",
+                "world_size is 3, but the process group that exchanges the scores has 2 processes. Leave out "
+                "rank and world_size to use torch.distributed's.",
             ),
             (
                 "ValueError",
@@ -622,8 +609,8 @@ def test_the_older_fsdp_is_refused():
 # -- a process that dies -----------------------------------------------------------------------------------------------
 
 
-def dying(rank, folder):
-    torch.set_num_threads(1)
+def dying(folder):
+    rank = int(os.environ["RANK"])
     limit = datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=limit)
     model = DistributedDataParallel(network())
@@ -649,7 +636,7 @@ def dying(rank, folder):
 
 
 def test_a_process_that_dies_does_not_leave_the_other_waiting_and_one_process_goes_on(tmp_path):
-    assert pair_of(dying, tmp_path, 60) == [4, 3]
+    assert group(2, dying, tmp_path, seconds=60) == [4, 3]
     assert torch.load(tmp_path / "error.pt")  # it says something
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     model = network()
@@ -738,7 +725,7 @@ def test_the_scores_of_several_need_a_process_group():
     sampler.update(Feedback(index, torch.ones(2), torch.ones(2)))
     assert not bool(sampler.scores.count.any())  # they wait for the exchange
     for act in (sampler.exchange, sampler.state_dict, lambda: next(iter(sampler))):
-        with refused(RuntimeError, "one of 2", "no process group", "torch.distributed.init_process_group(...)"):
+        with refused(RuntimeError, "2 samplers", "no process group", "torch.distributed.init_process_group(...)"):
             act()
 
 
@@ -751,9 +738,9 @@ def test_errors_come_at_the_update_not_at_the_exchange():
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ({"rank": 0}, "rank is 0 and world_size is None. Give both, or neither to use torch.distributed's."),
-        ({"world_size": 2}, "rank is None and world_size is 2. Give both, or neither to use torch.distributed's."),
-        ({"rank": 2, "world_size": 2}, "rank is 2 of 2 processes; ranks count from 0 to world_size - 1."),
+        ({"rank": 0}, "rank is 0 and world_size is None. Pass both, or neither to use torch.distributed's."),
+        ({"world_size": 2}, "rank is None and world_size is 2. Pass both, or neither to use torch.distributed's."),
+        ({"rank": 2, "world_size": 2}, "rank is 2, but with world_size 2 it must be from 0 to 1."),
     ],
 )
 def test_places_that_are_none(place, message):

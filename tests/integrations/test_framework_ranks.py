@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ausam import SAM, AUSampling, Indexed, SharpnessAware
-from tests.lab.training.test_torchrun import group
+from tests.processes import FRAMEWORKS, group
 
 LIGHTNING = {"max_epochs": 3, "strategy": "ddp", "devices": 2, "accelerator": "cpu"}
 POLICY = AUSampling(0.5, ramp=1)
@@ -218,8 +218,7 @@ def saved(work, folder):
 
 def both(work, folder):
     """The weights and scores that two processes agree on."""
-    imported = ["lightning.pytorch", "accelerate", "transformers"]
-    assert group(2, saved, work, folder, preload=imported, ACCELERATE_USE_CPU="true") == [0, 0]
+    assert group(2, saved, work, folder, preload=FRAMEWORKS, ACCELERATE_USE_CPU="true") == [0, 0]
     one, other = (torch.load(folder / f"{work.__name__}-{rank}.pt", weights_only=True) for rank in range(2))
     torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
     return one
@@ -228,11 +227,16 @@ def both(work, folder):
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("work", [an_ordinary_lightning_module, an_ordinary_module_of_the_other_package])
-def test_an_ordinary_lightning_module(work, tmp_path):
+@pytest.fixture(scope="module")
+def ordinary_by_hand(tmp_path_factory):
     pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
     pytest.importorskip("pytorch_lightning")
-    torch.testing.assert_close(both(work, tmp_path), both(as_an_ordinary_module, tmp_path), rtol=0, atol=0)
+    return both(as_an_ordinary_module, tmp_path_factory.mktemp("ordinary"))
+
+
+@pytest.mark.parametrize("work", [an_ordinary_lightning_module, an_ordinary_module_of_the_other_package])
+def test_an_ordinary_lightning_module(work, ordinary_by_hand, tmp_path):
+    torch.testing.assert_close(both(work, tmp_path), ordinary_by_hand, rtol=0, atol=0)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import errno
 import gc
 import json
-import multiprocessing
 import os
 import re
 import resource
@@ -25,6 +24,7 @@ from ausam.lab.problems.loading import DataError, loaded
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
 from tests.lab.helpers import TESTS, rewrite, run
+from tests.processes import forked
 
 MICRO = """
 title = "Micro"
@@ -218,8 +218,8 @@ def test_a_place_that_cannot_be_written_is_a_mistake_of_use(tmp_path, monkeypatc
     failing(monkeypatch, "", number)
     assert run("train", *SMALL, "--out", tmp_path / "run") == 2
     assert said(capsys) == (
-        f"ausam: {tmp_path}/run/config.json cannot be written: {os.strerror(number)}. Choose another --out, or make "
-        "that place one that can be written."
+        f"ausam: {tmp_path}/run/config.json cannot be written: {os.strerror(number)}. Choose another --out, or "
+        "make it writable."
     )
 
 
@@ -227,7 +227,7 @@ def test_a_file_in_place_of_the_folder_is_a_mistake_of_use(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert run("train", *SMALL, "--out", tmp_path / "file") == 2
     assert said(capsys) == f"ausam: {tmp_path}/file is a file. Choose another --out."
-    remedy = "Choose another --out, or make that place one that can be written."
+    remedy = "Choose another --out, or make it writable."
     assert run("train", *SMALL, "--out", tmp_path / "file" / "run") == 2
     assert said(capsys) == f"ausam: {tmp_path}/file/run cannot be written: Not a directory. {remedy}"
     assert run("compare", "sgd", *SMALL, "--out", tmp_path / "file") == 2
@@ -278,7 +278,7 @@ def test_a_truncated_config_of_another_run_is_still_refused(tmp_path, capsys):
     for path in out.glob("*.pt"):
         path.unlink()
     assert run(*command) == 2
-    assert said(capsys) == f"ausam: {out} is not empty and holds no run that can be read. Choose another --out."
+    assert said(capsys) == f"ausam: {out} is not empty and contains no run that can be read. Choose another --out."
 
 
 def test_results_with_a_truncated_curve_or_result_can_be_shown(calm, tmp_path, capsys):
@@ -365,7 +365,7 @@ def own(out, workers=0):
             2,
             r"FileNotFoundError: [Errno 2] No such file or directory: '17.png' (FILE, line 19, in worker N)",
         ),
-        ("shorter", 2, "Deliver x of one shape and one type."),
+        ("shorter", 2, "Return x with one shape and one type."),
         ("killed", 2, DIED),
         ("crashed", 2, DIED),
     ],
@@ -379,7 +379,7 @@ def test_broken_data_is_named_and_can_be_mended(mine, monkeypatch, capsys, fault
     line = said(capsys)
     if fault == "missing":
         message = (
-            f"Sample 17 of the training set of mine_faults:data cannot be read: {message}. Mend it, or leave it out"
+            f"Sample 17 of the training set of mine_faults:data cannot be read: {message}. Repair it, or remove"
         )
         message = message.replace("FILE", f"{mine}/mine_faults.py")
         assert line.replace("worker 0", "worker N").replace("worker 1", "worker N") == (
@@ -424,7 +424,7 @@ def test_a_sample_that_is_broken_from_the_start_is_named_too(mine, tmp_path, mon
     assert run("train", "--data", "mine_broken:data", "--model", "mine_faults:net", "--out", "run") == 1
     assert said(capsys) == (
         "ausam: Sample 4 of the training set of mine_broken:data cannot be read: IndexError: list index out of range "
-        f"({tmp_path}/mine_broken.py, line 5). Mend it, or leave it out of the dataset. No epoch was finished; run "
+        f"({tmp_path}/mine_broken.py, line 5). Repair it, or remove it from the dataset. No epoch was finished; run "
         "the same command with --resume to continue."
     )
     sys.path.remove(str(tmp_path))
@@ -569,7 +569,7 @@ def test_json_that_is_no_record_counts_as_damaged(tmp_path, capsys, name, text):
     assert files.read_json(out / name) is None
     assert files.read_rows(out / name) == []
     assert run("train", *SMALL, "--out", out, "--resume") == 2
-    assert said(capsys) == f"ausam: {out} is not empty and holds no run that can be read. Choose another --out."
+    assert said(capsys) == f"ausam: {out} is not empty and contains no run that can be read. Choose another --out."
     assert (out / name).read_text() == text
 
 
@@ -661,7 +661,7 @@ def test_a_hostile_result_is_refused(calm, tmp_path, capsys, caplog, changes, me
     (tmp_path / "result.json").write_bytes((calm / "result.json").read_bytes())
     rewrite(tmp_path / "result.json", **changes)
     assert run("report", tmp_path) == 2
-    assert any(f"{tmp_path}/result.json is not as ausam writes it: " in m and message in m for m in caplog.messages)
+    assert any(f"{tmp_path}/result.json was not written by ausam: " in m and message in m for m in caplog.messages)
     line = said(capsys)
     assert line.startswith(f"ausam: {tmp_path}/result.json is damaged, and {tmp_path} has no checkpoint")
     assert "Remove it and run the same command again." in line
@@ -696,7 +696,7 @@ SOAK = {
 
 def test_7000_steps_do_not_grow():
     # in a process of its own, because threads that other tests have left behind allocate too
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
+    with ProcessPoolExecutor(1, mp_context=forked()) as alone:
         tensors, blocks, memory = alone.submit(soak).result(timeout=300)
     assert tensors <= 0
     assert blocks < 200

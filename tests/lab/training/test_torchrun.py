@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from ausam.lab.training import checkpoint, ranks
 from tests.helpers import EXAMPLES
 from tests.helpers import make as method
 from tests.lab.helpers import TESTS, read
+from tests.processes import group
 
 ROOT = Path(__file__).parents[3]
 ME = "tests.lab.training.test_torchrun"  # as the command line finds this module from there
@@ -195,43 +195,6 @@ def command(folder, *args):
     os.dup2(told.fileno(), sys.stderr.fileno())
     sys.stderr = told
     sys.exit(main([str(arg) for arg in args]))
-
-
-def process(environment, target, *args):
-    torch.set_num_threads(1)
-    os.environ.update(environment)
-    target(*args)
-
-
-def group(world, target, *args, preload=(), **environment):
-    """Exit codes of processes that do this together; once rank 0 has ended, the others have five seconds."""
-    # Forked from one that has imported what takes long.
-    context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ausam.lab.cli.main", "sklearn.datasets", "pytest", *preload])
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **environment}
-    place |= {
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        "GROUP_RANK": "0",
-        "TORCHELASTIC_RUN_ID": "none",
-    }
-    environments = [{**place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
-    them = [context.Process(target=process, args=(mine, target, *args)) for mine in environments]
-    for p in them:
-        p.start()
-    them[0].join(600)
-    for p in them:
-        p.join(5)
-        if p.is_alive():
-            p.kill()
-            p.join()
-    return [p.exitcode for p in them]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def results(world, work, folder):
