@@ -11,7 +11,7 @@ demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs
 		--lr 0.1 --rho 0.4 --ramp 5 --seeds 3 --out runs/demo
 
 test: $(VENV)/.dev ## every test and every example of a docstring, two workers of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev ## style, types and the layers of the package
 	$(BIN)/ruff check .

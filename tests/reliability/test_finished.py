@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import multiprocessing
 import tarfile
 import zipfile
 
@@ -17,6 +16,7 @@ from ausam.lab.problems.download import DownloadError, unpack
 from ausam.lab.report.csv import csv_text
 from ausam.lab.report.records import NamedRun
 from tests.lab.helpers import a_run, run
+from tests.processes import forked
 from tests.reliability.test_faults import MICRO, outcome
 
 FEW = ["--epochs", "2", "--train-size", "128", "--test-size", "50", "--threads", "1"]
@@ -49,12 +49,13 @@ def test_damaged_files_of_a_finished_run_are_written_again(tmp_path, monkeypatch
     for name in ("metrics.jsonl", "result.json", "config.json"):
         path = place / name
         digit = whole[name].index(b"0.") + 3 if name != "config.json" else whole[name].index(b'"epochs": 2') + 10
-        for damage in (
+        damages = (
             lambda path=path, digit=digit: flipped(path, digit),
+            lambda path=path: path.write_bytes(b""),
             lambda path=path: flipped(path, 0, 5),
             lambda path=path: path.write_bytes(path.read_bytes()[:-30]),
-            lambda path=path: path.write_bytes(b""),
-        ):
+        )
+        for damage in damages if command == "train" else damages[:2]:
             damage()
             assert path.read_bytes() != whole[name]
             caplog.clear()
@@ -82,11 +83,12 @@ def test_a_report_mends_what_is_damaged(tmp_path, monkeypatch, capsys, caplog, c
     whole, good = {p.name: p.read_bytes() for p in place.iterdir()}, outcome(place)
     for name in ("metrics.jsonl", "result.json"):
         at = whole[name].index(b'"value"') + 10
-        for damage in (
+        damages = (
             lambda path, at=at: flipped(path, at),
-            lambda path: path.write_bytes(path.read_bytes()[:-30]),
             lambda path: path.write_bytes(b""),
-        ):
+            lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        )
+        for damage in damages if command == "train" else damages[:2]:
             damage(place / name)
             caplog.clear()
             assert run("report", tmp_path / "out") == 0
@@ -148,9 +150,9 @@ def test_a_second_process_on_a_folder_leaves_with_a_sentence(tmp_path, capsys, c
     argv = ["train", *FEW, "--method", "plain"] if command == "train" else ["compare", "sgd", "--seeds", 1, *FEW]
     place.mkdir(parents=True)
     (place / ".config.json.1.tmp").write_text("the other's")
-    spawn = multiprocessing.get_context("spawn")
-    ready, done = spawn.Event(), spawn.Event()
-    other = spawn.Process(target=holding, args=(place / ".lock", ready, done))
+    context = forked()
+    ready, done = context.Event(), context.Event()
+    other = context.Process(target=holding, args=(place / ".lock", ready, done))
     other.start()
     try:
         assert ready.wait(120)
@@ -210,7 +212,7 @@ def test_a_file_that_is_also_a_folder_is_our_error(tmp_path, kind):
         with zipfile.ZipFile(archive, "w") as content:
             for name in names:
                 content.writestr(name, "")
-    with pytest.raises(DownloadError, match="was not unpacked: a member has a name that no file can have here"):
+    with pytest.raises(DownloadError, match="was not unpacked: a member has a name that is not valid on this system"):
         unpack(archive, tmp_path, "inside")
 
 
