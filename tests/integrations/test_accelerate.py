@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from ausam import AUSampling, Indexed, InfoBatch, LookSAM, SelectiveBatchSampler, SelectiveStream, SharpnessAware
 
@@ -26,8 +26,7 @@ from accelerate.utils import (  # noqa: E402
 from ausam.integrations._accelerator_arguments import ACCELERATOR, ACCUMULATION, LOADER, OUTCOME  # noqa: E402
 from ausam.integrations._settings import markdown  # noqa: E402
 from ausam.integrations.accelerate import PreparedOptimizer, prepare  # noqa: E402
-
-N = 50
+from tests.integrations.points import N, Points  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +35,6 @@ def one_accelerator():
     AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
-
-
-class Points(Dataset):
-    """Two classes, divided by a circle; counts what is read."""
-
-    def __init__(self):
-        self.x = torch.randn(N, 2, generator=torch.Generator().manual_seed(1))
-        self.y = (self.x.norm(dim=1) > 1.2).long()
-        self.read = []
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, i):
-        self.read.append(i)
-        return self.x[i], self.y[i]
 
 
 class Training:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from ausam import (
     ESAM,
@@ -30,6 +30,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: 
 from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
 from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule  # noqa: E402
+from tests.integrations import points  # noqa: E402
 
 # Lightning's own: of torch's pytree, of workers that a loader of so few samples does not need, of schedulers that it
 # steps before the first step if that one is skipped, and of resuming without the callback that saved.
@@ -40,24 +41,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),
 ]
 
-N = 50
+N = points.N
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 
 
-class Points(Dataset):
-    """Two classes, divided by a circle; counts what is read."""
-
-    def __init__(self):
-        self.x = torch.randn(N, 2, generator=torch.Generator().manual_seed(1))
-        self.y = (self.x.norm(dim=1) > 1.2).long()
-        self.read = []
-
-    def __len__(self):
-        return N
+class Points(points.Points):
+    """The same by name."""
 
     def __getitem__(self, i):
-        self.read.append(i)
-        return {"x": self.x[i], "y": self.y[i]}
+        return dict(zip("xy", super().__getitem__(i), strict=True))
 
 
 def network():

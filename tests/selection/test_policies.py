@@ -258,10 +258,9 @@ def test_a_method_that_never_looks_at_w_gives_the_outputs_of_its_pass():
 # -- scores ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.2, 0.9])
-def test_average_and_spread_against_the_twin(decay):
+def recorded(scores, twin):
+    """Record random values of nine samples in both, some of them not finite."""
     rng = np.random.default_rng(0)
-    scores, twin = Scores(9, decay, spread=True), [Memory() for _ in range(9)]
     for _ in range(15):
         index = rng.permutation(9)[: rng.integers(1, 8)]
         value = rng.normal(size=len(index)).astype(np.float32)
@@ -270,6 +269,12 @@ def test_average_and_spread_against_the_twin(decay):
         for i, v in zip(index.tolist(), value.tolist(), strict=True):
             if math.isfinite(v):
                 twin[i].values.append(v)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.2, 0.9])
+def test_average_and_spread_against_the_twin(decay):
+    scores, twin = Scores(9, decay, spread=True), [Memory() for _ in range(9)]
+    recorded(scores, twin)
     assert all(m.values for m in twin)
     torch.testing.assert_close(scores.mean, torch.tensor([m.average(decay) for m in twin]), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(scores.spread, torch.tensor([m.variance(decay) for m in twin]), rtol=1e-4, atol=1e-6)
@@ -526,16 +531,8 @@ def test_orderdp_draws_all_samples_equally_often():
 
 @pytest.mark.parametrize("decay", [1.0, 0.0, 0.5])
 def test_progress_is_how_much_the_loss_fell_between_visits(decay):
-    rng = np.random.default_rng(0)
     scores, twin = Scores(9, decay, progress=True), [Memory("progress") for _ in range(9)]
-    for _ in range(15):
-        index = rng.permutation(9)[: rng.integers(1, 8)]
-        value = rng.normal(size=len(index)).astype(np.float32)
-        value[rng.random(len(index)) < 0.15] = np.nan
-        scores.record(torch.from_numpy(index), torch.from_numpy(value))
-        for i, v in zip(index.tolist(), value.tolist(), strict=True):
-            if math.isfinite(v):
-                twin[i].values.append(v)
+    recorded(scores, twin)
     torch.testing.assert_close(scores.mean, torch.tensor([m.average(decay) for m in twin]), rtol=1e-5, atol=1e-6)
     assert scores.count.tolist() == [len(m.values) for m in twin]
 
