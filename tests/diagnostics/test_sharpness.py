@@ -1,5 +1,6 @@
 """Sharpness on bowls whose worst point is known."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -110,8 +111,18 @@ def test_never_below_zero_on_a_hill():
     assert found.average[0] == pytest.approx(-0.09)
 
 
+def test_radii_in_any_form(net):
+    model, losses, x, y = net
+    expected = sharpness(model, losses, [(x, y)], [0.1, 0.25])
+    for radii in (np.array([0.1, 0.25]), torch.tensor([0.1, 0.25], dtype=torch.float64), (r for r in (0.1, 0.25))):
+        assert sharpness(model, losses, [(x, y)], radii) == expected
+    assert sharpness(model, losses, [(x, y)], np.float64(0.1)).worst == expected.worst[:1]
+
+
 def test_refused(net):
     model, losses, x, y = net
+    with pytest.raises(ValueError, match="rho holds no radius"):
+        sharpness(model, losses, [(x, y)], [])
     with pytest.raises(ValueError, match="rho is -1"):
         sharpness(model, losses, [(x, y)], [0.1, -1])
     with pytest.raises(ValueError, match="directions is 1"):

@@ -139,5 +139,7 @@ def test_refused(net):
         theorem1(model, losses, (x, y), torch.empty(0, dtype=torch.int64), 0.1)
     with pytest.raises(ValueError, match="positions, not dataset indices"):
         theorem1(model, losses, (x, y), [400], 0.1)
+    with pytest.raises(ValueError, match="kept names a position twice"):
+        theorem1(model, losses, (x, y), [3, 3], 0.1)
     with pytest.raises(TypeError, match=r"Convert a mask with mask.nonzero\(\)"):
         theorem1(model, losses, (x, y), torch.ones(18, dtype=torch.bool), 0.1)

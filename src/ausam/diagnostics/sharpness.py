@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,7 @@ def sharpness(
     model: nn.Module,
     loss_fn: LossFn,
     batches: Iterable[Batch],
-    rho: Sequence[float] | float = (0.01, 0.02, 0.05, 0.1, 0.2),
+    rho: Iterable[float] | float = (0.01, 0.02, 0.05, 0.1, 0.2),
     *,
     m: int | None = None,
     adaptive: bool = False,
@@ -77,7 +78,7 @@ def sharpness(
         model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        rho: radii, each > 0.
+        rho: radius or radii, each > 0; a list, an array or a tensor.
         m: samples per group, >= 1; each group has its own worst point, as SAM has per batch and device. None for one
             group of all samples.
         adaptive: scale the ball by the weights, so that rescaling a layer does not change the result.
@@ -89,7 +90,7 @@ def sharpness(
 
     Cost per radius: ``steps`` forward-backward and ``steps + directions`` forward passes. Memory: 5 x P.
     """
-    radii = [positive("rho", r) for r in (rho if isinstance(rho, Sequence) else [rho])]
+    radii = _radii(rho)
     count("directions", directions, low=2)
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
@@ -117,6 +118,15 @@ def sharpness(
         adaptive=adaptive,
         samples=objective.samples,
     )
+
+
+def _radii(rho: Any) -> list[float]:
+    """The radii as numbers; at least one."""
+    given = rho.tolist() if hasattr(rho, "tolist") else rho
+    radii = [positive("rho", r) for r in (given if isinstance(given, Iterable) else [given])]
+    if not radii:
+        raise ValueError("rho holds no radius. Pass at least one, e.g. rho=[0.05, 0.1].")
+    return radii
 
 
 def _groups(objective: Objective, m: int) -> list[Objective]:

@@ -250,6 +250,8 @@ def _mask(kept: Any, n: int) -> Tensor:
         raise ValueError(f"kept holds positions outside the batch of {n} samples. Pass positions, not dataset indices.")
     mask = torch.zeros(n, dtype=torch.bool)
     mask[positions] = True
+    if int(mask.sum()) < len(positions):
+        raise ValueError("kept names a position twice, but theorem 1 is about samples that are kept or left out.")
     if not 0 < int(mask.sum()) < n:
         raise ValueError(
             f"kept names {int(mask.sum())} of {n} samples, but theorem 1 compares kept samples with the rest. Keep "
