@@ -80,3 +80,16 @@ def test_a_run_that_has_not_begun_is_left_out_and_named(compared, tmp_path, caps
 def test_a_comparison_is_no_run(compared, capsys):
     assert run("diagnose", compared) == 2
     assert f"For a comparison use ausam diagnose compare {compared}." in capsys.readouterr().err
+
+
+def test_how_well_each_has_fitted_its_samples(compared):
+    found = read(compared)
+    for r in found.runs:
+        subject = open_run(compared / "runs" / r.name / "seed-0", 32)
+        subject.at(1)
+        with torch.no_grad():
+            right = subject.model.eval()(subject.x).argmax(1) == subject.y
+        assert r.fit.accuracy == pytest.approx(float(right.float().mean()))
+        wrong = subject.data.wrong[subject.index]
+        assert r.fit.memorised == pytest.approx(float(right[wrong].float().mean()))
+    assert found.findings[-1].text.startswith("Samples that are given their training label: SGD ")

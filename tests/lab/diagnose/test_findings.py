@@ -19,6 +19,7 @@ from ausam.diagnostics import (
 from ausam.lab.diagnose import findings
 from ausam.lab.diagnose.compare import sentences
 from ausam.lab.diagnose.records import (
+    Fit,
     FlatRun,
     GeometryAt,
     GeometryPart,
@@ -190,6 +191,7 @@ def flat(name, seed, value):
         seed,
         30,
         90.0,
+        Fit(0.8, 0.1),
         Eigenvalues((value,), (0.0,), True, 60, 64),
         Trace(value, 0.1, 32, 64),
         sharp,
@@ -202,8 +204,10 @@ def flat(name, seed, value):
 def test_whose_minimum_is_flatter():
     runs = [flat("sgd", 0, 5.0), flat("sam", 0, 1.0), flat("sgd", 1, 6.0), flat("sam", 1, 1.2)]
     found = list(sentences(runs))
-    assert found[0].text.startswith("SAM's minimum is flatter than SGD's: largest eigenvalue 1.1 against 5.5 (20 %")
-    assert "lower in 2 of 2 seeds" in found[0].text
+    assert found[0].text.startswith(
+        "SAM's minimum is flatter than SGD's by every measure with each of 2 seeds: "
+        "largest eigenvalue 1.1 against 5.5 (20 %); trace"
+    )
     assert found[0].holds is True
     found = list(sentences([flat("sgd", 0, 1.0), flat("sam", 0, 2.0)]))
     assert "SAM's minimum is not flatter than SGD's" in found[0].text
@@ -213,9 +217,22 @@ def test_whose_minimum_is_flatter():
     mixed = flat("sam", 0, 2.0)
     mixed = replace(mixed, trace=Trace(0.5, 0.1, 32, 64))
     found = list(sentences([flat("sgd", 0, 1.0), mixed]))
-    assert "is flatter by 1 of 5 measures than SGD's" in found[0].text
+    assert "is flatter than SGD's by 1 of 5 measures: " in found[0].text
+    found = list(sentences([*runs, flat("sgd", 2, 1.0), flat("sam", 2, 2.0)]))
+    assert found[0].text.startswith("SAM's minimum is not flatter than SGD's: ")
+    assert "against 4 (35 %, lower with 2 of 3 seeds)" in found[0].text
+
+
+def test_how_well_each_has_fitted():
+    first, second = flat("sgd", 0, 5.0), flat("sam", 0, 1.0)
+    text = list(sentences([first, replace(second, fit=Fit(0.7, 0.05))]))[-1].text
+    assert text == (
+        "Samples that are given their training label: SGD 80 %, SAM 70 %. "
+        "Of those with a wrong label: SGD 10 %, SAM 5 %."
+    )
+    assert "wrong" not in list(sentences([replace(first, fit=Fit(0.8, None))]))[-1].text
 
 
 def test_a_seed_that_only_one_has_is_not_compared():
     found = list(sentences([flat("sgd", 0, 1.0), flat("sam", 1, 2.0)]))
-    assert [f.holds for f in found] == [None]
+    assert [f.holds for f in found] == [None, None]

@@ -158,6 +158,23 @@ def test_a_run_that_does_not_rank_by_sharpness_is_measured_too(tmp_path):
     assert found.conditions.rho_from == "that of SAM in the run's settings"
 
 
+def test_the_first_visit_counts_although_progress_has_no_value_for_it(tmp_path):
+    out = tmp_path / "run"
+    config = resolve(method="plain", policy="ausampling(score=progress)", ramp=0, epochs=3, every=1, **SMALL)
+    for _ in train(config, out):
+        pass
+    found = diagnose(out, "theorem1,selection", SAMPLES, "", quiet).selection
+    used = [json.loads(line)["samples"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert found.mean * 200 == pytest.approx(sum(used))
+    assert found.never == 0
+    assert found.fewest == 1
+    assert found.worst_gap == 2  # some samples were used in the first epoch alone
+    subject = open_run(out, SAMPLES)
+    subject.at(3)
+    own = subject.scores(3).of(subject.index)
+    assert torch.allclose(subject.policies(3)["AUSampling"][1].mean, own, equal_nan=True)
+
+
 def test_again_measures_nothing_and_says_the_same(diagnosed, monkeypatch):
     before = found_in(diagnosed)
     for name in ("lemma1", "theorem1", "theorem2", "theorem3", "theorem4", "hessian", "sharpness", "geometry"):
@@ -224,11 +241,21 @@ def test_the_page_stands_alone(diagnosed):
     found = Ids(page)
     assert len(set(found.ids)) == len(found.ids)
     assert found.used <= set(found.ids)
-    assert page.count("<figure") >= 14
+    assert page.count("<figure") >= 13
     assert page.count('<div class="wide"><svg') == page.count('<div class="narrow"><svg') == page.count("<figure")
     assert "var(--c0)" in page
     assert "does not hold here" in page
     assert "NaN" not in page
+
+
+def test_one_of_the_two_drawings_is_shown_and_its_text_follows_the_theme(diagnosed):
+    page = (diagnosed / "diagnosis.html").read_text()
+    assert ".narrow{display:none}" in page
+    assert re.search(r"@media\(max-width:40rem\)\{\.wide\{display:none\}\.narrow\{display:block\}", page)
+    coloured = re.findall(r"<text [^>]*fill=\"([^\"]+)\"", page)
+    assert coloured
+    assert set(coloured) <= {"var(--soft)", "var(--ink)"}
+    assert re.search(r"\d\u00a0% of the gradient norm", page)  # a figure and its unit stay on one line
 
 
 def test_without_earlier_epochs_the_rest_is_measured_and_the_page_says_so(copied, capsys):
@@ -267,6 +294,12 @@ def test_an_unknown_part(trained, capsys):
 
 def test_too_few_samples(trained, capsys):
     assert "--samples is 5" in refused(capsys, trained, "--samples", 5)
+
+
+def test_a_device_that_is_not_there(trained, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "torch sees no CUDA device here" in refused(capsys, trained, "--device", "cuda")
+    assert 'device is "gpu", which is unknown' in refused(capsys, trained, "--device", "gpu")
 
 
 def test_theorem2_without_the_checkpoints_of_earlier_epochs(copied, capsys):

@@ -1,4 +1,4 @@
-"""Charts of a diagnosis: Altair specifications drawn as inline SVG that uses the page's colours."""
+"""Charts of a diagnosis: Altair specifications drawn as inline SVG, whose colours are CSS variables of the page."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ausam.lab.report.charts import INK, MANY, RULE, SOFT, vega_lite
+
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 Rows = Sequence[dict[str, Any]]
 Spec = Callable[[int], dict[str, Any]]  # called with the width in pixels
 
-# The page's light colours; each is replaced by its CSS variable, so that a dark page can use its own.
-COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8538f", "#8a6d00", "#6a4fc0", "#2b98d4", "#5a6068")
-RULE, SOFT = "#d5dae0", "#59626d"
-VARIABLES = {colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)} | {RULE: "var(--rule)", SOFT: "var(--soft)"}
+COLOURS = tuple(f"var(--c{i})" for i in range(MANY))
 WIDE, NARROW = 640, 330
 
 
@@ -27,21 +26,26 @@ def lines(
     y: str,
     series: str,
     *,
-    log: bool = False,
+    log: str = "",
     zero: bool = False,
     part: bool = False,
     dots: bool = True,
 ) -> Spec:
-    """One line per series; fields double as axis titles. ``part``: the y axis runs from 0 to 1."""
+    """One line per series; fields double as axis titles.
+
+    ``log`` names the logarithmic axes: "y" or "xy". A logarithmic x axis has a tick at every value of the rows.
+    ``part``: the y axis runs from 0 to 1.
+    """
 
     def spec(width: int) -> dict[str, Any]:
         alt = _altair()
 
-        drawn = [row for row in rows if row[y] is not None and not (log and row[y] <= 0)]
+        drawn = [row for row in rows if row[y] is not None and not ("y" in log and row[y] <= 0)]
         order = list(dict.fromkeys(str(row[series]) for row in rows))
         chart = alt.Chart(alt.Data(values=drawn)).mark_line(point={"size": 28} if dots else False, strokeWidth=2)
-        scale = alt.Scale(domain=[0, 1]) if part else alt.Scale(type="log") if log else alt.Scale(zero=zero)
-        return _finished(chart.encode(x=_x(x), y=_y(y, scale), color=_colour(series, order, width)), width)
+        scale = alt.Scale(domain=[0, 1]) if part else alt.Scale(type="log") if "y" in log else alt.Scale(zero=zero)
+        at = _x(x, width, sorted({row[x] for row in drawn}) if "x" in log else None)
+        return _finished(chart.encode(x=at, y=_y(y, scale), color=_colour(series, order, width)), width)
 
     return spec
 
@@ -57,7 +61,7 @@ def scatter(rows: Rows, x: str, y: str, series: str) -> Spec:
         dots = alt.Chart(alt.Data(values=list(rows))).mark_circle(size=22, opacity=0.55)
         ends = alt.Data(values=[{x: 0.0, y: 0.0}, {x: top, y: top}])
         diagonal = alt.Chart(ends).mark_line(strokeDash=[4, 4], color=SOFT, strokeWidth=1)
-        both = {"x": _x(x), "y": _y(y, alt.Scale())}
+        both = {"x": _x(x, width), "y": _y(y, alt.Scale())}
         whole = diagonal.encode(**both) + dots.encode(**both, color=_colour(series, order, width))
         return _finished(whole, width)
 
@@ -145,10 +149,15 @@ def _altair() -> Any:
     return altair
 
 
-def _x(name: str) -> Any:
+def _x(name: str, width: int, values: Sequence[float] | None = None) -> Any:
+    """The horizontal axis: linear, or logarithmic with ticks at ``values``."""
     alt = _altair()
 
-    return alt.X(f"{name}:Q", title=name, axis=alt.Axis(tickMinStep=1) if name == "epoch" else alt.Axis())
+    if values is not None:
+        scale = alt.Scale(type="log", nice=False)
+        return alt.X(f"{name}:Q", title=name, scale=scale, axis=alt.Axis(values=list(values), format="~g"))
+    whole = {"tickMinStep": 1} if name == "epoch" else {}
+    return alt.X(f"{name}:Q", title=name, axis=alt.Axis(tickCount=width // 60, labelOverlap=True, **whole))
 
 
 def _y(name: str, scale: Any) -> Any:
@@ -176,7 +185,7 @@ def _finished(chart: Any, width: int, height: int | None = None, exact: bool = F
     tall = height or (280 if width > 500 else 230)
     fit = {} if exact else {"autosize": {"type": "fit-x", "contains": "padding"}}
     text = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
-    lines = {"gridColor": RULE, "domainColor": RULE, "tickColor": RULE}
+    lines = {"gridColor": RULE, "domainColor": RULE, "tickColor": RULE, "labelColor": SOFT, "titleColor": SOFT}
     sized = chart.properties(
         width=width,
         height=tall,
@@ -187,7 +196,7 @@ def _finished(chart: Any, width: int, height: int | None = None, exact: bool = F
     found: dict[str, Any] = (
         sized.configure(font="sans-serif")
         .configure_axis(**text, **lines)
-        .configure_legend(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
+        .configure_legend(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelColor=INK, titleColor=SOFT)
         .configure_view(stroke=RULE)
         .to_dict()
     )
@@ -195,15 +204,13 @@ def _finished(chart: Any, width: int, height: int | None = None, exact: bool = F
 
 
 def _svg(spec: dict[str, Any], name: str) -> Markup:
-    """The SVG with unique ids, the page's colours, and no more width than it needs."""
+    """The SVG with unique ids and no more width than it needs."""
     import vl_convert
     from markupsafe import Markup, escape
 
-    drawn = vl_convert.vegalite_to_svg(spec)
+    drawn = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite())
     mine = hashlib.sha256(drawn.encode()).hexdigest()[:8]
     drawn = re.sub(r'\b(id="|url\(#|xlink:href="#|href="#)', rf"\g<1>d{mine}-", drawn)
-    for colour, variable in VARIABLES.items():
-        drawn = drawn.replace(f'"{colour}"', f'"{variable}"')
     drawn = re.sub(r' xmlns(:xlink)?="[^"]*"', "", drawn, count=2)
     width = re.search(r'width="([\d.]+)"', drawn)
     limit = width[1] if width else WIDE

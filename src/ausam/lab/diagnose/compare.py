@@ -11,7 +11,7 @@ from typing import Any
 from ausam.diagnostics import Slice, loss_between
 from ausam.lab.diagnose import page
 from ausam.lab.diagnose.findings import number, percent
-from ausam.lab.diagnose.parts import pieces
+from ausam.lab.diagnose.parts import fit, pieces
 from ausam.lab.diagnose.records import NAMES, VERSION, Between, Finding, FlatComparison, FlatRun, Left
 from ausam.lab.diagnose.run import Tell, checked, conditions
 from ausam.lab.diagnose.store import Store
@@ -45,7 +45,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
     between: list[Between] = []
     first: Subject | None = None
     ends: dict[int, tuple[str, Subject]] = {}  # the first run of each seed
-    total = len(places) * 4
+    total = len(places) * 5
     for name, seed, place in places:
         try:
             subject = open_run(place, checked(samples), None if first is None else first.rho, **here)
@@ -57,7 +57,8 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
         first = first or subject
         title = label(name, subject.config.base)
         begun = ends.setdefault(seed, (title, subject))
-        work = [*pieces("hessian", subject), *pieces("sharpness", subject), pieces("landscape", subject)[0]]
+        flat = [*pieces("hessian", subject), *pieces("sharpness", subject), pieces("landscape", subject)[0]]
+        work = [fit(subject), *flat]
         try:
             results = []
             for piece in work:
@@ -69,7 +70,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
         except ValueError as error:
             left.append(Left(f"{name} seed {seed}", str(error)))
             continue
-        curved, sharp, line = results
+        fitted, curved, sharp, line = results
         found.append(
             FlatRun(
                 name,
@@ -77,6 +78,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
                 seed,
                 subject.last,
                 None if (ended := records.read(place / "result.json", Run)) is None else ended.test.value,
+                fitted,
                 curved.eigenvalues,
                 curved.trace,
                 sharp.whole,
@@ -118,6 +120,15 @@ def sentences(runs: list[FlatRun]) -> Iterator[Finding]:
         f"Training loss on these samples, lowest first: {text}. "
         "A network that has learnt less may be flatter for that reason alone.",
     )
+    fitted = [(_label(runs, n), [r.fit for r in runs if r.name == n]) for n in names]
+    text = ", ".join(f"{name} {percent(statistics.fmean(f.accuracy for f in of))}" for name, of in fitted)
+    memorised = ", ".join(
+        f"{name} {percent(statistics.fmean(known))}"
+        for name, of in fitted
+        if (known := [f.memorised for f in of if f.memorised is not None])
+    )
+    wrong = f" Of those with a wrong label: {memorised}." if memorised else ""
+    yield Finding("flatness", f"Samples that are given their training label: {text}.{wrong}")
 
 
 def _flatter(runs: list[FlatRun], name: str, base: str) -> Iterator[Finding]:
@@ -132,22 +143,19 @@ def _flatter(runs: list[FlatRun], name: str, base: str) -> Iterator[Finding]:
         lower = sum(x < y for x, y in zip(a, b, strict=True))
         better += lower == len(seeds)
         ratio = statistics.fmean(a) / statistics.fmean(b) if statistics.fmean(b) else float("nan")
-        count = f", lower in {lower} of {len(seeds)} seeds" if len(seeds) > 1 else ""
+        count = f", lower with {lower} of {len(seeds)} seeds" if 0 < lower < len(seeds) else ""
         parts.append(
             f"{what} {number(statistics.fmean(a))} against {number(statistics.fmean(b))} ({percent(ratio)}{count})"
         )
     flatter = better == len(MEASURES)
-    how = (
-        "is flatter than"
-        if flatter
-        else "is not flatter than"
-        if not better
-        else f"is flatter by {better} of {len(MEASURES)} measures than"
-    )
+    how = "flatter than" if better else "not flatter than"
+    every = f" with each of {len(seeds)} seeds" if len(seeds) > 1 else ""
+    by = "" if not better else " by every measure" if flatter else f" by {better} of {len(MEASURES)} measures"
     one = " One seed cannot separate a difference from chance." if len(seeds) == 1 else ""
     yield Finding(
         "flatness",
-        f"{_label(runs, name)}'s minimum {how} {_label(runs, base)}'s: {'; '.join(parts)}.{one}",
+        f"{_label(runs, name)}'s minimum is {how} {_label(runs, base)}'s{by}{every if better else ''}: "
+        f"{'; '.join(parts)}.{one}",
         flatter,
     )
 

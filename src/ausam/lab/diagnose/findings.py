@@ -36,6 +36,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
+def named(policy: str) -> str:
+    """How a policy is written."""
+    return "AUSampling(unbiased=True)" if policy == "unbiased" else policy
+
+
 def of_run(parts: dict[str, Any]) -> tuple[Finding, ...]:
     """The findings of all measured parts."""
     return tuple(f for name, found in parts.items() if found is not None for f in SENTENCES[name](found))
@@ -202,7 +207,7 @@ def theorem4(found: Theorem4Part) -> Iterator[Finding]:
         f"full gradient: the bias is {'mostly in length' if length > 0.9 else 'in direction as well as in length'}.",
     )
     others = ", ".join(
-        f"{name} {percent(p.relative)}" + (f" ± {percent(p.error)}" if not p.exact else "")
+        f"{named(name)} {percent(p.relative)}" + (f" ± {percent(p.error)}" if not p.exact else "")
         for name, p in ((p.policy, p) for p in end.policies)
         if name != "AUSampling"
     )

@@ -9,7 +9,9 @@ import torch
 
 from ausam import diagnostics as dg
 from ausam.diagnostics.statistics import numbers
+from ausam.diagnostics.untouched import untouched
 from ausam.lab.diagnose.records import (
+    Fit,
     GeometryAt,
     HessianPart,
     Lemma1At,
@@ -25,6 +27,7 @@ from ausam.lab.diagnose.records import (
 from ausam.lab.diagnose.subject import WATCHED, Subject
 from ausam.lab.training.schedule import learning_rate
 from ausam.random import generator
+from ausam.selection.signals import AT_PERTURBED_WEIGHTS
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the run's rho
 THEOREM2_SAMPLES = 256
@@ -186,6 +189,17 @@ def sharpness(subject: Subject) -> SharpnessPart:
     )
 
 
+def fit(subject: Subject) -> Fit:
+    """How well the last weights fit the samples and their labels, right or wrong."""
+    subject.at(subject.last)
+    with untouched(subject.model), torch.no_grad():
+        outputs = torch.cat([subject.model(x) for x in torch.split(subject.x, subject.config.batch_size)])
+    fitted = (outputs.argmax(1) == subject.y).double().cpu()
+    wrong = subject.data.wrong
+    memorised = fitted[wrong[subject.index]] if wrong is not None else fitted[:0]
+    return Fit(float(fitted.mean()), float(memorised.mean()) if len(memorised) else None)
+
+
 def line(subject: Subject) -> dg.Slice:
     """The loss along a random direction, at the last weights."""
     subject.at(subject.last)
@@ -216,7 +230,7 @@ def selection(subject: Subject) -> SelectionPart:
     """Which samples were selected, from the saved visit counts; this covers the whole data set."""
     n = len(subject.data.train_y)
     scores = subject.scores(subject.last)
-    visits = torch.repeat_interleave(torch.arange(n), scores.count.long())
+    visits = torch.repeat_interleave(torch.arange(n), subject.visits(subject.last))
     wrong = subject.data.wrong
     found = dg.selection(
         [visits],
@@ -236,7 +250,7 @@ def selection(subject: Subject) -> SelectionPart:
         effective=found.effective,
         never=found.never,
         worst_gap=_worst_gap(subject, periods) if periods else None,
-        scored=subject.policy.signal == "sharpness" and subject.method.sharpness == "sometimes",
+        scored=subject.policy.signal in AT_PERTURBED_WEIGHTS and subject.method.sharpness == "sometimes",
         groups=dict(found.groups),
     )
 
@@ -246,7 +260,7 @@ def _worst_gap(subject: Subject, periods: Sequence[int]) -> int:
     n = len(subject.data.train_y)
     before, chosen = torch.zeros(n, dtype=torch.int64), []
     for epoch in periods:
-        count = subject.scores(epoch).count.long()
+        count = subject.visits(epoch)
         chosen.append((count > before).nonzero().flatten())
         before = count
     return dg.selection(chosen, n).worst_gap

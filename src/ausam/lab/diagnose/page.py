@@ -8,7 +8,7 @@ from typing import Any
 
 from ausam.lab.diagnose import charts
 from ausam.lab.diagnose.charts import Picture, picture
-from ausam.lab.diagnose.findings import number
+from ausam.lab.diagnose.findings import named, number, percent
 from ausam.lab.diagnose.records import Conditions, Diagnosis, Finding, FlatComparison
 from ausam.lab.report.shell import fill, page
 
@@ -34,6 +34,8 @@ CLAIMS = {
     "theorem3": "The paper's claim: SAM on part of each batch converges, at a stated rate.",
     "theorem4": "The paper's claim: the bias of the selection goes to zero during training (asymptotically unbiased).",
 }
+ALONG = "0 is the last weights. At 1 and -1, every filter has moved by its own norm."
+PLANE = "The last weights are in the middle. Dark is low."
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,12 @@ def of_comparison(found: FlatComparison) -> str:
     config, samples = found.conditions.config, found.conditions.samples
     section = Section("findings", "Findings", tuple(found.findings), tuple(_flat(found)), table=_table(found))
     subtitle = f"{len(found.runs)} runs, {config.model}, the same {samples} training samples"
-    return _page(f"{found.title}: how flat are the minima?", subtitle, [section], found)
+    return _page(f"{found.title}: how flat are the minima?", subtitle, [section], found, width=62)  # a wide table
 
 
-def _page(title: str, subtitle: str, sections: Sequence[Section], found: Diagnosis | FlatComparison) -> str:
+def _page(
+    title: str, subtitle: str, sections: Sequence[Section], found: Diagnosis | FlatComparison, width: int = 54
+) -> str:
     judged = [f for f in found.findings if f.holds is not None]
     values = {
         "held": sum(1 for f in judged if f.holds),
@@ -92,7 +96,8 @@ def _page(title: str, subtitle: str, sections: Sequence[Section], found: Diagnos
         "facts": _facts(found.conditions, found.created),
         "command": found.command,
     }
-    return page(title, [fill("diagnosis.html", title=title, subtitle=subtitle, sections=sections, **values)])
+    body = fill("diagnosis.html", title=title, subtitle=subtitle, sections=sections, **values)
+    return page(title, [body], width=width)
 
 
 def _facts(c: Conditions, created: str) -> dict[str, object]:
@@ -142,7 +147,7 @@ def _lemma1(found: Any) -> Iterator[Picture]:
 def _theorem1(found: Any) -> Iterator[Picture]:
     part, size = "fraction of the mini-batches", "|PTF - PTS|"
     of = [(row.epoch, p.policy, p.summary) for row in found.rows for p in row.policies]
-    if len(found.rows) > 1:
+    if len(found.rows) > 1 and any(s.paper_fails_first_order for _, _, s in of):
         rows = [{"epoch": e, part: s.paper_fails_first_order, "policy": p} for e, p, s in of]
         yield picture("Where the paper's bound fails", charts.lines(rows, "epoch", part, "policy", part=True))
     rows = [{"epoch": e, size: s.difference, "policy": p} for e, p, s in of]
@@ -152,13 +157,11 @@ def _theorem1(found: Any) -> Iterator[Picture]:
 
 
 def _theorem2(found: Any) -> Iterator[Picture]:
-    f, value = found.found, "norm"
+    f, value = found.found, "deviation from the current norm"
     columns = {"mean deviation": f.mean, "worst deviation": f.largest, "bound from distances": f.path_bound}
     epochs = found.epochs[1:]
     rows = [{"epoch": e, value: v, "of": k} for k, of in columns.items() for e, v in zip(epochs, of, strict=True)]
-    yield picture(
-        "Deviation of past averages from the current norm", charts.lines(rows, "epoch", value, "of", log=True)
-    )
+    yield picture("Deviation of past averages from the current norm", charts.lines(rows, "epoch", value, "of", log="y"))
 
 
 def _theorem3(found: Any) -> Iterator[Picture]:
@@ -167,12 +170,14 @@ def _theorem3(found: Any) -> Iterator[Picture]:
         {"alpha": f.alpha, value: f.bounds.paper / f.left, "of": f"{f.selection}, eta {f.eta:.2g}"} for f in found.found
     ]
     note = "Below 1 the bound fails. The proof assumes random draws."
-    yield picture("How loose the bound is", charts.lines(rows, "alpha", value, "of", log=True), note)
+    yield picture("How loose the bound is", charts.lines(rows, "alpha", value, "of", log="xy"), note)
 
 
 def _theorem4(found: Any) -> Iterator[Picture]:
     value = "bias relative to the gradient"
-    rows = [{"epoch": row.epoch, value: p.relative, "policy": p.policy} for row in found.rows for p in row.policies]
+    rows = [
+        {"epoch": row.epoch, value: p.relative, "policy": named(p.policy)} for row in found.rows for p in row.policies
+    ]
     if len(found.rows) > 1:
         yield picture("Bias over training", charts.lines(rows, "epoch", value, "policy", zero=True))
 
@@ -191,19 +196,19 @@ def _sharpness(found: Any) -> Iterator[Picture]:
         "worst, adaptive ball": (found.adaptive.rho, found.adaptive.worst),
     }
     rows = [{"radius": r, value: v, "of": k} for k, (rs, vs) in columns.items() for r, v in zip(rs, vs, strict=True)]
-    yield picture("Rise in loss within a radius", charts.lines(rows, "radius", value, "of", log=True))
+    yield picture("Rise in loss within a radius", charts.lines(rows, "radius", value, "of", log="xy"))
 
 
 def _landscape(found: Any) -> Iterator[Picture]:
     rows = [{"t": t, "loss": v, "of": "w + t d"} for t, v in zip(found.line.position, found.line.loss, strict=True)]
-    yield picture("Along a random direction", charts.lines(rows, "t", "loss", "of", dots=False))
+    yield picture("Along a random direction", charts.lines(rows, "t", "loss", "of", dots=False), ALONG)
     where = found.surface.position
     squares = [
         {"s": round(s, 6), "t": round(t, 6), "loss": found.surface.loss[i][j]}
         for i, s in enumerate(where)
         for j, t in enumerate(where)
     ]
-    yield picture("On a plane of two random directions", charts.heat(squares, "s", "t", "loss"))
+    yield picture("On a plane of two random directions", charts.heat(squares, "s", "t", "loss"), PLANE)
     if found.between is not None:
         pairs = zip(found.between.position, found.between.loss, strict=True)
         rows = [{"t": t, "loss": v, "of": "(1 - t) first + t last"} for t, v in pairs]
@@ -253,6 +258,7 @@ def _table(found: FlatComparison) -> Table:
             str(r.seed),
             "running" if r.test is None else f"{r.test:.2f} %",
             f"{r.whole.loss:.3f}",
+            percent(r.fit.accuracy),
             number(r.eigenvalues.values[0]),
             f"{number(r.trace.value)} ± {r.trace.error:.2g}",
             number(r.whole.worst[middle]),
@@ -265,6 +271,7 @@ def _table(found: FlatComparison) -> Table:
         "Seed",
         "Test",
         "Training loss",
+        "Training accuracy",
         "Largest eigenvalue",
         "Trace",
         "Worst rise",
@@ -288,11 +295,11 @@ def _flat(found: FlatComparison) -> Iterator[Picture]:
     rows = [
         {"radius": x, rise: y, "run": r.label} for r in shown for x, y in zip(r.whole.rho, r.whole.worst, strict=True)
     ]
-    yield picture(f"Worst rise within a radius, seed {first}", charts.lines(rows, "radius", rise, "run", log=True))
+    yield picture(f"Worst rise within a radius, seed {first}", charts.lines(rows, "radius", rise, "run", log="xy"))
     rows = [
         {"t": t, "loss": v, "run": r.label} for r in shown for t, v in zip(r.line.position, r.line.loss, strict=True)
     ]
-    yield picture(f"Along a random direction, seed {first}", charts.lines(rows, "t", "loss", "run", dots=False))
+    yield picture(f"Along a random direction, seed {first}", charts.lines(rows, "t", "loss", "run", dots=False), ALONG)
     rows = [
         {"t": t, "loss": v, "run": f"{b.first} (0) to {b.second} (1)"}
         for b in found.between

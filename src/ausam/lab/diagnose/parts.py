@@ -10,6 +10,7 @@ from typing import Any
 from ausam.diagnostics import Slice, Surface, average_dlp
 from ausam.lab.diagnose import measures
 from ausam.lab.diagnose.records import (
+    Fit,
     GeometryAt,
     GeometryPart,
     HessianPart,
@@ -51,6 +52,11 @@ class Piece:
     def done(self, subject: Subject, store: Store) -> Any:
         """Its result, read from the store or measured and saved."""
         return store.piece(self.name, self.key(subject), self.kind, self.measure)
+
+
+def fit(subject: Subject) -> Piece:
+    """How well the last weights fit; a comparison shows it beside their flatness."""
+    return Piece("fit", Fit, (subject.last,), lambda: measures.fit(subject))
 
 
 def pieces(part: str, subject: Subject) -> list[Piece]:

@@ -21,7 +21,7 @@ from ausam.diagnostics import (
 from ausam.lab.config import Config
 from ausam.lab.report.records import Environment
 
-VERSION = 2  # of the records and of the measurements; pieces with another version are measured again
+VERSION = 3  # of the records and of the measurements; pieces with another version are measured again
 
 # -- measured at one epoch; one file per record ------------------------------------------------------------------------
 
@@ -172,6 +172,14 @@ class SharpnessPart:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """How well the last weights fit the training samples."""
+
+    accuracy: float  # fraction of the samples that are given their label, right or wrong
+    memorised: float | None  # the same of the samples with a wrong label; None if there are none
+
+
+@dataclass(frozen=True)
 class LandscapePart:
     """Slices of the loss at the last weights, and from earlier ones (``since``) to them."""
 
@@ -271,6 +279,7 @@ class FlatRun:
     seed: int
     epoch: int
     test: float | None  # None until the run has ended
+    fit: Fit
     eigenvalues: Eigenvalues
     trace: Trace
     whole: Sharpness

@@ -19,6 +19,7 @@ from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
+from ausam.lab.registry.devices import device
 from ausam.lab.registry.pairs import RHO_SCALE, brief, construct, method_and_policy
 from ausam.lab.training import folder as run_files
 from ausam.lab.training import snapshots
@@ -109,6 +110,15 @@ class Subject:
         scores.load_state_dict(self.saved[epoch].load()["sampler"]["scores"])
         return scores
 
+    def visits(self, epoch: int) -> Tensor:
+        """How often each sample had been used after an epoch, from epoch 1 on.
+
+        The table counts values. A score of progress is a difference between two visits, so it has one value less.
+        """
+        scores = self.scores(epoch)
+        first = ~scores.last.isnan() if scores.progress else torch.zeros(len(scores), dtype=torch.bool)
+        return scores.count.long() + first
+
     @property
     def periodic(self) -> list[int]:
         """The saved epochs that are consecutive multiples of the first one."""
@@ -139,8 +149,8 @@ class Subject:
     def policies(self, epoch: int) -> dict[str, tuple[Policy, Scores]]:
         """AUSampling, Random and TopLoss with this run's alpha, each with the scores it would have now.
 
-        AUSampling uses the run's own scores if its policy ranks by sharpness, else the current DLP. TopLoss uses the
-        current losses.
+        AUSampling uses the run's own scores if that is the run's policy or if its policy ranks by sharpness, else the
+        current DLP. TopLoss uses the current losses.
         """
         alpha = getattr(self.policy, "alpha", None) or self.config.alpha or 0.5
         alpha = alpha if alpha < 1 else 0.5
@@ -150,7 +160,8 @@ class Subject:
             drawn = replace(self.policy, alpha=alpha, unbiased=False)
         sharp, loss = Scores(len(self.index)), Scores(len(self.index), 0.0)
         everyone = torch.arange(len(self.index))
-        sharp.record(everyone, self.scores(epoch).of(self.index) if self.ranks_sharpness else self.dlp(epoch))
+        own_scores = self.ranks_sharpness or isinstance(self.policy, AUSampling)
+        sharp.record(everyone, self.scores(epoch).of(self.index) if own_scores else self.dlp(epoch))
         with untouched(self.model):
             batch = [(self.x, self.y)]
             loss.record(everyone, Objective(self.model, self.losses, batch, chunk=self.config.batch_size).losses())
@@ -177,7 +188,7 @@ def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) 
     if settings is None:
         more = f" For a comparison use ausam diagnose compare {folder}." if any(folder.glob("runs/*/seed-*")) else ""
         raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train.{more}")
-    config = replace(typed(Config, settings), **{"device": "cpu", **here})
+    config = replace(typed(Config, settings), **here | {"device": device(here.get("device", "cpu"))})
     if config.quantize:
         raise ValueError(
             f"{folder} is a run with {config.quantize}-bit weights, whose loss is a staircase without a gradient or "

@@ -8,8 +8,11 @@ NONE = "–"
 
 
 def clean(value: object) -> str:
-    """Text without control characters, which are illegal in XML and which a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in str(value))
+    """Text without control characters, which are illegal in XML and which a terminal would obey.
+
+    A no-break space stays, although Python does not call it printable.
+    """
+    return "".join(c if c.isprintable() or c == "\u00a0" else " " for c in str(value))
 
 
 def show(value: float | None, digits: int, std: float | None = None) -> str:
