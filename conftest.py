@@ -1,7 +1,8 @@
-"""Which examples of docstrings are left out: those of adapters whose framework is not installed."""
+"""Which examples of docstrings are left out (those of adapters whose framework is not installed), and a quick gc."""
 
 from __future__ import annotations
 
+import gc
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,3 +26,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_report_header() -> list[str]:
     """Say what is left out, and why."""
     return [f"not collected: {path.name}, which needs {package}" for path, package in MISSING.items()]
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported: frameworks ask it to look through everything after each run."""
+    gc.collect()
+    gc.freeze()

@@ -278,7 +278,7 @@ def test_a_truncated_config_of_another_run_is_still_refused(tmp_path, capsys):
     for path in out.glob("*.pt"):
         path.unlink()
     assert run(*command) == 2
-    assert said(capsys) == f"ausam: {out} is not empty and contains no run that can be read. Choose another --out."
+    assert said(capsys) == f"ausam: {out} is not empty and holds no run that can be read. Choose another --out."
 
 
 def test_results_with_a_truncated_curve_or_result_can_be_shown(calm, tmp_path, capsys):
@@ -378,16 +378,15 @@ def test_broken_data_is_named_and_can_be_mended(mine, monkeypatch, capsys, fault
     assert run(*own("run", workers)) == 1
     line = said(capsys)
     if fault == "missing":
-        message = (
-            f"Sample 17 of the training set of mine_faults:data cannot be read: {message}. Repair it, or remove"
-        )
+        message = f"Sample 17 of the training set of mine_faults:data cannot be read: {message}. Repair it, or remove"
         message = message.replace("FILE", f"{mine}/mine_faults.py")
         assert line.replace("worker 0", "worker N").replace("worker 1", "worker N") == (
-            f"ausam: {message} of the dataset. {KEPT}"
+            f"ausam: {message} it from the dataset. {KEPT}"
         )
     elif fault == "shorter":
         assert re.sub(r"(?<=, sample )\d+", "N", line) == (
-            f"ausam: Samples do not make a batch: sample 17 of shape (7,), sample N of shape (8,). {message} {KEPT}"
+            "ausam: Samples cannot be stacked into a batch: sample 17 of shape (7,), sample N of shape (8,). "
+            f"{message} {KEPT}"
         )
     else:
         assert line.startswith("ausam: A data-loading process died: DataLoader worker (pid")
@@ -569,7 +568,7 @@ def test_json_that_is_no_record_counts_as_damaged(tmp_path, capsys, name, text):
     assert files.read_json(out / name) is None
     assert files.read_rows(out / name) == []
     assert run("train", *SMALL, "--out", out, "--resume") == 2
-    assert said(capsys) == f"ausam: {out} is not empty and contains no run that can be read. Choose another --out."
+    assert said(capsys) == f"ausam: {out} is not empty and holds no run that can be read. Choose another --out."
     assert (out / name).read_text() == text
 
 
@@ -661,7 +660,7 @@ def test_a_hostile_result_is_refused(calm, tmp_path, capsys, caplog, changes, me
     (tmp_path / "result.json").write_bytes((calm / "result.json").read_bytes())
     rewrite(tmp_path / "result.json", **changes)
     assert run("report", tmp_path) == 2
-    assert any(f"{tmp_path}/result.json was not written by ausam: " in m and message in m for m in caplog.messages)
+    assert any(f"{tmp_path}/result.json is not in ausam's format: " in m and message in m for m in caplog.messages)
     line = said(capsys)
     assert line.startswith(f"ausam: {tmp_path}/result.json is damaged, and {tmp_path} has no checkpoint")
     assert "Remove it and run the same command again." in line

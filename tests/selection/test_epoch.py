@@ -93,8 +93,10 @@ def test_a_pass_of_many_blocks_continues_wherever_it_was_interrupted(policy, min
     for done, state in enumerate(states, start=1):
         resumed = new(policy, seed=99, min_batch=min_batch)
         resumed.load_state_dict(state)
-        assert go(resumed, 50 - done) == expected[done:], done
-        same_scores(resumed, whole)
+        more = 50 - done if done % 5 == 0 else min(16, 50 - done)  # an epoch has at most 14
+        assert go(resumed, more) == expected[done : done + more], done
+        if done + more == 50:
+            same_scores(resumed, whole)
 
 
 @property_test(60)
