@@ -265,7 +265,7 @@ def test_dicts_collation_and_dropping():
 
 def test_a_wrong_division_is_noticed():
     twice = SelectiveStream(Source(), decode, sampler(), sharded=True, num_workers=2)
-    with pytest.raises(RuntimeError, match="more than the 46 samples .* use sharded=False"):
+    with pytest.raises(RuntimeError, match=r"more than the 46 samples .* use sharded=False"):
         a_pass(twice)
     half = SelectiveStream(Source(460, divides=True), decode, sampler(n=460), num_workers=2)
     with pytest.warns(UserWarning, match="The stream yielded 230 of") as raised:

@@ -105,7 +105,7 @@ def lr_parts(text: str) -> list[float]:
     except ValueError:
         found = [-1.0]
     if not all(0 < part <= 1 for part in found):
-        raise ValueError(f'lr_steps is "{text}"; give fractions of the epochs, above 0 and at most 1, e.g. 0.8,0.95.')
+        raise ValueError(f'lr_steps is "{text}". Use fractions of the epochs, above 0 and at most 1, e.g. 0.8,0.95.')
     return found
 
 

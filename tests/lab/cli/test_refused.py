@@ -16,9 +16,9 @@ from tests.lab.helpers import read, run
 
 REFUSED = [
     (["--threads", "100000"], "threads is 100000. It must be a whole number in [0, 1024]."),
-    (["--device", "gpu"], 'device is "gpu", which is not known. Use one of auto, cpu'),
-    (["--device", "nope"], 'device is "nope", which is not known. Use one of auto, cpu'),
-    (["--device", "meta"], 'device is "meta", which is not known.'),
+    (["--device", "gpu"], 'device is "gpu", which is unknown. Use one of auto, cpu'),
+    (["--device", "nope"], 'device is "nope", which is unknown. Use one of auto, cpu'),
+    (["--device", "meta"], 'device is "meta", which is unknown.'),
     (["--device", "cpu:7"], 'device is "cpu:7", but torch sees 1 of that kind here, counted from 0.'),
     (["--policy", "UCB(period=1e999)"], "UCB: period is inf. It must be a whole number >= 1."),
     (["--method", "SAF(gap=10000000)"], "SAF: gap is 10000000, but a sample is visited at most 3 times (--epochs)"),
@@ -28,16 +28,16 @@ REFUSED = [
         "AESAM: inner is SAF, which never evaluates the loss at",
     ),
     (["--method", "plain", "--replay"], "--replay is for later passes, but a step of Plain has one pass only."),
-    (["--data", "sys:exit"], 'data set "sys:exit": it ended the program (SystemExit: ) and returned nothing.'),
+    (["--data", "sys:exit"], 'data set "sys:exit": it raised SystemExit () instead of returning a value.'),
     (["--model", "sys:exit"], 'model "sys:exit" takes (status=None, /), but it is called with'),
-    (["--policy", "full", "--alpha", "0.5"], "--alpha is 0.5, but Full takes none, so that it has no effect."),
-    (["--method", "plain", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so that it has no effect."),
-    (["--method", "sam(rho=0.2)", "--rho", "0.1"], "--rho is 0.1, but SAM(rho=0.2) says it itself, so that it has no"),
+    (["--policy", "full", "--alpha", "0.5"], "--alpha is 0.5, but Full takes none, so it has no effect."),
+    (["--method", "plain", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so it has no effect."),
+    (["--method", "sam(rho=0.2)", "--rho", "0.1"], "--rho is 0.1, but SAM(rho=0.2) sets it already, so it has no"),
     (["--method", "rst(inner=plain())", "--rho", "0.1"], ""),
     (["--ramp", "3"], "--ramp is 3, but Full takes none"),
     (["--policy", "random", "--s-min", "0.1"], "--s-min is 0.1, but Random takes none"),
     (["--policy", "random", "--s-max", "0.9"], "--s-max is 0.9, but Random takes none"),
-    (["--workers", "2"], "workers is 2, but digits lies in memory. Use --workers 0."),
+    (["--workers", "2"], "workers is 2, but digits is kept in memory. Use --workers 0."),
     (["--timeout", "5"], "--timeout is for several processes."),
 ]
 if not torch.backends.mps.is_available():
@@ -59,9 +59,9 @@ def test_train_refuses(tmp_path, capsys, flags, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so that it has no effect. Leave --rho out."),
+        (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so it has no effect. Leave out --rho."),
         (["sgd", "sam", "--ramp", "2"], "--ramp is 2, but Full takes none"),
-        (["sam", "--data", "sys:exit"], 'data set "sys:exit": it ended the program'),
+        (["sam", "--data", "sys:exit"], 'data set "sys:exit": it raised SystemExit'),
         (["sam", "--threads", "100000"], "threads is 100000"),
         (["sam", "--device", "gpu"], 'device is "gpu"'),
     ],
@@ -110,7 +110,7 @@ def test_a_module_that_ends_the_program_is_refused(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert run("train", "--data", "mine_script:data", "--out", "run") == 2
-    assert 'data set "mine_script:data": it ended the program (SystemExit: 0)' in capsys.readouterr().err
+    assert 'data set "mine_script:data": it raised SystemExit (0)' in capsys.readouterr().err
 
 
 def test_the_largest_number_of_threads_is_one_that_works(tmp_path):

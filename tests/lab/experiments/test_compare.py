@@ -91,8 +91,8 @@ def test_another_comparison_in_the_folder_is_refused(compared, capsys):
     ("name", "message"),
     [
         ("sgdd", 'There is no pair "sgdd". Did you mean sgd? Known: sgd, sam'),
-        ("sam@0.5x0", "the number after x is the part of the batch size"),
-        ("sam@0", "the number after @ is the part of the epochs"),
+        ("sam@0.5x0", "the number after x is a fraction of the batch size"),
+        ("sam@0", "the number after @ is a fraction of the epochs"),
         ("sgd-0.5", "AUSampling ranks samples by sharpness, but Plain never evaluates"),
         ("ausam-1.5", 'There is no pair "ausam-1.5"'),
     ],

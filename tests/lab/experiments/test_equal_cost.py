@@ -185,7 +185,7 @@ def test_a_folder_holds_one_benchmark(micro, tmp_path, capsys):
     reproduce.write(recipe.read("micro"), out, "a command")
     (recipe.FOLDER / "other.toml").write_text(MICRO)
     assert main(["reproduce", "other", "--out", str(out)]) == 2
-    assert "holds micro. Choose another --out." in capsys.readouterr().err
+    assert "contains micro. Choose another --out." in capsys.readouterr().err
 
 
 def test_seeds_given_hold_for_every_block(micro, tmp_path, capsys):

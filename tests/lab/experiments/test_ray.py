@@ -173,6 +173,6 @@ def test_mistakes_are_told_before_anything_starts(folder, monkeypatch, capsys):
     )
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
     assert line("--launcher", "ray") == (
-        'ausam: --launcher ray needs the package ray, which is not installed: pip install "ausam[ray]"'
+        'ausam: --launcher ray needs the package ray. Install it: pip install "ausam[ray]"'
     )
     assert not (folder / "out").exists()

@@ -221,7 +221,7 @@ def test_only_takes_blocks_rows_and_both():
     assert ids("two") == [i for i in CELLS if i.startswith("two/")]
     assert ids("one/s*/seed-1") == ["one/sgd/seed-1", "one/sam/seed-1", "one/sam@0.5/seed-1"]
     assert ids("one/sgd", "two/sam/seed-0") == ["one/sgd/seed-0", "two/sam/seed-0", "one/sgd/seed-1"]
-    with pytest.raises(ValueError, match=r"No cell fits --only nine\. Give a block \(one, two\), a row \(sgd, sam, "):
+    with pytest.raises(ValueError, match=r"No cell matches --only nine\. Use a block \(one, two\), a row \(sgd, sam, "):
         ids("nine")
 
 
@@ -280,7 +280,7 @@ def test_a_locked_cell_is_passed_over(tmp_path, capsys):
         assert mine
         assert main(args) == 0
     said = capsys.readouterr()
-    assert "one/sgd/seed-0: another process works on it" in said.err
+    assert "one/sgd/seed-0: another process is working on it" in said.err
     assert "one/sam@0.5/seed-0: accuracy" in said.err
     assert re.search(r"^SGD +90.00 ± 0.50 +180 +missing +–", said.out, re.MULTILINE)
     assert main(args) == 0
@@ -349,7 +349,7 @@ def test_a_cell_moves_to_another_machine_but_not_to_other_settings(tmp_path, mon
 
 def test_a_folder_with_another_table_is_refused(whole, capsys):
     assert main(["reproduce", "table1", "--scale", "small", "--out", str(whole[0])]) == 2
-    assert "holds micro at scale small. Choose another --out." in capsys.readouterr().err
+    assert "contains micro at scale small. Choose another --out." in capsys.readouterr().err
     assert main(["reproduce", "table9"]) == 2
     assert 'There is no table "table9"' in capsys.readouterr().err
 
@@ -506,7 +506,7 @@ def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
     assert len((run / "results.csv").read_text().splitlines()) == 2
     capsys.readouterr()
     assert main(["report", str(tmp_path)]) == 2
-    assert "holds no finished run. Give the folder (--out) of" in capsys.readouterr().err
+    assert "contains no finished run. Use the folder (--out) of" in capsys.readouterr().err
 
 
 # TensorBoard

@@ -147,13 +147,13 @@ def test_without_values_rho_and_alpha_are_searched():
         (["--over", "rhoo=0.1"], 'There is no number to search for "rhoo". Did you mean rho?'),
         (["--over", "model=1"], 'There is no number to search for "model"'),
         (["--over", "epochs=10,20"], 'There is no number to search for "epochs"'),
-        (["--over", "rho"], '--over "rho": give numbers after the name, e.g. rho=1,2.'),
-        (["--over", "batch_size=1.5"], "give whole numbers after the name"),
+        (["--over", "rho"], '--over "rho": put numbers after the name, e.g. rho=1,2.'),
+        (["--over", "batch_size=1.5"], "put whole numbers after the name"),
         (["--over", "rho=0.1", "--over", "rho=0.2"], "--over rho is given twice"),
         (["--over", "rho=0.1", "--rho", "0.2"], "rho is searched for, so --rho has no effect. Leave it out."),
         (["--over", "rho=-1"], "rho is -1.0"),
         (["--over", "alpha=0.5", "--policy", "full"], "--alpha is 0.5, but Full takes none"),
-        (["--over", "rho=0.1", "--validation", "0"], "a search is judged by samples held out. Use --validation 0.2."),
+        (["--over", "rho=0.1", "--validation", "0"], "a search needs held-out samples. Use --validation 0.2."),
         (["--seeds", "0"], "--seeds is 0"),
     ],
 )
@@ -165,4 +165,4 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsy
 
 def test_another_search_in_the_folder_is_refused(searched, capsys):
     assert main([*SEARCH, "--lr", "0.5", "--out", str(searched)]) == 2
-    assert "holds another search: lr 0.05 there, 0.5 here. Choose another --out." in capsys.readouterr().err
+    assert "contains another search: lr 0.05 there, 0.5 here. Choose another --out." in capsys.readouterr().err

@@ -119,8 +119,8 @@ def test_impossible_requests_say_what_would_work():
         (lambda: build("resnet-18", 10, 3), r'no model "resnet-18"\. Did you mean resnet18\?.*wrn28-10'),
         (lambda: parameter_count("vgg"), r'no model "vgg"\. Known: resnet-tiny'),
         (lambda: build("resnet-tiny", 0, 3), "at least one class"),
-        (lambda: WideResNet(27), r"depth=27.*use 10, 16"),
-        (lambda: PyramidNet(111), r"depth=111.*use 8, 14"),
+        (lambda: WideResNet(27), r"depth=27.*Use 10, 16"),
+        (lambda: PyramidNet(111), r"depth=111.*Use 8, 14"),
         (lambda: MobileNet(width=0), r"width=0.*at least"),
     ):
         with pytest.raises(ValueError, match=answer):

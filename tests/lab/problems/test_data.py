@@ -184,7 +184,7 @@ def test_a_broken_download_goes_on_where_it_stopped(server, tmp_path):
 
 def test_a_later_call_goes_on_too(server, tmp_path):
     server.break_after = [100_000, 0]
-    with pytest.raises(DownloadError, match="Run the same command to continue where it stopped"):
+    with pytest.raises(DownloadError, match="Run the same command again to continue where it stopped"):
         fetch(remote(server), tmp_path)
     assert (tmp_path / "thing.tar.gz.part").read_bytes() == server.content[:100_000]
     assert not (tmp_path / "thing.tar.gz").exists()
@@ -215,7 +215,7 @@ def test_a_partial_file_of_something_else_is_replaced(server, tmp_path, size):
 def test_a_wrong_checksum_is_refused_and_nothing_is_placed(server, tmp_path):
     with pytest.raises(DownloadError) as error:
         fetch(Remote(server.url, "0" * 32), tmp_path)
-    assert f"its md5 is {md5(server.content)}, not {'0' * 32}. It was thrown away." in str(error.value)
+    assert f"its md5 is {md5(server.content)}, not {'0' * 32}. It was deleted." in str(error.value)
     assert not (tmp_path / "thing.tar.gz").exists()
     assert (tmp_path / "thing.tar.gz.part").read_bytes() == b""
 
@@ -236,7 +236,7 @@ def test_without_a_network_it_says_what_to_put_where(server, tmp_path, capsys, m
     error = capsys.readouterr().err
     assert "cifar-10-binary.tar.gz could not be downloaded ([Errno" in error
     assert "Connection refused)" in error
-    assert f"get {gone.url} on another machine and put it at {tmp_path / 'cifar-10-binary.tar.gz'}." in error
+    assert f"download {gone.url} on another machine and put it at {tmp_path / 'cifar-10-binary.tar.gz'}." in error
     server.status = 404
     with pytest.raises(DownloadError, match="could not be downloaded \\(HTTP Error 404: Not Found\\)"):
         fetch(remote(server), tmp_path)
@@ -304,7 +304,7 @@ def test_good_archives_are_unpacked_and_damaged_ones_leave_nothing(tmp_path):
         with pytest.raises(DownloadError, match=r"b\.tar\.gz cannot be unpacked"):
             unpack(tmp_path / "b.tar.gz", tmp_path, "other")
     (tmp_path / "b.tar.gz").write_bytes(whole)
-    with pytest.raises(DownloadError, match="holds no folder third"):
+    with pytest.raises(DownloadError, match="has no folder third"):
         unpack(tmp_path / "b.tar.gz", tmp_path, "third")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tar.gz", "b.tar.gz", "thing"]
 
@@ -349,7 +349,7 @@ def test_damaged_cifar_is_named(tmp_path):
         with pytest.raises(ValueError, match=r"data_batch_2.bin is damaged"):
             load("cifar10", str(tmp_path))
     (folder / "data_batch_2.bin").unlink()
-    with pytest.raises(DownloadError, match=r"cifar-10-batches-bin lacks data_batch_2.bin. Complete it from https"):
+    with pytest.raises(DownloadError, match=r"cifar-10-batches-bin lacks data_batch_2.bin. Add them from https"):
         load("cifar10", str(tmp_path))
 
 
@@ -466,7 +466,7 @@ def test_other_pictures_are_decoded_anew_and_bad_ones_named(tmp_path):
     lab_data._load.cache_clear()
     assert len(load("tiny-imagenet", str(tmp_path)).train_y) == 15
     for damage, message in (
-        ({"train/n02/images/n02_9.JPEG": b"no"}, r"n02_9.JPEG is not a picture that can be read"),
+        ({"train/n02/images/n02_9.JPEG": b"no"}, r"n02_9.JPEG is not a readable picture"),
         ({"train/n02/images/n02_9.JPEG": jpeg(np.zeros((64, 50, 3), np.uint8))}, r"n02_9.JPEG is 50x64 pixels"),
         ({"wnids.txt": b"n01\nn02\nn03\nn04\n"}, r"is not the official Tiny-ImageNet: train/n04/images is empty"),
         ({"wnids.txt": b"n01\nn02\n"}, r"val_annotations.txt names no or other classes"),
@@ -622,7 +622,9 @@ def test_a_part_is_the_same_for_all_seeds_and_noise_comes_after(tmp_path):
     assert int(part.wrong.sum()) == 15
     assert ((part.train_y != whole.train_y[chosen]) == part.wrong).all()
     assert torch.bincount(whole.train_y[chosen]).tolist() == [3] * 10
-    with pytest.raises(ValueError, match=r"train_size is 101, but cifar10 has 100 samples there. Use 1 to 100, or 0"):
+    with pytest.raises(
+        ValueError, match=r"train_size is 101, but cifar10 has only 100 such samples. Use 1 to 100, or 0"
+    ):
         load("cifar10", str(tmp_path), train_size=101)
     with pytest.raises(ValueError, match=r"test_size is -1. It must be a whole number >= 0"):
         resolve(test_size=-1)
@@ -865,29 +867,35 @@ value = 3
         (["--data", "mine_bad:"], '"mine_bad:" is not a data set: write module:function, e.g. mine:make'),
         (["--data", ":good"], '":good" is not a data set'),
         (["--data", "mine_broken:f"], "importing mine_broken failed: No module named 'not_installed'"),
-        (["--data", "mine_bad:number"], "mine_bad:number returned a int, but a pair (train_dataset, test_dataset)"),
-        (["--data", "mine_bad:three"], "returned a tuple of 3, but a pair"),
-        (["--data", "mine_bad:stream"], "Selection asks for samples by number"),
-        (["--data", "mine_bad:counted"], "is a Counted. Selection asks for samples by number"),
-        (["--data", "mine_bad:two"], "mine_bad:two takes (a, b), but it is called without arguments."),
+        (["--data", "mine_bad:number"], "mine_bad:number returned a int. Return a pair (train_dataset, test_dataset)"),
+        (["--data", "mine_bad:three"], "returned a tuple of 3. Return a pair"),
+        (["--data", "mine_bad:stream"], "Selection needs access by index"),
+        (["--data", "mine_bad:counted"], "is a Counted. Selection needs access by index"),
+        (
+            ["--data", "mine_bad:two"],
+            ("mine_bad:two takes (a, b), but it is called without arguments. Give each a default."),
+        ),
         (["--data", "mine_bad:empty"], "The training set of mine_bad:empty is empty."),
-        (["--data", "mine_bad:single"], "delivers a Tensor of shape (2,) as a sample, but a pair (x, y)"),
-        (["--data", "mine_bad:dicts"], "delivers a dict as a sample"),
-        (["--data", "mine_bad:text"], "delivers a str as x, but a tensor is needed"),
-        (["--data", "mine_bad:raw"], "delivers bytes as x. Convert them to floats"),
-        (["--data", "mine_bad:regression"], "delivers a float as y, but the number of a class"),
-        (["--data", "mine_bad:onehot"], "delivers a Tensor of shape (2,) as y"),
-        (["--data", "mine_bad:negative"], "its labels do not fit them: one whole number from 0 each"),
-        (["--data", "mine_bad:good", "--augment", "cutout"], "which augment by themselves. Use --augment none."),
-        (["--data", "mine_bad:good", "--train-size", "5"], "train_size is 5, but mine_bad:good has 4 samples there"),
+        (["--data", "mine_bad:single"], "returns a Tensor of shape (2,) as a sample. Return a pair (x, y)"),
+        (["--data", "mine_bad:dicts"], "returns a dict as a sample"),
+        (["--data", "mine_bad:text"], "returns a str as x. Convert it to a tensor"),
+        (["--data", "mine_bad:raw"], "returns bytes as x. Convert them to floats"),
+        (["--data", "mine_bad:regression"], "returns a float as y. Return the number of a class"),
+        (["--data", "mine_bad:onehot"], "returns a Tensor of shape (2,) as y"),
+        (["--data", "mine_bad:negative"], "Use one whole number >= 0 per sample"),
+        (["--data", "mine_bad:good", "--augment", "cutout"], "which do their own augmentation. Use --augment none."),
+        (
+            ["--data", "mine_bad:good", "--train-size", "5"],
+            "train_size is 5, but mine_bad:good has only 4 such samples",
+        ),
         (["--data", "mine_bad:vectors"], "resnet-tiny cannot take a batch of shape (2, 5)"),
         (
             ["--model", "mine_bad:one"],
             'model "mine_bad:one" takes (classes), but it is called with (classes, channels)',
         ),
-        (["--model", "mine_bad:nothing"], 'model "mine_bad:nothing" returned a NoneType, but a torch.nn.Module'),
-        (["--model", "mine_bad:wide"], "answers a batch of 2 with shape (2, 11), but the data needs (2, 10)"),
-        (["--model", "mine_bad:pair"], "answers a batch of 2 with a tuple"),
+        (["--model", "mine_bad:nothing"], 'model "mine_bad:nothing" returned a NoneType. Return a torch.nn.Module'),
+        (["--model", "mine_bad:wide"], "returns shape (2, 11) for a batch of 2, but the data needs (2, 10)"),
+        (["--model", "mine_bad:pair"], "returns a tuple for a batch of 2"),
         (["--model", "absent:net"], 'model "absent:net": there is no module absent in'),
         (["--workers", "-1"], "workers is -1. It must be a whole number >= 0."),
     ],

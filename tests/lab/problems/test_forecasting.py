@@ -103,10 +103,10 @@ def test_the_score_is_the_mean_over_all_numbers():
         ({"imbalance": 0.1}, "imbalance is 0.1, but etth2 has numbers to forecast, not classes"),
         (
             {"augment": "standard"},
-            "augment is standard, which forecasting etth2 does not know. Use --augment none",
+            "augment is standard, which forecasting etth2 does not support. Use --augment none",
         ),
-        ({"label_smoothing": 0.1}, "label_smoothing is 0.1, which forecasting etth2 does not know"),
-        ({"horizon": 2881}, "horizon is 2881, but etth2 has room for at most 2880 steps ahead"),
+        ({"label_smoothing": 0.1}, "label_smoothing is 0.1, which forecasting etth2 does not support"),
+        ({"horizon": 2881}, "horizon is 2881, but etth2 allows at most 2880 steps ahead"),
     ],
 )
 def test_what_forecasting_does_not_know_is_refused(made, wanted, message):
@@ -115,14 +115,14 @@ def test_what_forecasting_does_not_know_is_refused(made, wanted, message):
 
 
 def test_other_data_has_no_horizon():
-    with pytest.raises(ValueError, match=r"train_stride is 2, but digits is no series to forecast"):
+    with pytest.raises(ValueError, match=r"train_stride is 2, but digits is not a forecasting problem"):
         load("digits", train_stride=2)
 
 
 def test_files_that_are_not_the_published_ones(made, tmp_path):
     place, _ = made
     text = (place / "ETTh2.csv").read_text()
-    with pytest.raises(DownloadError, match=r"ETTh2.csv is not in .*its digest is not known here. Get it from https"):
+    with pytest.raises(DownloadError, match=r"ETTh2.csv is not in .*its digest is unknown. Get it from https"):
         load("etth2", str(tmp_path))
     (tmp_path / "ett").mkdir()
     copy = tmp_path / "ett" / "ETTh2.csv"

@@ -160,7 +160,7 @@ def test_the_head_reads_every_joints_own_map():
     assert z.shape == (2, 5, 2, 128)
     torch.testing.assert_close(z[1, 3, 0], model.mlp_head_x(maps[1, 3].reshape(-1)))
     torch.testing.assert_close(z[0, 4, 1], model.mlp_head_y(maps[0, 4].reshape(-1)))
-    with pytest.raises(ValueError, match=r"cannot take a batch of shape \(2, 3, 32, 32\): this network takes .* 64x64"):
+    with pytest.raises(ValueError, match=r"cannot take a batch of shape \(2, 3, 32, 32\): this network needs .* 64x64"):
         check_fit("hrnet-w16-small", model, x[:, :, :32, :32], (5, 2, 128))
 
 
@@ -478,14 +478,14 @@ def test_parts_of_the_people(few_figures):
     assert places == sorted(places)
     assert places != list(range(7))
     assert data.train.open(data.train.number[3]).tobytes() == whole.open(places[3]).tobytes()
-    with pytest.raises(ValueError, match="train_size is 41, but stick-figures has 40 samples there"):
+    with pytest.raises(ValueError, match="train_size is 41, but stick-figures has only 40 such samples"):
         load("stick-figures", train_size=41)
 
 
 def test_what_poses_cannot_have_is_refused(few_figures):
     with pytest.raises(ValueError, match=r"label_noise is 0.2, but stick-figures has joints, not labels"):
         load("stick-figures", "", 0.2, train_size=9)
-    with pytest.raises(ValueError, match=r'augment is "cutout", but poses know none and standard only'):
+    with pytest.raises(ValueError, match=r'augment is "cutout". For poses, use none or standard'):
         load("stick-figures", train_size=9, augment="cutout")
 
 
@@ -523,7 +523,7 @@ def test_people_are_read_as_hrnet_does(tmp_path, caplog):
     assert data.test.head[0] == pytest.approx(0.6 * math.hypot(ax - bx, ay - by))
     assert data.test.head[2] == 0  # the head top is not annotated
     assert (len(data.train), data.size, data.answer) == (1, 256, (16, 2, 512))
-    assert caplog.text.count("PCKh is then not comparable with published figures") == 1
+    assert caplog.text.count("PCKh will not be comparable with published figures") == 1
     crop, y = data.test.shown(0, 256, PLAIN)
     assert crop.shape == (3, 256, 256)
     ratio = 256 / (200 * 0.625)
@@ -543,8 +543,8 @@ def test_head_boxes_are_taken_from_the_ground_truth(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda where: where[:, :, :1], "has 1 people, but valid.json 2"),
-        (lambda where: where[:, :, ::-1], "have their people in another order"),
+        (lambda where: where[:, :, :1], "has 1 people, but valid.json has 2"),
+        (lambda where: where[:, :, ::-1], "list people in different orders"),
     ],
 )
 def test_ground_truth_of_other_people_is_refused(tmp_path, change, message):
@@ -556,7 +556,7 @@ def test_ground_truth_of_other_people_is_refused(tmp_path, change, message):
 
 
 def test_missing_files_are_named_with_their_place(tmp_path):
-    with pytest.raises(DownloadError, match=r"lacks annot/train.json, annot/valid.json, images. It must be fetched by"):
+    with pytest.raises(DownloadError, match=r"lacks annot/train.json, annot/valid.json, images. Download it by"):
         mpii(str(tmp_path))
     put_mpii(tmp_path, [person(0)], [person(1)])
     data = mpii(str(tmp_path))
@@ -564,7 +564,7 @@ def test_missing_files_are_named_with_their_place(tmp_path):
     with pytest.raises(DataError, match=r"001.jpg is missing. Get MPII's images"):
         next(data.test_batches())
     (tmp_path / "mpii" / "images" / "001.jpg").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"001.jpg is not a picture that can be read"):
+    with pytest.raises(DataError, match=r"001.jpg is not a readable picture"):
         next(replace(data, workers=1).test_batches())
 
 

@@ -57,7 +57,7 @@ def test_a_control_trains_for_a_part_of_the_epochs_with_a_part_of_the_batch():
     assert (one.epochs, one.batch_size, one.lr, one.policy) == (15, 32, config.lr, "Random(alpha=0.5)")
     assert configured("sam@2", config).batch_size == 64
     assert configured("sam@0.01x0.001", config).batch_size == 1
-    with pytest.raises(ValueError, match="the number after x is the part of the batch size, above 0 and at most 10"):
+    with pytest.raises(ValueError, match="the number after x is a fraction of the batch size, above 0 and at most 10"):
         pair("sam@0.5x0")
     for name in ("sam@0.5x", "sam@x0.5", "sam@0.5x0.5x0.5"):
         with pytest.raises(ValueError, match=r'There is no pair "sam@.*NAME@FxB'):

@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused_with_its_place(changes, message, tmp_path)
     path = tmp_path / "file.json"
     records.write(path, a_run())
     rewrite(path, **changes)
-    with pytest.raises(ValueError, match=rf"file.json is not as ausam writes it: .*{message}.*Remove it"):
+    with pytest.raises(ValueError, match=rf"file.json is not in ausam's format: .*{message}.*Remove it"):
         records.read(path, Run)
 
 
@@ -107,7 +107,7 @@ def test_a_changed_figure_is_seen(tmp_path):
     path = tmp_path / "file.json"
     records.write(path, a_run())
     path.write_text(path.read_text().replace("90.0", "99.0"))
-    with pytest.raises(ValueError, match=r"file.json was changed: its content does not have its digest\. Remove it"):
+    with pytest.raises(ValueError, match=r"file.json was changed: its content does not match its digest\. Remove it"):
         records.read(path, Run)
 
 
@@ -116,10 +116,10 @@ def test_another_version_or_kind_is_refused(version, tmp_path):
     path = tmp_path / "file.json"
     records.write(path, a_run())
     rewrite(path, version=version)
-    with pytest.raises(ValueError, match="but a run of version 2 is needed"):
+    with pytest.raises(ValueError, match="but should be a run of version 2"):
         records.read(path, Run)
     records.write(path, a_table())
-    with pytest.raises(ValueError, match="holds table, version 2, but a comparison of version 2 is needed"):
+    with pytest.raises(ValueError, match="contains table, version 2, but should be a comparison of version 2"):
         records.read(path, Comparison)
 
 

@@ -55,7 +55,7 @@ def test_what_has_no_radius_has_no_schedule(tmp_path, capsys):
     }
     assert run("train", "--method", "plain", "--rho-schedule", "linear", "--out", tmp_path / "run") == 2
     assert (
-        "--rho-schedule is linear, but Plain has no rho to change. Leave --rho-schedule out." in capsys.readouterr().err
+        "--rho-schedule is linear, but Plain has no rho to change. Leave out --rho-schedule." in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()
     few = ["--train-size", 128, "--test-size", 50, "--threads", 1, "--lr-steps", 1, "--rho-schedule", "linear"]

@@ -1,4 +1,4 @@
-"""Several runs: comparisons, the paper's tables, estimates of their cost, and measurements side by side.
+"""Groups of runs: comparisons, the paper's tables, estimates of their cost, and side-by-side measurements.
 
-A single run is for ``training``, and how results look is for ``report``.
+``training`` handles a single run, and ``report`` the presentation of results.
 """

@@ -1,4 +1,4 @@
-"""Several pairs times several seeds on one problem, side by side."""
+"""Comparisons: several pairs with several seeds each, on one problem, side by side."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def compare(
     on_epoch: OnEpoch,
     logs: Logs = NO_LOGS,
 ) -> Comparison:
-    """Run what is missing in ``out`` and write results.json, results.csv and report.html; returns the results.
+    """Run what is missing in ``out``, write results.json, results.csv and report.html, and return the results.
 
-    The runs of a seed take turns, an epoch each, so that a noisy machine disturbs all alike. Everything is resumed from
+    The runs of a seed take turns, one epoch each, so that a noisy machine affects all alike. Everything resumes from
     ``out``: interrupt it at any time and call it again.
     """
     names = list(dict.fromkeys(spelling(name) for name in names))
     for name in names:
-        method_and_policy(configured(name, config), steps=1)  # refuses what cannot work before anything has run
+        method_and_policy(configured(name, config), steps=1)  # refuses impossible pairs before anything runs
     for seed in seeds:
         turns = {name: _run(name, seed, config, out, on_epoch, logs) for name in names}
         shuffle = random.Random(seed)
@@ -60,7 +60,7 @@ def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, log
 
 
 def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
-    """The results of a comparison from the runs that lie in ``out``, as far as they are finished."""
+    """The results of a comparison from the finished runs in ``out``."""
     places = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
     runs = [found for name, place in places if (found := named_run(name, place)) is not None]
     labels = [(name, label(name, config.base)) for name in names]
@@ -68,7 +68,7 @@ def collect(names: list[str], seeds: list[int], config: Config, out: Path, comma
 
 
 def named_run(name: str, place: Path) -> NamedRun | None:
-    """The run in a folder under this name, with its learning curve; None if it has not ended or is damaged."""
+    """The run in a folder under this name, with its learning curve; None if it is unfinished or damaged."""
     found = folder.finished(place)
     return None if found is None else NamedRun(name, found, curve(place))
 
@@ -82,7 +82,7 @@ def comparison(
     runs: list[NamedRun],
     expected: int,
 ) -> Comparison:
-    """The record of these runs; ``labels`` has the name and the label of every row."""
+    """The record of these runs; ``labels`` are the name and the label of every row."""
     return Comparison(
         title=title,
         command=command,
@@ -103,7 +103,7 @@ def curve(place: Path) -> tuple[CurvePoint, ...]:
 
 
 def write(found: Comparison, out: Path) -> Comparison:
-    """Write results.json, results.csv and report.html; returns what they hold."""
+    """Write results.json, results.csv and report.html; return their record."""
     records.write(out / "results.json", found)
     files.write(out / "results.csv", csv.csv_text(("", named) for named in found.runs))
     page.write_report(found, out / "report.html")

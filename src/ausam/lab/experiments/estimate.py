@@ -1,4 +1,4 @@
-"""How long a table will take, from a few steps of each network on random samples. An estimate, and no more."""
+"""A rough estimate of the time that a table will take, from a few steps of each network on random samples."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ausam.lab.registry.pairs import method_and_policy
 from ausam.lab.report.text import text_table
 from ausam.lab.training import folder
 
-ENOUGH = 0.3  # seconds of a measurement beyond which a larger batch would tell nothing new
+ENOUGH = 0.3  # seconds: after a measurement of this length, a larger batch would show nothing new
 
 
 def sample_seconds(config: Config) -> float:
-    """Seconds that one sample takes through forward and backward, in the largest batch that is quickly measured."""
+    """Seconds per sample for forward and backward, in the largest batch that can be measured quickly."""
     shape = entry(config.data)
     model = build(config.model, config.horizon or shape.classes, shape.image[0]).to(config.device)
     if config.quantize:
@@ -39,14 +39,14 @@ def sample_seconds(config: Config) -> float:
 
 def _step_seconds(model: nn.Module, x: Tensor) -> float:
     start = time.perf_counter()
-    torch.autograd.backward(model(x).square().mean())  # any loss costs next to nothing
+    torch.autograd.backward(model(x).square().mean())  # the cost of any loss is negligible
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
     return time.perf_counter() - start
 
 
 def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
-    """Seconds of the epochs that are left: forward a third of a sample's time, backward two; and the test images."""
+    """Seconds for the remaining epochs: forward is a third of a sample's time, backward two; plus the test images."""
     train, test = training_samples(config), config.test_size or entry(config.data).test
     method, policy = method_and_policy(config, steps=config.epochs * -(-train // config.batch_size))
     forward, backward = method.passes
@@ -55,7 +55,7 @@ def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
 
 
 def plan(cells: list[Cell], out: Path) -> str:
-    """The cells, where each stands, and the time that is left."""
+    """The cells, their progress, and the remaining time."""
     left: list[tuple[Cell, str, float]] = []
     measured: dict[tuple[str, int], float] = {}
     for cell in cells:
@@ -75,13 +75,13 @@ def plan(cells: list[Cell], out: Path) -> str:
         [
             text_table(["Cell", "State", "Left"], rows, left=(0, 1)),
             "",
-            f"{total}: estimated from a few steps on random images, loading not counted.",
+            f"{total}: estimated from a few steps on random images, not counting loading.",
         ]
     )
 
 
 def duration(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+    """A duration in a suitable unit."""
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Where the runs of a comparison lie in its folder."""
+"""The layout of a comparison's folder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ausam.lab.registry.pairs import PAIRS
 
 
 def run_folder(out: Path, name: str, seed: int) -> Path:
-    """Where the run of a pair and a seed lies."""
+    """The folder of the run of a pair and a seed."""
     return out / "runs" / name.replace("*", "star") / f"seed-{seed}"
 
 
 def pair_of(folder: str) -> str:
-    """The pair whose runs lie in a folder of this name."""
+    """The pair whose runs are in a folder of this name."""
     name, at, part = folder.partition("@")
     return {pair.replace("*", "star"): pair for pair in PAIRS}.get(name, name) + at + part

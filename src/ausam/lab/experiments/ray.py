@@ -1,4 +1,4 @@
-"""The cells of a table on a Ray cluster; the folder of results is all that its machines share."""
+"""Run the cells of a table on a Ray cluster, whose machines share only the folder of results."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ausam.lab.experiments.reproduce import Failed, Launch, OnEpoch, Outcome, at
 from ausam.lab.training import folder
 from ausam.lab.training.logs import Logs
 
-STORE = 80_000_000  # bytes: nothing of size passes through Ray, and less it does not take
+STORE = 80_000_000  # bytes, the smallest that Ray accepts: nothing large passes through it
 
 
 @contextlib.contextmanager
 def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
-    """Launch cells as tasks of a Ray cluster, each with so many CPUs and GPUs.
+    """Launch cells as tasks of a Ray cluster, each with the given number of CPUs and GPUs.
 
-    ``address`` is that of a running cluster, or "auto" for the one this machine belongs to; None starts one on this
-    machine that ends with the command.
+    ``address`` is that of a running cluster, or "auto" for the cluster of this machine; None starts one on this machine
+    that ends with the command.
     """
     if find_spec("ray") is None:
-        raise ValueError('--launcher ray needs the package ray, which is not installed: pip install "ausam[ray]"')
+        raise ValueError('--launcher ray needs the package ray. Install it: pip install "ausam[ray]"')
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -37,14 +37,14 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
         ray.init(address or "local", logging_level=logging.ERROR, **own)
     except ConnectionError as error:
         raise ValueError(
-            f"There is no Ray cluster at --address {address}. Leave --address out, and one is started here."
+            f"There is no Ray cluster at --address {address}. Leave out --address to start one here."
         ) from error
-    signal.signal(signal.SIGTERM, before)  # Ray sets one of its own
+    signal.signal(signal.SIGTERM, before)  # Ray installs its own handler
     try:
         there = ray.cluster_resources()
         for name, needed in (("CPU", cpus), ("GPU", gpus)):
             if needed > (most := there.get(name, 0)):
-                raise ValueError(f"A cell is to have {needed:g} {name}s, but all of the Ray cluster has {most:g}.")
+                raise ValueError(f"A cell needs {needed:g} {name}s, but the whole Ray cluster has {most:g}.")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_cell)
         yield lambda cells, out, on_epoch, logs: _launched(ray, task, cells, out, on_epoch, logs)
     finally:
@@ -54,7 +54,7 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
 def _launched(
     ray: Any, task: Any, cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs
 ) -> Iterator[tuple[Cell, Outcome]]:
-    """Each cell and what came out of it, in the order in which they end; ``on_epoch`` is called from their files."""
+    """Each cell with its outcome, in the order in which they finish; ``on_epoch`` follows their files."""
     running = {task.remote(cell, out, logs, os.getcwd()): cell for cell in cells}
     told = {cell.id: len(folder.epochs(cell.folder(out))) for cell in running.values()}
     try:
@@ -76,13 +76,13 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
     try:
         outcome: Outcome = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
-        raise error.cause from None  # only what concerns all cells: see attempt
+        raise error.cause from None  # an error that concerns all cells: see attempt
     except ray.exceptions.RayError as error:
         return Failed(f"its process was lost: {error}", no_data=False)
     return outcome
 
 
 def _cell(cell: Cell, out: Path, logs: Logs, directory: str) -> Outcome:
-    """One cell, in a process of Ray's, and in the folder in which the command was given: paths are meant from there."""
+    """Run one cell in a Ray process, in the folder where the command was given, because paths are relative to it."""
     os.chdir(directory)
     return attempt(cell, out, lambda *_: None, logs)

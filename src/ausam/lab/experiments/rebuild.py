@@ -15,9 +15,9 @@ from ausam.lab.training.mend import result_again
 
 
 def rebuild(place: Path) -> tuple[str, Path]:
-    """Write everything that can be made of the results here; returns the table as text, and the page.
+    """Rewrite all reports from the results; return the table as text, and the page.
 
-    ``place`` is the folder of ``ausam reproduce``, of ``ausam compare`` or of a single run, or a results.json alone.
+    ``place`` is the folder of ``ausam reproduce``, of ``ausam compare`` or of a single run, or a results.json.
     """
     if place.is_file():
         return _from_file(place)
@@ -26,7 +26,7 @@ def rebuild(place: Path) -> tuple[str, Path]:
 
 
 def _from_file(path: Path) -> tuple[str, Path]:
-    """The page beside a file of results, under its name."""
+    """The page next to a file of results, under the same name."""
     out = path.with_suffix(".html")
     kind = records.kind_of(path)
     if kind is PaperTable:
@@ -44,7 +44,7 @@ def _from_file(path: Path) -> tuple[str, Path]:
 
 def _from_folder(folder: Path) -> str:
     for path in folder.rglob("result.json"):
-        result_again(path.parent)  # a page that leaves out a damaged run would say less than is known
+        result_again(path.parent)  # otherwise the page would leave out a damaged run
     kind = records.kind_of(folder / "results.json")
     if kind is PaperTable:
         old = records.read_finished(folder / "results.json", PaperTable)
@@ -59,8 +59,8 @@ def _from_folder(folder: Path) -> str:
     if (folder / "result.json").exists():
         return _text(compare.write(_single(folder), folder))
     raise ValueError(
-        f"{folder} holds no finished run. Give the folder (--out) of ausam reproduce, ausam compare or ausam train, or "
-        "a results.json."
+        f"{folder} contains no finished run. Use the folder (--out) of ausam reproduce, ausam compare or ausam train, "
+        "or a results.json."
     )
 
 
@@ -69,7 +69,7 @@ def _text(found: Comparison) -> str:
 
 
 def _comparison(folder: Path) -> Comparison:
-    """The runs as they lie there; what only the old results.json knows (command, title, order) is taken from it."""
+    """The runs in the folder; command, title and order come from the old results.json."""
     old = records.read(folder / "results.json", Comparison)
     done = sorted(folder.glob("runs/*/seed-*/result.json"))
     there = {pair_of(path.parent.name) for path in folder.glob("runs/*/seed-*") if path.is_dir()}  # begun counts

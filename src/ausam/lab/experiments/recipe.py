@@ -22,22 +22,22 @@ SCALES = ("paper", "small")
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A row of a block: a named pair, the paper's figures for it, and what it sets itself."""
+    """A row of a block: a named pair, the paper's figures for it, and its own settings."""
 
     name: str
     score: float | None = None
     std: float | None = None
     speed: float | None = None
-    note: str = ""  # a key of the recipe's notes: the paper took the figures from there
-    parts: dict[str, float] = field(default_factory=dict)  # the figures of which the score is the mean
+    note: str = ""  # a key of the recipe's notes: where the paper took the figures from
+    parts: dict[str, float] = field(default_factory=dict)  # the figures that the score averages
     settings: dict[str, Any] = field(default_factory=dict)
-    budget: float | None = None  # at equal cost: the part of SAM's samples that it may use
-    control: bool = False  # what it uses does not depend on what the samples' scores are
-    label: str = ""  # what it is called there; empty: as the pair is
+    budget: float | None = None  # at equal cost: the fraction of SAM's samples that it may use
+    control: bool = False  # its choice of samples does not depend on scores
+    label: str = ""  # its name in the table; empty: that of the pair
 
     @property
     def in_paper(self) -> bool:
-        """Whether the paper has figures for it."""
+        """Whether the paper has figures for this row."""
         return self.score is not None
 
 
@@ -46,22 +46,22 @@ class Block:
     """A network on a data set: the columns of the table that share their settings."""
 
     name: str
-    group: str  # the heading above its part of the table
+    group: str  # its heading in the table
     column: str
     settings: dict[str, Any]
     rows: tuple[RecipeRow, ...]
     seeds: int  # runs of each row
-    tuning: str = ""  # which settings were searched for, and on what
-    of_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings of rows, by the class of their method
+    tuning: str = ""  # which settings were tuned, and on what
+    of_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings of rows, by class of method
 
     @property
     def title(self) -> str:
-        """Where it stands in the paper's table."""
+        """Its position in the paper's table."""
         return " on ".join(filter(None, (self.group, self.column)))
 
     @property
     def names(self) -> list[str]:
-        """The pairs to run, each once."""
+        """The pairs to run, without duplicates."""
         return list(dict.fromkeys(row.name for row in self.rows))
 
 
@@ -70,11 +70,11 @@ class Recipe:
     """A table at one scale."""
 
     table: str
-    scale: str  # empty where there is only one
+    scale: str  # empty if there is only one
     title: str
     notes: dict[str, str]
     blocks: tuple[Block, ...]
-    metric: str = "accuracy"  # what is in percent
+    metric: str = "accuracy"  # the score, in percent
     tuning: str = ""  # of all blocks
 
     @property
@@ -84,7 +84,7 @@ class Recipe:
 
     @property
     def folder(self) -> str:
-        """What its folder is called if nothing else is said."""
+        """The default name of its folder."""
         return "-".join(filter(None, (self.table, self.scale)))
 
 
@@ -99,25 +99,25 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Its name for people and for --only."""
+        """Its name, in messages and for --only."""
         return f"{self.block}/{self.name}/seed-{self.config.seed}"
 
     def folder(self, out: Path) -> Path:
-        """Where its run lies."""
+        """The folder of its run."""
         return run_folder(out / self.block, self.name, self.config.seed)
 
     def placed(self, out: Path) -> Config:
-        """Its settings, and where in this folder the weights lie that it starts from."""
+        """Its settings, with the path of the initial weights in this folder."""
         return self.config if self.first is None else replace(self.config, init=str(self.first.folder(out)))
 
     def matches(self, pattern: str) -> bool:
-        """Whether the pattern fits its block, its row, both or all of its name."""
+        """Whether the pattern matches its block, its row, both or its full name."""
         names = (self.block, self.name, f"{self.block}/{self.name}", self.id)
         return any(pattern == name or fnmatchcase(name, pattern) for name in names)
 
 
 def files() -> dict[str, Path]:
-    """The tables that have a recipe."""
+    """The names of all recipes."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
 
 
@@ -125,16 +125,16 @@ def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = No
     """The recipe of a table.
 
     Args:
-        table: its name.
-        scale: one of SCALES, the first if empty; a recipe without small settings has one scale and takes none.
-        seeds: runs of each row, or that by block, instead of the recipe's own.
+        table: the name of the table.
+        scale: one of SCALES, the first if empty; must be empty for a recipe without small settings.
+        seeds: runs of each row, or the same by block, instead of the recipe's.
     """
     path = find("table", table, files())
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     if "small" in content:
         find("scale", scale := scale or SCALES[0], dict.fromkeys(SCALES))
     elif scale:
-        raise ValueError(f'scale is "{scale}", but {path.stem} has one scale only. Leave --scale out.')
+        raise ValueError(f'scale is "{scale}", but {path.stem} has only one scale. Leave out --scale.')
     blocks = tuple(_block(block, content, scale) for block in content["block"])
     if seeds is not None:
         own = dict.fromkeys((b.name for b in blocks), seeds) if isinstance(seeds, int) else seeds
@@ -155,14 +155,14 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
     if scale == "small":
         settings |= content["small"] | block["small"]
     rows = [RecipeRow(**{**row, "note": str(row.get("note", ""))}) for row in block.get("rows", [])]
-    full = content.get(FULL, {})  # of the run that the others start from, beside or instead of the settings of all
+    full = content.get(FULL, {})  # settings of the run that the others start from; they override the common ones
     full = {k: v for k, v in full.items() if k != "small"} | (full.get("small", {}) if scale == "small" else {})
     rows = [replace(row, settings=full | row.settings) if row.name == FULL else row for row in rows]
     rows += [RecipeRow(name) for name in block.get("extra", [])]
     rows += _budget_rows(content.get("budget", {}), block.get("budget", {}))
     for name in (without := block.get("without", [])):
         if name not in {row.name for row in rows}:
-            raise ValueError(f"{block['name']} leaves out {name}, which is none of its rows.")
+            raise ValueError(f"{block['name']} leaves out {name}, which is not one of its rows.")
     rows = [row for row in rows if row.name not in without]
     return Block(
         block["name"],
@@ -177,7 +177,7 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
 
 
 def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]:
-    """The controls and contenders of each budget, those of all blocks before the block's own."""
+    """The controls and contenders of each budget: first those of all blocks, then the block's own."""
     return [
         RecipeRow(**({"name": row} if isinstance(row, str) else row), budget=float(budget), control=kind == "controls")
         for budget in sorted({*shared, *own}, key=float)
@@ -187,14 +187,14 @@ def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]
 
 
 def base(block: Block, **here: Any) -> Config:
-    """The settings that the rows of a block share; ``here``: where it runs (data_dir, threads, device)."""
+    """The settings that the rows of a block share; ``here`` has those of the machine (data_dir, threads, device)."""
     return resolve(**block.settings | here)
 
 
 def cells(recipe: Recipe, **here: Any) -> list[Cell]:
-    """All runs of a table, seeds outermost, so that early results cover every row.
+    """All runs of a table, with seeds in the outer loop so that early results cover every row.
 
-    The rows of a block that has one in full precision start from its weights; with an ``init`` given, from those.
+    If a block has a full-precision row, its other rows start from the weights of that row, or from ``init`` if given.
     """
     found = []
     for seed in range(max(block.seeds for block in recipe.blocks)):
@@ -214,12 +214,12 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
 
 
 def chosen(cells: list[Cell], patterns: list[str]) -> list[Cell]:
-    """The cells that fit one of the patterns, each after the one it starts from; all of them without patterns."""
+    """The cells that match a pattern, each after the one that it starts from; all cells without patterns."""
     found = [c for c in cells if not patterns or any(c.matches(p) for p in patterns)]
     if not found:
         blocks, names = (", ".join(dict.fromkeys(getattr(c, k) for c in cells)) for k in ("block", "name"))
         raise ValueError(
-            f"No cell fits --only {' '.join(patterns)}. Give a block ({blocks}), a row ({names}), or BLOCK/ROW; "
-            "* stands for anything."
+            f"No cell matches --only {' '.join(patterns)}. Use a block ({blocks}), a row ({names}), or BLOCK/ROW; "
+            "* matches anything."
         )
     return list(dict.fromkeys(c for cell in found for c in (cell.first, cell) if c is not None))

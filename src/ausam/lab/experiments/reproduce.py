@@ -1,4 +1,4 @@
-"""A recipe's table: every cell an ordinary run in a folder, and the folder is all the state there is."""
+"""The table of a recipe: every cell is an ordinary run in a folder, and the folder is the only state."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ log = logging.getLogger("ausam")
 OnEpoch = Callable[[str, Epoch], None]
 Result = PaperTable | EqualCost
 
-SHARE = 0.1  # of the time at most is spent on tables and pages while cells are run
+SHARE = 0.1  # largest fraction of the time spent on tables and pages while cells run
 
 
 class Failed(NamedTuple):
-    """What is said of a cell that failed, and whether its data could not be had."""
+    """The message of a failed cell, and whether its data was unavailable."""
 
     text: str
     no_data: bool
@@ -68,10 +68,10 @@ def reproduce(
     logs: Logs = NO_LOGS,
     launch: Launch | None = None,
 ) -> tuple[Result, list[str]]:
-    """Run what is missing of these cells in ``out``, and write the table now and then; returns it and what failed.
+    """Run the missing cells in ``out``, update the table from time to time, and return it with the failures.
 
-    Several processes may work on one folder: a cell that another one holds is passed over and looked at again at the
-    end, as is one whose full-precision run another process holds. A cell that fails is reported and does not stop the
+    Several processes may work on one folder. A cell that another process holds is skipped and tried again at the end,
+    and so is a cell whose full-precision run another process holds. A failed cell is reported and does not stop the
     others, except those that start from it.
     """
     _claim(recipe, out)
@@ -97,7 +97,7 @@ def reproduce(
             elif outcome is None and not again:
                 passed.append(cell)
             elif outcome is None:
-                say(f"{cell.id}: another process works on it{', or on what it starts from' if cell.first else ''}")
+                say(f"{cell.id}: another process is working on it{' or its initial weights' if cell.first else ''}")
             elif outcome:
                 say(f"{cell.id}: {outcome}")
                 write_now_and_then()
@@ -105,7 +105,7 @@ def reproduce(
 
 
 class _Occasional:
-    """Something that is done when asked, unless that would take more than its share of the time."""
+    """An action that runs on request, unless it would take more than its share of the time."""
 
     def __init__(self, do: Callable[[], object]) -> None:
         self._do = do
@@ -120,13 +120,13 @@ class _Occasional:
 
 
 def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[tuple[Cell, Outcome]]:
-    """Run the cells here, one after the other."""
+    """Run the cells in this process, one after the other."""
     for cell in cells:
         yield cell, attempt(cell, out, on_epoch, logs)
 
 
 def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
-    """Run a cell to its end as ``_run`` does; a Failed for what concerns this cell alone. A full disk concerns all."""
+    """Run a cell like ``_run``; a Failed for an error that concerns this cell only. A full disk concerns all."""
     try:
         return _run(cell, out, on_epoch, logs)
     except files.WriteError:
@@ -138,7 +138,7 @@ def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
 
 
 def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
-    """Run a cell to its end: what came out; empty if it was done before; None if it is another process's turn."""
+    """Run a cell to its end: its outcome; empty if it was done before; None if another process holds it."""
     folder = cell.folder(out)
     if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
         return None
@@ -155,9 +155,9 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
 
 
 def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
-    """The epochs that are left. A run from another place continues here; ``train`` refuses any other difference."""
+    """The remaining epochs. A run that was moved continues here; ``train`` refuses any other difference."""
     theirs, mine = saved_settings(folder), with_canonical(asdict(config))
-    # Where weights lie is not what a run is, but whether it started from any is.
+    # The path of the initial weights is not part of a run's identity, but whether there are any is.
     same = theirs is not None and bool(theirs["init"]) == bool(config.init)
     if theirs is not None and same and theirs | {k: mine[k] for k in HERE} == mine:
         if _done(folder):
@@ -174,7 +174,7 @@ def _done(folder: Path) -> bool:
 
 
 def _claim(recipe: Recipe, out: Path) -> None:
-    """Refuse a folder that holds something else."""
+    """Refuse a folder with other contents."""
     path = out / "results.json"
     found: Result | None
     try:
@@ -182,18 +182,18 @@ def _claim(recipe: Recipe, out: Path) -> None:
         found = records.read(path, EqualCost) if equal else records.read(path, PaperTable)
     except ValueError as error:
         if not any((out / block.name / "runs").is_dir() for block in recipe.blocks):
-            raise ValueError(f"{out} holds other results. Choose another --out.") from None
-        log.warning("%s. It is written again from the runs.", str(error).partition(". Remove it")[0])
+            raise ValueError(f"{out} contains other results. Choose another --out.") from None
+        log.warning("%s. It will be rewritten from the runs.", str(error).partition(". Remove it")[0])
         return
     scale = found.scale if isinstance(found, PaperTable) else ""
     if found is not None and (found.table, scale) != (recipe.table, recipe.scale):
         where = f" at scale {scale}" if scale else ""
-        raise ValueError(f"{out} holds {found.table}{where}. Choose another --out.")
+        raise ValueError(f"{out} contains {found.table}{where}. Choose another --out.")
 
 
 def write(recipe: Recipe, out: Path, command: str) -> Result:
-    """Write the table and the pages from the runs that lie in ``out``; returns what results.json holds."""
-    # Read and written in one go: else a process that read early and writes late would hide the other's last run.
+    """Write the table and the pages from the runs in ``out``; return the record in results.json."""
+    # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
     with held(out / ".lock", wait=True):
         found = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
         result = _equal_cost(recipe, found, command) if recipe.equal_cost else _paper_table(recipe, found, command)
@@ -211,7 +211,7 @@ def text(result: Result) -> str:
 
 
 def _forms(result: Result) -> Iterator[tuple[str, str]]:
-    """The files beside results.json, with their contents."""
+    """The files next to results.json, with their contents."""
     if isinstance(result, EqualCost):
         yield from ((name, form(result)) for name, form in equal_cost.FORMS.items())
     else:
@@ -219,7 +219,7 @@ def _forms(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
-    """What has been run of a block, with its own page written."""
+    """The results of a block; also writes its page."""
     place = out / block.name
     done = {int(p.parent.name.removeprefix("seed-")) for p in place.glob("runs/*/seed-*/result.json")}
     seeds = sorted(done.union(range(block.seeds)))
@@ -231,7 +231,7 @@ Found = list[tuple[Block, Comparison]]
 
 
 def _counted(found: Found) -> tuple[int, int]:
-    """How many runs there should be, and how many of them are missing."""
+    """The number of runs in the table, and how many of them are missing."""
     expected = sum(len(comparison.seeds) * len(block.names) for block, comparison in found)
     return expected, expected - sum(len(comparison.runs) for _, comparison in found)
 
@@ -256,7 +256,7 @@ def _equal_cost(recipe: Recipe, found: Found, command: str) -> EqualCost:
 
 def _problem(block: Block, found: Comparison) -> BudgetProblem:
     ours = {row.name: row for row in found.rows}
-    # SAM passes every sample forward and backward, twice
+    # SAM passes every sample forward and backward twice
     sam = 0 if found.data is None else 4 * found.data.train * found.config.epochs
     entries = []
     for row in block.rows:

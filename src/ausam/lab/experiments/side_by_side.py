@@ -1,4 +1,4 @@
-"""Measuring side by side: on a shared machine only ratios within one run mean anything."""
+"""Side-by-side measurement: on a shared machine, only ratios within one run are meaningful."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 
 def interleaved(tasks: dict[str, Callable[[], object]], repeats: int, warmup: int = 2) -> dict[str, list[float]]:
-    """Seconds of each task, ``repeats`` times, the tasks taking turns in a rotating order; warm-up is not counted."""
+    """Seconds of each task, ``repeats`` times; tasks take turns in a rotating order, and warm-up is not counted."""
     if repeats < 1:
-        raise ValueError(f"repeats is {repeats}; measure at least once.")
+        raise ValueError(f"repeats is {repeats}. Measure at least once.")
     names = list(tasks)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-warmup, repeats):

@@ -1,9 +1,9 @@
-"""A short search for settings on a validation part: successive halving over ordinary, resumable runs.
+"""A short search for settings on held-out samples: successive halving over ordinary, resumable runs.
 
-The values of all settings are combined to trials. In rounds, every trial that is left is trained with every seed, and
-the best third advances to the next round, which is three times as long (Jamieson and Talwalkar: Non-stochastic Best Arm
-Identification and Hyperparameter Optimization, AISTATS 2016). A round is a whole training of its own: a learning rate
-that falls as a cosine must fall to 0, so that a run of one round cannot be the beginning of another.
+The values of all settings are combined into trials. In each round, every remaining trial is trained with every seed,
+and the best third advances to the next round, which is three times as long (Jamieson and Talwalkar: Non-stochastic Best
+Arm Identification and Hyperparameter Optimization, AISTATS 2016). Each round trains from scratch: a cosine schedule
+must reach a learning rate of 0, so a run of one round cannot be the beginning of another.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from ausam.lab.report.records import Round, Trial, Tuning
 from ausam.lab.training import folder
 from ausam.lab.training.logs import Logs
 
-HELD_OUT = 0.2  # part of the training samples, if nothing else is said
+HELD_OUT = 0.2  # default fraction of the training samples
 FACTOR = 3  # one in this many trials advances, to a round this many times as long
 SHORTEST = 3  # epochs of a round
 
 Values = Mapping[str, Sequence[float]]
-Settings = dict[str, Any]  # one value of each
+Settings = dict[str, Any]  # one value per setting
 
 
 def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
-    """``["rho=0.1,0.2", "alpha=0.5"]`` as numbers by setting; without texts, what suits the method and the policy."""
+    """``["rho=0.1,0.2", "alpha=0.5"]`` as numbers by setting; without texts, defaults for the method and policy."""
     if not texts:
         return _suggested(config)
     kinds = {name: kind for name, hint in typing.get_type_hints(Config).items() if (kind := _number(hint))}
     for name in ("seed", "epochs", "validation", *HERE):
-        kinds.pop(name, None)  # set by the search itself, or no part of what is learnt
+        kinds.pop(name, None)  # set by the search itself, or without effect on learning
     found: dict[str, list[float]] = {}
     for text in texts:
         name, _, numbers = text.partition("=")
         name = name.strip().replace("-", "_")
         kind = find("number to search for", name, kinds)
         if name in found:
-            raise ValueError(f"--over {name} is given twice. Give all of its values in one: {name}=0.1,0.2.")
+            raise ValueError(f"--over {name} is given twice. Put all of its values in one: {name}=0.1,0.2.")
         try:
             found[name] = list(dict.fromkeys(kind(number) for number in numbers.split(",")))
         except ValueError:
             whole = "whole numbers" if kind is int else "numbers"
-            raise ValueError(f'--over "{text}": give {whole} after the name, e.g. {name}=1,2.') from None
+            raise ValueError(f'--over "{text}": put {whole} after the name, e.g. {name}=1,2.') from None
     return found
 
 
 def _number(hint: Any) -> type[int] | type[float] | None:
-    """The kind of number a setting is; None if it is none."""
+    """The numeric type of a setting; None if it is not a number."""
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
     return kinds[0] if kinds in ([int], [float]) else None
 
@@ -72,12 +72,12 @@ def _suggested(config: Config) -> dict[str, list[float]]:
     if "alpha" in {f.name for f in fields(policy)}:  # type: ignore[arg-type]
         found["alpha"] = [0.25, 0.5]
     if not found:
-        raise ValueError(f"{config.method} and {config.policy} have neither rho nor alpha. Say what to search: --over.")
+        raise ValueError(f"{config.method} and {config.policy} have neither rho nor alpha. Name settings with --over.")
     return found
 
 
 def rounds(trials: int, epochs: int) -> list[tuple[int, int]]:
-    """How many trials each round has, and how many epochs; the last has all epochs.
+    """The number of trials and of epochs in each round; the last round has all epochs.
 
     >>> rounds(9, 30)
     [(9, 3), (3, 10), (1, 30)]
@@ -100,23 +100,23 @@ def tune(
     say: Callable[[str], None],
     logs: Logs,
 ) -> Tuning:
-    """Search, running what is missing in ``out``, and write tuning.json after every round; returns what it holds.
+    """Search, running what is missing in ``out``; write tuning.json after every round and return its record.
 
     Args:
         over: the values of each setting.
-        seeds: of the runs of each trial.
-        config: all other settings; ``validation`` is the part of the training samples that judges.
-        out: the folder; interrupt the search at any time, and the same call continues.
-        command: what the user typed.
-        told: called with the epochs to come at the beginning of each round; its answer is called with each epoch.
-        say: called with a line on each run that has ended.
-        logs: where the epochs are also written.
+        seeds: the seeds of each trial.
+        config: all other settings; ``validation`` is the fraction of the training samples to evaluate on.
+        out: the folder; you can interrupt the search at any time, and the same call continues it.
+        command: the command that the user typed.
+        told: called at the start of each round with its number of epochs; the result is called with each epoch.
+        say: called with a line about each finished run.
+        logs: additional logs for the epochs.
     """
     if not config.validation:
-        raise ValueError("validation is 0, but a search is judged by samples held out. Use --validation 0.2.")
+        raise ValueError("validation is 0, but a search needs held-out samples. Use --validation 0.2.")
     every: list[Settings] = [dict(zip(over, combined, strict=True)) for combined in itertools.product(*over.values())]
     for settings in every:
-        method_and_policy(replace(config, **settings), steps=1)  # refuses what cannot work before anything has run
+        method_and_policy(replace(config, **settings), steps=1)  # refuses impossible pairs before anything runs
         refuse_idle(settings, [replace(config, **settings)])
     _claim(out, config)
     done: list[Round] = []
@@ -130,13 +130,13 @@ def tune(
 
 
 def _claim(out: Path, config: Config) -> None:
-    """Refuse a folder that holds another search."""
+    """Refuse a folder that contains another search."""
     old = records.read(out / "tuning.json", Tuning)
     if old is not None:
         theirs, mine = ({k: v for k, v in asdict(c).items() if k not in HERE} for c in (old.config, config))
         if theirs != mine:
             raise ValueError(
-                f"{out} holds another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
+                f"{out} contains another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
             )
 
 
@@ -150,7 +150,7 @@ def _round(
     say: Callable[[str], None],
     logs: Logs,
 ) -> Round:
-    """Train every trial with every seed; the trials of the record are in the order of their scores."""
+    """Train every trial with every seed; the record lists the trials by score."""
     cells = {
         (i, seed): Cell(f"{epochs}-epochs", called(settings), replace(_shortened(config, settings, epochs), seed=seed))
         for seed in seeds
@@ -160,7 +160,7 @@ def _round(
     on_epoch = told(sum(epochs - len(folder.epochs(cell.folder(out))) for cell in cells.values()))
     for cell, outcome in reproduce.in_turn(cells.values(), out, on_epoch, logs):
         if outcome is None:
-            raise ValueError(f"Another process works on {cell.id} in {out}. Wait for its end, or choose another --out.")
+            raise ValueError(f"Another process is working on {cell.id} in {out}. Wait for it, or choose another --out.")
         if isinstance(outcome, reproduce.Failed):
             failed[cell.name] = outcome.text.partition("\n")[0]
             say(f"{cell.id} failed: {failed[cell.name]}")
@@ -183,7 +183,7 @@ def _round(
 
 
 def _shortened(config: Config, settings: Settings, epochs: int) -> Config:
-    """The settings of a trial in a round; the ramp of AUSampling keeps its part of the epochs."""
+    """The settings of a trial in a round; the ramp of AUSampling keeps its fraction of the epochs."""
     whole = replace(config, **settings)
     if epochs == config.epochs:
         return whole

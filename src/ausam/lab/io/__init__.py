@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and locks between processes.
+"""Atomic files, and locks between processes.
 
-Nothing here knows what a run, a data set or a result is.
+Nothing here depends on runs, data sets or results.
 """

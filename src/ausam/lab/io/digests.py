@@ -1,4 +1,4 @@
-"""Digests of what files hold."""
+"""Digests of file contents."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def of_bytes(data: bytes) -> str:
 
 
 def of_json(content: Any) -> str:
-    """The SHA-256 of what can be written as JSON; the order of keys and the layout of the text do not count."""
+    """The SHA-256 of a JSON value, independent of the order of keys and the layout of the text."""
     return of_bytes(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

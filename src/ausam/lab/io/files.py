@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a process killed at any moment, finds the old content or the new, never a part."""
+"""Atomic writing: a reader finds the old content or the new, never a part, even if the writer is killed."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ REMEDIES = {
 
 
 class WriteError(RuntimeError):
-    """A file could not be written; what was there before is whole."""
+    """A file could not be written; its old content is intact."""
 
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Re-raise an OSError inside with the name of the file and the remedy."""
+    """Re-raise an OSError with the name of the file and the remedy."""
     try:
         yield
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}."
         if error.errno in NOT_HERE:
-            raise ValueError(f"{what} Choose another --out, or make that place one that can be written.") from error
-        raise WriteError(f"{what} {REMEDIES.get(error.errno or 0, 'Look after that disk.')}") from error
+            raise ValueError(f"{what} Choose another --out, or make it writable.") from error
+        raise WriteError(f"{what} {REMEDIES.get(error.errno or 0, 'Check the disk.')}") from error
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Replace the file at once: a temporary file beside it, flushed to disk, then renamed."""
+    """Replace the file atomically: write a temporary file next to it, flush it to disk, and rename it."""
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with written(path):
@@ -65,28 +65,28 @@ def _put(file: BinaryIO, data: bytes) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed. Only for who alone writes in this folder."""
+    """Remove the temporary files of killed processes. Call it only while no other process writes in this folder."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace the file by this content as JSON."""
+    """Replace the file with this content as JSON."""
     write(path, json.dumps(content, indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The content of a file that holds a JSON object; None if there is none, or it holds anything else."""
+    """The JSON object in a file; None if the file is missing or contains anything else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    # numbers of thousands of digits are a ValueError, as what is not JSON or no text; endless nesting a RecursionError
+    # ValueError: not JSON, not text, or a number of thousands of digits; RecursionError: endless nesting
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file with a JSON object a line, up to the first line that is none."""
+    """The rows of a file with one JSON object per line, up to the first line that is not one."""
     rows = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""A lock between processes that the system takes away from one that dies."""
+"""A lock between processes, which the system releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def held(path: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of this file inside. If another process holds it: wait for it, or be False at once.
+    """Hold the lock of this file inside the context. If another process holds it, wait, or yield False at once.
 
-    The file is empty and may stay.
+    The file is empty and may be left behind.
     """
     from filelock import FileLock, Timeout
 

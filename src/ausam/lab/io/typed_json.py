@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JSON and back: what does not fit is refused with the place where it stands."""
+"""Frozen dataclasses as JSON and back; errors name the field that does not fit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
-LARGEST = 1e15  # no figure of a run is larger, and one that is would break the sums and charts it stands in
+LARGEST = 1e15  # no figure of a run is larger, and a larger one would break sums and charts
 
 
 def plain(value: Any) -> Any:
-    """A record as dicts, lists, text and numbers."""
+    """A record as dicts, lists, strings and numbers."""
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
@@ -24,7 +24,7 @@ def plain(value: Any) -> Any:
 
 
 def typed(kind: type[T], value: Any, where: str = "") -> T:
-    """The record of this kind that the plain value holds; a ValueError names the first place that does not fit."""
+    """The record of this kind from a plain value; a ValueError names the first field that does not fit."""
     found: T = _typed(kind, value, where)
     return found
 
@@ -75,4 +75,4 @@ def _inside(where: str, name: str) -> str:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)  # without the ranges: the record checks those itself
+    return get_type_hints(kind)  # without the ranges, which the record checks itself

@@ -1,4 +1,4 @@
-"""The paper's networks and their small siblings, by name, and quantisation.
+"""The paper's networks and smaller versions of them, by name, and quantisation.
 
-Of a problem they know the shape of its answers and nothing else; nothing here trains or touches a file.
+They depend on a problem only by the shape of its outputs. Nothing here trains or touches a file.
 """

@@ -1,4 +1,4 @@
-"""The networks of the experiments, by name; each full-size one has small siblings of the same class."""
+"""The networks of the experiments, by name; each full-size network has smaller versions of the same class."""
 
 import inspect
 import math
@@ -58,27 +58,27 @@ MODELS: dict[str, Builder] = {
     "mobilenetv1-224": partial(MobileNet, 1.0, 2, pixels=224),
 }
 
-# of poses, where classes are joints
+# for poses, where classes are joints
 POSE_MODELS: dict[str, Builder] = {
     "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels
     "hrnet-w32": partial(HRNet, 32, (1, 4, 3), 4, 64, 256),
 }
 
-# of windows of series, where classes are steps ahead
+# for forecasting, where classes are steps ahead
 FORECAST_MODELS: dict[str, Builder] = {"samformer": SAMformer}
 MODELS |= POSE_MODELS | FORECAST_MODELS
 
 
 def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
-    """Build a network of `MODELS`, or the user's ``module:function``, on the CPU; its weights depend on the seed alone.
+    """Build a network of `MODELS`, or of the user's ``module:function``, on the CPU, with weights from the seed.
 
     Convolutions are Kaiming-normal (fan-out, ReLU), BatchNorm is ones and zeros, the last layer is torch's default.
-    The user's own keep the weights they were made with. torch's global random state is left as it was.
+    A user-defined network keeps its initial weights. torch's global random state is not changed.
     """
     make = builder(name)
     if classes < 1 or channels < 1:
         raise ValueError(
-            f"{name} needs at least one class and one input channel, not classes={classes}, channels={channels}"
+            f"{name} got classes={classes}, channels={channels}. Use at least one class and one input channel."
         )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs as well
@@ -87,12 +87,12 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
 
 
 def builder(name: str) -> Builder:
-    """What makes the network of this name; a ValueError for a name that means none."""
+    """The builder of the network of this name; a ValueError for an unknown name."""
     return _own(name) if is_own(name) else find("model", name, MODELS, ", or your own as module:function")
 
 
 def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
-    """Count the trainable numbers of a network of `MODELS` without allocating them."""
+    """Count the trainable parameters of a network of `MODELS` without allocating them."""
     make = find("model", name, MODELS)
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in make(classes, channels).parameters())
@@ -100,7 +100,7 @@ def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
 
 @torch.no_grad()
 def check_fit(name: str, model: nn.Module, x: Tensor, answer: tuple[int, ...]) -> None:
-    """Raise a ValueError for a network that cannot take such a batch, or does not answer each sample in that shape."""
+    """Raise a ValueError if the network cannot take such a batch, or its outputs have a different shape."""
     model.eval()
     try:
         z = model(x)
@@ -112,13 +112,13 @@ def check_fit(name: str, model: nn.Module, x: Tensor, answer: tuple[int, ...]) -
     if not isinstance(z, Tensor) or z.shape != (len(x), *answer):
         got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
         raise ValueError(
-            f"{name} answers a batch of {len(x)} with {got}, but the data needs {(len(x), *answer)}: "
-            "choose a network for this kind of data."
+            f"{name} returns {got} for a batch of {len(x)}, but the data needs {(len(x), *answer)}. "
+            "Choose a network for this kind of data."
         )
 
 
 def _own(name: str) -> Builder:
-    """The user's function as a builder: called with (classes, channels), or without arguments if it takes none."""
+    """The user's function as a builder, called with (classes, channels), or without arguments if it takes none."""
     function = imported("model", name)
 
     def build(classes: int, channels: int) -> nn.Module:
@@ -128,11 +128,11 @@ def _own(name: str) -> Builder:
             takes.bind(*arguments)
         except TypeError:
             raise ValueError(
-                f'model "{name}" takes {takes}, but it is called with (classes, channels), or with nothing.'
+                f'model "{name}" takes {takes}, but it is called with (classes, channels), or without arguments.'
             ) from None
         model = function(*arguments)
         if not isinstance(model, nn.Module):
-            raise ValueError(f'model "{name}" returned a {type(model).__name__}, but a torch.nn.Module is needed.')
+            raise ValueError(f'model "{name}" returned a {type(model).__name__}. Return a torch.nn.Module.')
         return model
 
     return build

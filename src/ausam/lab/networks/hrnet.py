@@ -15,12 +15,12 @@ from ausam.lab.problems.pose.simcc import SPLIT
 
 
 class HRNet(nn.Module):
-    """HRNet for square images, answering ``(n, joints, 2, bins)``: of every joint the scores of each bin of x and of y.
+    """HRNet for square images, with outputs ``(n, joints, 2, bins)``: for every joint, a score per bin of x and of y.
 
-    A branch at a quarter of the resolution is kept throughout; every stage adds one of half the resolution and twice
-    the channels, and its modules exchange between all. ``modules`` holds the modules of each stage after the first, of
-    which the last ends with the high resolution alone; ``blocks`` are the residual blocks of a branch; ``stem`` the
-    channels before the stages. ``HRNet(32, (1, 4, 3))`` is HRNet-W32.
+    A branch at a quarter of the resolution is kept throughout. Every stage adds a branch of half the resolution and
+    twice the channels, and its modules exchange information between all branches. ``modules`` is the number of modules
+    in each stage after the first; the last module keeps only the high resolution. ``blocks`` is the number of residual
+    blocks per branch, ``stem`` the number of channels before the stages. ``HRNet(32, (1, 4, 3))`` is HRNet-W32.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class HRNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(n, channels, size, size)`` to ``(n, joints, 2, bins)``."""
         if x.shape[2:] != (self.size, self.size):
-            raise ValueError(f"this network takes images of {self.size}x{self.size} pixels")
+            raise ValueError(f"this network needs images of {self.size}x{self.size} pixels")
         maps = self.final_layer(self.features(x)).flatten(2)
         return torch.stack([self.mlp_head_x(maps), self.mlp_head_y(maps)], 2)
 
     def features(self, x: Tensor) -> Tensor:
-        """The map of high resolution, ``(n, width, size / 4, size / 4)``."""
+        """The high-resolution map, ``(n, width, size / 4, size / 4)``."""
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.relu(self.bn2(self.conv2(x)))
         xs: list[Tensor] = [self.layer1(x)]
         for i in range(self.stages):
             into = self.get_submodule(f"transition{i + 1}").children()
-            # a new branch comes from the lowest resolution there is
+            # a new branch starts from the lowest resolution
             xs = [change(xs[min(k, len(xs) - 1)]) for k, change in enumerate(into)]
             xs = self.get_submodule(f"stage{i + 2}")(xs)
         return xs[0]
 
 
 class Module(nn.Module):
-    """Residual blocks in every branch, then each of the first ``outputs`` branches is the sum of all, resampled."""
+    """Residual blocks in every branch; then each of the first ``outputs`` branches becomes the resampled sum of all."""
 
     def __init__(self, sizes: Sequence[int], blocks: int, outputs: int) -> None:
         super().__init__()
@@ -85,13 +85,13 @@ class Module(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, xs: list[Tensor]) -> list[Tensor]:
-        """Maps of all branches to maps of the first ones."""
+        """Map all branches to the first ``outputs`` branches."""
         xs = [branch(x) for branch, x in zip(self.branches, xs, strict=True)]
         return [self.relu(_sum(row, xs)) for row in self.fuse_layers]
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -128,13 +128,13 @@ class Bottleneck(nn.Module):
 
 
 def _sum(changes: nn.Module, xs: list[Tensor]) -> Tensor:
-    """Every map changed by its own, added up."""
+    """Apply one module to each map, and add the results."""
     changed: list[Tensor] = [change(x) for change, x in zip(changes.children(), xs, strict=True)]
     return functools.reduce(torch.add, changed)
 
 
 def _transition(before: Sequence[int], now: Sequence[int]) -> nn.ModuleList:
-    """A branch that keeps its channels stays as it is; a new one is a strided convolution of the last."""
+    """A branch that keeps its channels is unchanged; a new one is a strided convolution of the last."""
 
     def change(i: int, outputs: int) -> nn.Module:
         if i >= len(before):
@@ -147,7 +147,7 @@ def _transition(before: Sequence[int], now: Sequence[int]) -> nn.ModuleList:
 
 
 def _resampled(sizes: Sequence[int], source: int, target: int) -> nn.Module:
-    """Branch ``source`` as branch ``target`` has it: enlarged after a 1x1 convolution, or reduced by strided ones."""
+    """Resample branch ``source`` for branch ``target``: enlarge after a 1x1 convolution, or reduce by strided ones."""
     if source == target:
         return nn.Identity()
     if source > target:

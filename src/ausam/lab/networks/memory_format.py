@@ -1,4 +1,4 @@
-"""How images and convolutions lie in memory: convolutions of CPUs and GPUs are fastest with channels last."""
+"""The memory layout of images and convolutions; on CPUs and GPUs, convolutions are fastest with channels last."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_
 
 
 def laid_out(x: Tensor, name: str) -> Tensor:
-    """The same batch in this format; one that is not of images stays as it is."""
+    """The batch in this format; a batch of anything but images is unchanged."""
     return x.contiguous(memory_format=FORMATS[name]) if x.dim() == 4 else x
 
 
 def with_format(model: M, name: str) -> M:
-    """The same network, the weights of its convolutions in this format; no value changes."""
+    """The network with the weights of its convolutions in this format; no value changes."""
     return model.to(memory_format=FORMATS[name])  # type: ignore[call-overload, no-any-return]

@@ -5,15 +5,15 @@ from collections import OrderedDict
 from torch import nn
 
 # (channels out, stride) of the thirteen depthwise separable convolutions. The paper's table 1 prints stride 2 for the
-# last one too, but its own 7x7 output there and its 569 M multiply-adds hold with stride 1 only.
+# last one too, but its own 7x7 output there and its 569 M multiply-adds are only right with stride 1.
 SEPARABLE = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
 
 
 class MobileNet(nn.Sequential):
     """MobileNetV1 with every channel count multiplied by ``width`` (above 0, at most 1 in the paper).
 
-    ``stem`` is the stride of the first convolution: 2 for 224-pixel images, 1 for 32-pixel ones. ``pixels`` enlarges
-    or shrinks the images to so many before it, 0 for as they come: Tiny-ImageNet's 64 to 224, as AUSAM's authors did.
+    ``stem`` is the stride of the first convolution: 2 for 224-pixel images, 1 for 32-pixel ones. ``pixels`` is the size
+    to which images are resized first, e.g. Tiny-ImageNet's 64 to 224 as AUSAM's authors did; 0 leaves them unchanged.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MobileNet(nn.Sequential):
 def _scaled(channels: int, width: float) -> int:
     if not width * channels >= 1:
         raise ValueError(
-            f"width={width} leaves none of {channels} channels: use a multiplier of at least {1 / channels}"
+            f"width={width} leaves none of {channels} channels. Use a multiplier of at least {1 / channels}."
         )
     return int(width * channels)
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class Pyramidal(nn.Module):
-    """Add ``bn conv bn relu conv bn`` to the input, which is average-pooled and zero-padded where the shape changes."""
+    """Add ``bn conv bn relu conv bn`` to the input, which is average-pooled and zero-padded if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class PyramidNet(nn.Sequential):
         blocks, rest = divmod(depth - 2, 6)
         if rest or blocks < 1:
             raise ValueError(
-                f"PyramidNet has three stages of (depth - 2) / 6 blocks, which depth={depth} does not give: "
-                "use 8, 14, 20, ..., 110, ..."
+                f"PyramidNet has three stages of (depth - 2) / 6 blocks, which depth={depth} does not allow. "
+                "Use 8, 14, 20, ..., 110, ..."
             )
         total = 3 * blocks
         sizes = [16 + widen * k // total for k in range(total + 1)]

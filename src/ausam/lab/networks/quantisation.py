@@ -2,8 +2,8 @@
 
     r = S (q - Z),  q = clamp(round(r / S) + Z, 0, 2^bits - 1),  S = (high - low) / (2^bits - 1),  Z = round(-low / S)
 
-One scale S and one integer zero point Z a tensor; ``low <= 0 <= high``: zero, which pads images, is on the grid.
-Backwards, rounding counts as the identity inside the range and as a constant outside ("straight through").
+One scale S and one integer zero point Z per tensor; ``low <= 0 <= high``, so zero, which pads images, is on the grid.
+In the backward pass, rounding is the identity inside the range and a constant outside ("straight through").
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from torch import Tensor, nn
 
 log = logging.getLogger("ausam")
 
-MOMENTUM = 0.01  # part of a new batch in the moving averages of the ranges, once there have been as many batches
+MOMENTUM = 0.01  # weight of a new batch in the moving averages of the ranges, after the first 1 / MOMENTUM batches
 
 
 def extremes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest value of a tensor, and zero between them. No gradient goes through a range."""
+    """The range of a tensor, extended to include zero. No gradient passes through a range."""
     low, high = x.detach().aminmax()
     return low.float().clamp(max=0.0), high.float().clamp(min=0.0)
 
 
 def grid(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Scale and zero point of the grid over a range; the range moves by less than a step, so that zero is on it."""
+    """Scale and zero point of the grid over a range, which moves by less than a step so that zero is on the grid."""
     top = 2**bits - 1
     scale = ((high - low) / top).clamp(min=torch.finfo(torch.float32).eps)
     return scale, (-low / scale).round().clamp(0, top).to(torch.int32)
 
 
 def on_grid(x: Tensor, scale: Tensor, zero_point: Tensor, bits: int) -> Tensor:
-    """Every value moved to the nearest point of the grid, straight through for gradients."""
+    """Round every value to the nearest point of the grid; gradients pass straight through."""
     return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 2**bits - 1)
 
 
 class MovingRange(nn.Module):
-    """Activations: the range is a moving average over the training batches, and stays as it is in eval mode.
+    """Activations: the range is a moving average over the training batches, and fixed in eval mode.
 
-    The first batches count alike, 1/n each, until that is less than ``MOMENTUM``. All of it is in buffers, so a step of
-    ``SharpnessAware`` moves it once, in the pass at w.
+    The first batches have equal weights, 1/n each, until that is less than ``MOMENTUM``. The range is in buffers, so a
+    step of ``SharpnessAware`` moves it once, in the pass at w.
     """
 
     low: Tensor
@@ -68,17 +68,17 @@ class MovingRange(nn.Module):
         return on_grid(x, *self.grid(), self.bits)
 
     def grid(self) -> tuple[Tensor, Tensor]:
-        """Scale and zero point as they are now."""
+        """The current scale and zero point."""
         if not self.training and not self.seen:
             raise RuntimeError(
-                "The ranges of this quantised network are not known yet: they come from batches. "
-                "Train it, or show it some in train mode, before it is evaluated or exported."
+                "The ranges of this quantised network are unknown, because they come from batches. "
+                "Train it, or run a few batches in train mode, before you evaluate or export it."
             )
         return grid(self.low, self.high, self.bits)
 
 
 class OwnRange(nn.Module):
-    """Weights: the range is that of the tensor itself, as it is at this moment."""
+    """Weights: the range is the current range of the tensor."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -90,25 +90,25 @@ class OwnRange(nn.Module):
 
 
 class QuantConv2d(nn.Conv2d):
-    """A convolution of quantised inputs with quantised weights; its bias and its output are not quantised."""
+    """A convolution with quantised inputs and weights; its bias and output are not quantised."""
 
     inputs: Any  # MovingRange and OwnRange; once exported, Fixed and Integers
     weights: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        """As nn.Conv2d."""
+        """Like nn.Conv2d."""
         out: Tensor = self._conv_forward(self.inputs(x), self.weights(self.weight), self.bias)
         return out
 
 
 class QuantLinear(nn.Linear):
-    """A linear layer, likewise."""
+    """A linear layer with quantised inputs and weights; its bias and output are not quantised."""
 
     inputs: Any
     weights: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        """As nn.Linear."""
+        """Like nn.Linear."""
         return F.linear(self.inputs(x), self.weights(self.weight), self.bias)
 
 
@@ -118,24 +118,25 @@ KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Conv2d: QuantConv2d, nn.Line
 def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
     """A copy of the network whose Conv2d and Linear layers quantise their inputs and weights to ``bits``, 2 to 8.
 
-    The first and the last of these layers get ``first_last`` bits: pixels and class scores suffer most from few, and
-    their layers cost least (DoReFa-Net, Zhou et al. 2016, leaves them out altogether). All parameters keep their names;
-    the new buffers are ``LAYER.inputs.low``, ``.high`` and ``.seen``. All else (BatchNorm, additions, pooling) stays.
+    The first and the last of these layers get ``first_last`` bits, because pixels and class scores suffer most from few
+    bits and these layers cost least (DoReFa-Net, Zhou et al. 2016, does not quantise them at all). All parameters keep
+    their names; the new buffers are ``LAYER.inputs.low``, ``.high`` and ``.seen``. Everything else (BatchNorm,
+    additions, pooling) is unchanged.
     """
     for name, value in (("bits", bits), ("first_last", first_last)):
         if not 2 <= value <= 8:
-            raise ValueError(f"{name} is {value}; use 2 <= {name} <= 8.")
+            raise ValueError(f"{name} is {value}. Use 2 <= {name} <= 8.")
     model = copy.deepcopy(model)
     layers = [(name, m) for name, m in model.named_modules() if type(m) in KINDS]
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no Conv2d and no Linear layer in full precision to quantise.")
+        raise ValueError(f"{type(model).__name__} has no full-precision Conv2d or Linear layer to quantise.")
     others = [name for name, m in model.named_modules() if isinstance(m, tuple(KINDS)) and type(m) not in KINDS]
     if others:
-        log.warning("Not quantised because they are of a class of their own: %s.", ", ".join(others))
+        log.warning("Not quantised, because they are subclasses of Conv2d or Linear: %s.", ", ".join(others))
     for name, layer in layers:
         its_bits = first_last if name in (layers[0][0], layers[-1][0]) else bits
         device = next(layer.parameters()).device
-        # The layer itself becomes its quantised kind: names, shared weights, hooks and settings stay without copying.
+        # Change the class of the layer itself, so that names, shared weights, hooks and settings are kept.
         layer.__class__ = KINDS[type(layer)]
         layer.inputs = MovingRange(its_bits).to(device).train(layer.training)
         layer.weights = OwnRange(its_bits)
@@ -143,7 +144,7 @@ def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
 
 
 class Integers(nn.Module):
-    """Weights of an exported network: integers, and the two numbers that give them their values."""
+    """Weights of an exported network: integers with their scale and zero point."""
 
     scale: Tensor
     zero_point: Tensor
@@ -155,12 +156,12 @@ class Integers(nn.Module):
         self.top = 2**bits - 1
 
     def forward(self, q: Tensor) -> Tensor:
-        """Their values: S (q - Z)."""
+        """The values S (q - Z)."""
         return (q.float() - self.zero_point) * self.scale
 
 
 class Fixed(Integers):
-    """Activations of an exported network, in plain arithmetic: torch.export cannot trace torch's own operator."""
+    """Activations of an exported network, in plain arithmetic because torch.export cannot trace torch's operator."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The batch on the grid."""
@@ -172,8 +173,8 @@ class Fixed(Integers):
 def export(model: nn.Module, x: Tensor) -> Any:
     """The trained network as a ``torch.export`` program for batches like ``x``, of any length above 1.
 
-    Its weights are uint8 integers below 2^bits; ``LAYER.weights`` and ``LAYER.inputs`` hold scale and zero point. It
-    answers as the network does in eval mode, and ``torch.export.save`` keeps it in a file.
+    Its weights are uint8 integers below 2^bits; ``LAYER.weights`` and ``LAYER.inputs`` hold scale and zero point. Its
+    outputs are those of the network in eval mode. ``torch.export.save`` writes it to a file.
     """
     model = copy.deepcopy(model).eval()
     for layer in model.modules():

@@ -11,17 +11,17 @@ EPS = 1e-5
 
 
 class SAMformer(nn.Module):
-    """From windows (n, channels, look_back) to what follows them, (n, channels, horizon).
+    """Map windows (n, channels, look_back) to forecasts (n, channels, horizon).
 
-    With u the window made free of its level and scale (RevIN), and the channels as tokens:
+    With u the window without its level and scale (RevIN), and the channels as tokens:
 
         h = u + softmax(Q K' / sqrt(width)) V,    Q, K, V = linear maps of u;    forecast = RevIN^-1(linear map of h)
 
     Args:
-        horizon: how many steps ahead, >= 1.
-        channels: how many series, >= 1.
-        look_back: how many steps of the past it sees; the width of V.
-        width: of Q and K.
+        horizon: number of steps ahead, >= 1.
+        channels: number of series, >= 1.
+        look_back: number of past steps in a window; also the width of V.
+        width: width of Q and K.
     """
 
     def __init__(self, horizon: int, channels: int, look_back: int = 512, width: int = 16) -> None:

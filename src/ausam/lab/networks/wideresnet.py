@@ -8,7 +8,7 @@ from torch import Tensor, nn
 class PreActivation(nn.Module):
     """Compute ``shortcut + conv(relu(bn(conv(a))))`` with ``a = relu(bn(x))``.
 
-    The shortcut is ``x`` itself, or a 1x1 convolution of ``a`` where the shape changes.
+    The shortcut is ``x`` itself, or a 1x1 convolution of ``a`` if the shape changes.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -43,8 +43,8 @@ class WideResNet(nn.Sequential):
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1:
             raise ValueError(
-                f"WideResNet has three stages of (depth - 4) / 6 blocks, which depth={depth} does not give: "
-                "use 10, 16, 22, 28, ..."
+                f"WideResNet has three stages of (depth - 4) / 6 blocks, which depth={depth} does not allow. "
+                "Use 10, 16, 22, 28, ..."
             )
         layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, 1, 1, bias=False)]
         size = 16

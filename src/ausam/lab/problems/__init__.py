@@ -1,4 +1,5 @@
-"""What is learnt: data sets, their tasks, labels, augmentation and loading, and the catalogue that names them.
+"""Learning problems: data sets, their tasks, labels, augmentation and loading, and the catalogue of names.
 
-Nothing here knows a network, an optimizer or a result; a source holds one data set and nothing that another could use.
+Nothing here depends on a network, an optimizer or a result. A module in ``sources`` covers one data set and holds
+nothing that another could use.
 """

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on their device; every draw comes from a generator of the caller's."""
+"""Augmentation of whole batches on their device; every random draw uses the caller's generator."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Generator, Tensor
 
 
 def augmented(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[float, ...], rng: Generator) -> Tensor:
-    """A batch of raw images (n, channels, height, width), augmented and normalised.
+    """Augment and normalise a batch of raw images (n, channels, height, width).
 
-    "standard" is a random crop after padding by an eighth of the side, and a flip of every second image; "cutout" is
-    standard, and a hole of half the side at a random place; "none" leaves the images as they are.
-    Padding is black, so it comes before normalisation; a hole has the mean colour, so it comes after. The draws are
-    made on the CPU: every device sees the same images.
+    "standard" is a random crop after padding by an eighth of the side, and a flip with probability 0.5. "cutout" is
+    standard plus a hole of half the side at a random position. "none" leaves the images unchanged. Padding is black,
+    so it comes before normalisation; a hole has the mean colour, so it comes after. The draws are made on the CPU, so
+    every device sees the same images.
     """
     n, _, height, width = x.shape
     if kind != "none":
@@ -29,20 +29,20 @@ def augmented(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[float, .
 
 
 def cropped(x: Tensor, down: Tensor, right: Tensor, margin: tuple[int, int]) -> Tensor:
-    """Each image padded by ``margin`` zeros above and below, left and right, then cut to its size at its own offset."""
+    """Pad each image by ``margin`` zeros on all sides, then crop it to its original size at its own offset."""
     height, width = x.shape[2:]
     padded = F.pad(x, (margin[1], margin[1], margin[0], margin[0]))
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: every crop there is
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view of every possible crop
     return windows[torch.arange(len(x), device=x.device), :, down, right]
 
 
 def flipped(x: Tensor, which: Tensor) -> Tensor:
-    """Those images mirrored left to right."""
+    """Mirror the marked images left to right."""
     return torch.where(which.view(-1, 1, 1, 1), x.flip(3), x)
 
 
 def cut_out(x: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
-    """Each image with zeros in a square around its own centre, as far as the square lies inside (DeVries 2017)."""
+    """Set a square around its own centre to zero in each image, clipped at the border (DeVries 2017)."""
 
     def covered(centre: Tensor, length: int) -> Tensor:
         distance = torch.arange(length, device=x.device) - (centre - size // 2)[:, None]
@@ -53,7 +53,7 @@ def cut_out(x: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
 
 
 def normalised(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """The images as floats with each channel centred and scaled; mean and std are in the units of the pixels."""
+    """The images as floats, with each channel centred and scaled; mean and std are in pixel units."""
     centre = torch.tensor(mean, device=x.device).view(-1, 1, 1)
     scale = torch.tensor(std, device=x.device).view(-1, 1, 1)
     return (x.float() - centre) / scale

@@ -1,4 +1,4 @@
-"""The data sets by name: an entry says how one is loaded, what its shape is, and which settings suit it."""
+"""The data sets by name: how each is loaded, its shape, and the settings that suit it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ausam.lab.registry.user_code import is_own
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: its loader, what it is, what is known of it before it is here, and the settings that suit it."""
+    """A data set: its loader, a description, what is known before it is loaded, and the settings that suit it."""
 
     load: Callable[[str], Problem]
     about: str
@@ -40,7 +40,7 @@ class Entry:
     settings: dict[str, Any]
 
 
-# The paper's, for ResNet-18.
+# The paper's settings for ResNet-18.
 PAPER = {
     "model": "resnet18",
     "epochs": 200,
@@ -52,7 +52,7 @@ PAPER = {
     "augment": "cutout",
 }
 
-# The paper's for SimCC, and what it keeps of SimCC's own.
+# The paper's settings for SimCC, and those that it takes from SimCC.
 POSE = {
     "model": "hrnet-w32",
     "epochs": 210,
@@ -67,7 +67,7 @@ POSE = {
     "workers": 4,
 }
 
-# SAMformer's at horizon 96; its demo takes every window and 100 epochs.
+# SAMformer's settings at horizon 96; its demo uses every window and 100 epochs.
 FORECAST = {
     "model": "samformer",
     "horizon": 96,
@@ -96,7 +96,7 @@ DATASETS: dict[str, Entry] = {
             "batch_size": 64,
             "lr": 0.05,
             "rho": 0.2,
-            "threads": 1,  # these layers are so small that more threads only wait for each other
+            "threads": 1,  # the layers are so small that more threads would only wait for each other
         },
     ),
     "fashion-mnist": Entry(
@@ -156,7 +156,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "mpii": Entry(
         load=mpii,
-        about="poses: people with 16 joints, shown at 256x256; its files must be fetched by hand",
+        about="poses: people with 16 joints, shown at 256x256; download its files by hand",
         image=(3, 256, 256),
         classes=16,
         train=22_246,
@@ -175,7 +175,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "etth2": Entry(
         load=etth2,
-        about="forecasting: 7 series of another transformer, likewise; its file must be fetched by hand",
+        about="forecasting: 7 series of a second transformer, hourly; download its file by hand",
         image=(7, 512),
         classes=96,
         train=8_033,
@@ -185,7 +185,7 @@ DATASETS: dict[str, Entry] = {
     "ettm1": Entry(
         load=ettm1,
         about="forecasting: the first transformer every 15 minutes: 33,953 windows for training, 11,425 for testing; "
-        "its file must be fetched by hand",
+        "download its file by hand",
         image=(7, 512),
         classes=96,
         train=33_953,
@@ -194,7 +194,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "ettm2": Entry(
         load=ettm2,
-        about="forecasting: the second transformer, likewise; its file must be fetched by hand",
+        about="forecasting: the second transformer every 15 minutes; download its file by hand",
         image=(7, 512),
         classes=96,
         train=33_953,
@@ -205,17 +205,17 @@ DATASETS: dict[str, Entry] = {
 
 
 def entry(name: str) -> Entry:
-    """The data set of this name; a ValueError that lists the known ones otherwise."""
+    """The data set of this name, or a ValueError that lists the known ones."""
     return find("data set", name, DATASETS, ", or your own as module:function")
 
 
 def suited(name: str) -> dict[str, Any]:
-    """The settings that suit a data set; none for one of the user's own."""
+    """The settings that suit a data set; none for a user-defined one."""
     return {} if is_own(name) else entry(name).settings
 
 
 def resolve(**given: Any) -> Config:
-    """The settings given, the data set's own for the rest, and Config's defaults for what remains."""
+    """The settings given, then those of the data set, then Config's defaults."""
     config = Config(**{**suited(given.get("data", Config.data)), **given})
     return replace(
         config,
@@ -245,25 +245,25 @@ def problem(config: Config) -> Problem:
 
 
 def training_samples(config: Config) -> int:
-    """About how many training samples a run of a named data set has; its classes are taken to be of one size."""
+    """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
     found = entry(config.data)
     whole = -(-found.train // max(1, config.train_stride))
-    if "horizon" not in found.settings:  # series have validation months of their own
+    if "horizon" not in found.settings:  # forecasting data has fixed validation months
         whole = round(whole * (1 - config.validation))
     slope = [config.imbalance ** (c / (found.classes - 1)) for c in range(found.classes)] if config.imbalance else [1.0]
     return max(1, round((config.train_size or whole) * sum(slope) / len(slope)))
 
 
 def changes(config: Config) -> str:
-    """What a run does to its data, to be read after its name: ", long tail 0.05, 20 % wrong labels"."""
+    """The changes that a run makes to its data, as a suffix: ", long tail 0.05, 20 % wrong labels"."""
     tail = f", long tail {config.imbalance:g}" if config.imbalance not in (0, 1) else ""
     return tail + (f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else "")
 
 
 def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **wanted: Any) -> Problem:
-    """The data set of this name, or of the user's ``module:function``, as the fields of ``Wanted`` ask for it.
+    """The data set of this name or of a user's ``module:function``, as specified by the fields of ``Wanted``.
 
-    Loaded once: the runs of a comparison share it, so it must not be changed in place.
+    It is loaded once and shared by the runs of a comparison, so it must not be changed in place.
     """
     place = os.getcwd() if is_own(name) else os.path.abspath(data_dir)
     return _load(name, data_dir, place, Wanted(label_noise, **wanted))
@@ -277,6 +277,7 @@ def _load(name: str, data_dir: str, place: str, wanted: Wanted) -> Problem:  # n
     for name_of in () if isinstance(found, WindowSet) else ("horizon", "train_stride"):
         if value := getattr(wanted, name_of):
             raise ValueError(
-                f"{name_of} is {value}, but {name} is no series to forecast. Leave --{name_of.replace('_', '-')} out."
+                f"{name_of} is {value}, but {name} is not a forecasting problem. Leave out "
+                f"--{name_of.replace('_', '-')}."
             )
     return found.prepared(wanted)

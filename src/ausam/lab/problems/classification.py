@@ -1,4 +1,4 @@
-"""One label per sample: cross-entropy, and the part that is right; of long-tailed data also by class."""
+"""Classification: cross-entropy and accuracy; for long-tailed data also accuracy by class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GROUPS = ("head", "middle", "tail")
 
 @dataclass(frozen=True)
 class Classification:
-    """The task of labels.
+    """The task of predicting labels.
 
     Args:
-        tail: the number of classes of long-tailed data, whose score then has parts; 0 for other data.
+        tail: number of classes of long-tailed data, whose score has parts; 0 for other data.
     """
 
     tail: int = 0
@@ -30,7 +30,7 @@ class Classification:
         return F.cross_entropy(z, y, reduction="none", label_smoothing=smoothing)
 
     def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
-        """Percent of the samples that are classified right."""
+        """Percentage of the samples that are classified correctly."""
         right, count = torch.zeros(()), 0
         by_class = torch.zeros(2, self.tail, dtype=torch.float64)
         for x, y in batches:
@@ -45,25 +45,25 @@ class Classification:
 def parts(right: Tensor, count: Tensor) -> dict[str, float]:
     """Balanced accuracy (the mean over classes), and the same over the first, middle and last third of the classes.
 
-    Class c of long-tailed data is the rarer the larger c. A class that the test set lacks is left out.
+    In long-tailed data, classes with a larger number are rarer. Classes without test samples are left out.
     """
-    share = 100 * right / count  # NaN where there is none
+    share = 100 * right / count  # NaN for a class without samples
     groups = dict(zip(GROUPS, share.tensor_split(len(GROUPS)), strict=True)) if len(share) >= len(GROUPS) else {}
     return {name: float(of.nanmean()) for name, of in ({"balanced": share} | groups).items() if of.isfinite().any()}
 
 
 class Labelled:
-    """What the data sets of a classification have in common."""
+    """Shared by the data sets of classification problems."""
 
     classes: int
     long_tailed: bool
 
     @property
     def task(self) -> Task:
-        """The losses and the score."""
+        """The task, which defines the losses and the score."""
         return Classification(self.classes if self.long_tailed else 0)
 
     @property
     def answer(self) -> tuple[int, ...]:
-        """What a network answers for a sample: a score a class."""
+        """The shape of a network's output for a sample: one score per class."""
         return (self.classes,)

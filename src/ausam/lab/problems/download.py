@@ -1,4 +1,4 @@
-"""Files from the network: resumed, verified, unpacked inside their folder only, and put in place at once."""
+"""Downloads: resumed, verified, unpacked inside their folder only, and put in place atomically."""
 
 from __future__ import annotations
 
@@ -27,79 +27,79 @@ from ausam.lab.io.locks import held
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
-GROWTH, PLENTY = 50, 100_000_000  # an archive that unpacks to more times its size, and to more bytes, is a trap
-LONGEST = 1024  # bytes of the name of a member; far longer ones break the unpacking, and the tidying up after it
+GROWTH, PLENTY = 50, 100_000_000  # an archive that grows by more than this factor, to more than these bytes, is a bomb
+LONGEST = 1024  # bytes in the name of a member; much longer names break unpacking and the cleanup after it
 BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EINVAL, errno.EILSEQ, errno.ENOENT)
 
 
 class DownloadError(RuntimeError):
-    """A file could not be had, or is not what was published."""
+    """A file could not be downloaded, or is not the published one."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file: where it is and what its digest must be, MD5 or SHA-256."""
+    """A published file: its address and its digest, MD5 or SHA-256."""
 
     url: str
     digest: str
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """The name of the file."""
         return self.url.rpartition("/")[2]
 
     @property
     def kind(self) -> str:
-        """Which digest it is: by its length."""
+        """The kind of digest, inferred from its length."""
         return "md5" if len(self.digest) == 32 else "sha256"
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """The verified file in ``folder``, downloaded if it is not there; an interrupted download continues."""
+    """The verified file in ``folder``, downloaded if it is missing; an interrupted download continues."""
     target = folder / remote.name
     if target.exists():
         if (found := digest(target, remote.kind)) != remote.digest:
             raise DownloadError(
                 f"{target} is not the published file: its {remote.kind} is {found}, not {remote.digest}. "
-                f"Delete it, or replace it by {remote.url}."
+                f"Delete it, or replace it with {remote.url}."
             )
         return target
     part = folder / f"{remote.name}.part"
-    with held(folder / f".{remote.name}.lock", wait=True):  # runs that are started together download once
-        if not target.exists():  # else another process was faster while this one waited
+    with held(folder / f".{remote.name}.lock", wait=True):  # runs that start together download once
+        if not target.exists():  # otherwise another process downloaded it while this one waited
             _complete(remote, part, target)
             part.replace(target)
     return target
 
 
 def _complete(remote: Remote, part: Path, target: Path) -> None:
-    """Download what is missing of the part; a DownloadError if that fails or is not what was published."""
+    """Download the missing rest of a partial file; a DownloadError if that fails or the digest is wrong."""
     with part.open("a+b") as file:
         try:
             resumed = _download(remote, file)
             if (found := _digest(file, remote.kind)) != remote.digest and resumed:
-                file.truncate(0)  # the beginning was from another file; once more, from scratch
+                file.truncate(0)  # the beginning came from a different file: start again from scratch
                 _download(remote, file)
                 found = _digest(file, remote.kind)
         except (OSError, http.client.HTTPException) as error:
             why = error if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
             raise DownloadError(
                 f"{remote.name} could not be downloaded ({why or type(error).__name__}). "
-                "Run the same command to continue where it stopped; "
-                f"or get {remote.url} on another machine and put it at {target}."
+                "Run the same command again to continue where it stopped, "
+                f"or download {remote.url} on another machine and put it at {target}."
             ) from error
         if found != remote.digest:
             file.truncate(0)
             raise DownloadError(
                 f"{remote.url} is not the published file: its {remote.kind} is {found}, not {remote.digest}. "
-                f"It was thrown away. If you have the right one, put it at {target}."
+                f"It was deleted. If you have the right file, put it at {target}."
             )
 
 
 def unpack(archive: Path, folder: Path, inside: str) -> Path:
-    """Unpack a tar or zip file whose content is one folder ``inside``, and put that into ``folder`` at once.
+    """Unpack a tar or zip file whose content is one folder ``inside``, and move that into ``folder`` atomically.
 
-    Nothing may leave the folder: absolute names, "..", links and devices are refused before anything is written.
+    Nothing is written outside the folder: absolute names, "..", links and devices are refused beforehand.
     """
     target = folder / inside
     with tempfile.TemporaryDirectory(prefix=f".{inside}.", dir=folder) as temporary:
@@ -110,7 +110,7 @@ def unpack(archive: Path, folder: Path, inside: str) -> Path:
                 _untar(archive, Path(temporary))
         except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise DownloadError(
-                f"{archive} cannot be unpacked ({error}). Delete it to have it downloaded again."
+                f"{archive} cannot be unpacked ({error}). Delete it, and it will be downloaded again."
             ) from None
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno not in BAD_NAME:
@@ -118,34 +118,35 @@ def unpack(archive: Path, folder: Path, inside: str) -> Path:
                     raise
             why = error.strerror if isinstance(error, OSError) else error
             raise DownloadError(
-                f"{archive} was not unpacked: a member has a name that no file can have here ({why}). "
+                f"{archive} was not unpacked: a member has a name that is not valid on this system ({why}). "
                 "Do not use this file."
             ) from None
         made = Path(temporary) / inside
         if not made.is_dir():
-            raise DownloadError(f"{archive} holds no folder {inside}. Delete it to have it downloaded again.")
+            raise DownloadError(f"{archive} has no folder {inside}. Delete it, and it will be downloaded again.")
         try:
             made.replace(target)
         except OSError:
-            if not target.is_dir():  # else another process was faster; its folder is as good
+            if not target.is_dir():  # otherwise another process was faster, and its folder is as good
                 raise
     return target
 
 
 def folder_of(remote: Remote, data_dir: str, inside: str, needed: list[str]) -> Path:
-    """The folder DATA_DIR/inside with all the files that are needed: as found there, else downloaded and unpacked."""
+    """The folder DATA_DIR/inside with all required files: as found there, or downloaded and unpacked."""
     folder = Path(data_dir) / inside
     if not folder.exists():
         unpack(fetch(remote, Path(data_dir)), Path(data_dir), inside)
     if missing := [name for name in needed if not (folder / name).exists()]:
         raise DownloadError(
-            f"{folder} lacks {', '.join(missing)}. Complete it from {remote.url}, or delete it to have it downloaded."
+            f"{folder} lacks {', '.join(missing)}. Add them from {remote.url}, or delete the folder, and it will be "
+            "downloaded again."
         )
     return folder
 
 
 def digest(path: Path, kind: str) -> str:
-    """MD5 or SHA-256 of a file's content: what the publishers give, a guard against damage."""
+    """MD5 or SHA-256 of a file's content, as published: a guard against damage."""
     with path.open("rb") as file:
         return _digest(file, kind)
 
@@ -162,14 +163,14 @@ def _digest(file: BinaryIO, kind: str) -> str:
 
 
 def _download(remote: Remote, file: BinaryIO) -> bool:
-    """Append what is missing; true if there was a beginning from before. Goes on as long as each try brings bytes."""
+    """Append the missing rest; true if the file had a beginning. Retries as long as each attempt brings bytes."""
     had = beginning = file.seek(0, 2)
     with _shown(remote) as show:
         while True:
             try:
                 if _append(remote, file, show):
                     return beginning > 0
-                broken: Exception = OSError("the connection broke off")
+                broken: Exception = OSError("the connection was lost")
             except urllib.error.HTTPError:
                 raise
             except (OSError, http.client.HTTPException) as error:
@@ -181,7 +182,7 @@ def _download(remote: Remote, file: BinaryIO) -> bool:
 
 
 def _append(remote: Remote, file: BinaryIO, show: Callable[[int, int | None], None]) -> bool:
-    """One request for the rest of the file; true if it is complete then."""
+    """Request the rest of the file once; true if it is then complete."""
     start = file.seek(0, 2)
     headers = {"User-Agent": "ausam"} | ({"Range": f"bytes={start}-"} if start else {})
     request = urllib.request.Request(remote.url, headers=headers)  # noqa: S310  (addresses are this package's own)
@@ -190,12 +191,12 @@ def _append(remote: Remote, file: BinaryIO, show: Callable[[int, int | None], No
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            return True  # nothing is missing; whether it is too much, the checksum tells
+            return True  # nothing is missing; the checksum will tell if there is too much
         raise
     with answer:
         said = str(answer.headers.get("Content-Range", ""))
         if answer.status != http.HTTPStatus.PARTIAL_CONTENT or not said.startswith(f"bytes {start}-"):
-            file.truncate(0)  # a server that knows no ranges sends the whole
+            file.truncate(0)  # a server without support for ranges sends the whole file
             start = 0
             if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
                 raise OSError(f'the server answered with the wrong range "{said}"')
@@ -261,6 +262,6 @@ def _check_size(archive: Path, size: int) -> None:
     packed = archive.stat().st_size
     if size > max(PLENTY, GROWTH * packed):
         raise DownloadError(
-            f"{archive} was not unpacked: its {packed:,} bytes would become {size:,}, which no data set does. "
+            f"{archive} was not unpacked: its {packed:,} bytes would become {size:,}, far too many for a data set. "
             "Do not use this file."
         )

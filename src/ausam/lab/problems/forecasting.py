@@ -1,4 +1,4 @@
-"""What comes next in several series at once: squared error, and the task's score, where lower is better."""
+"""Forecasting of several series at once: squared error as the loss and as the score, where lower is better."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ausam.lab.problems.problem import Score
 
 
 class Forecasting:
-    """The task of answers and targets (n, channels, horizon)."""
+    """The task of forecasting: outputs and targets have shape (n, channels, horizon)."""
 
     metric = "MSE"
 
     def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:  # noqa: ARG002  (windows refuse smoothing)
-        """The mean squared error of every window, over its channels and steps."""
+        """The mean squared error of each window, over its channels and steps."""
         return (z - y).square().flatten(1).mean(1)
 
     def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
-        """The mean squared error over all windows, channels and steps; MAE, the mean absolute error, as its part."""
+        """The mean squared error over all windows, channels and steps, with the mean absolute error as a part."""
         squares, sizes, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), 0
         for x, y in batches:
             error = (model(x) - y).double()

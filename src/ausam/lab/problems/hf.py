@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face's package `datasets`: by name, or a local folder of parquet files or images."""
+"""Data sets of the Hugging Face package `datasets`: by name, or from a local folder of parquet files or images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HELD_OUT = ("test", "validation", "val", "valid")
 
 @dataclass(frozen=True)
 class Rows:
-    """A split as a dataset of samples (x, y); an image is decoded when it is asked for."""
+    """A split as a dataset of samples (x, y); images are decoded on access."""
 
     split: Any
     image: str
@@ -32,9 +32,9 @@ class Rows:
 
 
 def hf_data(name: str) -> UserSet:
-    """The problem ``hf:PATH-or-NAME``, or with ``@SIZE`` where the images are of several sizes."""
+    """The problem ``hf:PATH-or-NAME``, with ``@SIZE`` if the images differ in size."""
     if find_spec("datasets") is None:
-        raise ValueError(f"{name} needs the package datasets, which is not installed: pip install 'ausam[datasets]'")
+        raise ValueError(f"{name} needs the package datasets. Install it: pip install 'ausam[datasets]'")
     text, size = sized(name.removeprefix("hf:"))
     splits = _splits(name, text)
     held_out = [which for which in HELD_OUT if which in splits]
@@ -68,12 +68,12 @@ def _splits(name: str, text: str) -> dict[str, Any]:
     except (OSError, ValueError, RuntimeError) as error:
         why = " ".join(str(error).split())[:200]
         raise ValueError(
-            f"{name} cannot be loaded: {type(error).__name__}: {why}. Give a folder, or a known name."
+            f"{name} cannot be loaded: {type(error).__name__}: {why}. Use a folder or the name of a known data set."
         ) from error
 
 
 def _columns(name: str, split: Any) -> tuple[str, str]:
-    """The columns of the images and of the labels."""
+    """The names of the image column and of the label column."""
     from datasets import ClassLabel, Image
 
     images = [k for k, v in split.features.items() if isinstance(v, Image)]
@@ -81,5 +81,5 @@ def _columns(name: str, split: Any) -> tuple[str, str]:
     labels = labels or [k for k in ("label", "labels") if k in split.features]
     if len(images) != 1 or len(labels) != 1:
         there = ", ".join(f"{k} ({type(v).__name__})" for k, v in split.features.items())
-        raise ValueError(f"{name} has the columns {there}, but one of images and one of class labels is needed.")
+        raise ValueError(f"{name} has the columns {there}, but needs one of images and one of class labels.")
     return images[0], labels[0]

@@ -1,4 +1,4 @@
-"""Images that live in memory."""
+"""Image data sets that are kept in memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ausam.random import generator
 
 @dataclass(frozen=True)
 class ImageSet(Labelled):
-    """A classification problem: images (n, channels, height, width), labels, and what is known of them.
+    """A classification problem: images (n, channels, height, width), labels and their properties.
 
-    Images may be bytes or floats; ``mean`` and ``std``, one number a channel, are in the same units.
+    Images may be bytes or floats; ``mean`` and ``std``, one number per channel, are in the same units.
     """
 
     name: str
@@ -38,26 +38,26 @@ class ImageSet(Labelled):
 
     @property
     def channels(self) -> int:
-        """Colour planes of an image."""
+        """Number of colour channels."""
         return self.train_x.shape[1]
 
     def normalised(self, x: Tensor) -> Tensor:
-        """The images with each channel centred and scaled."""
+        """The images, with each channel centred and scaled."""
         return normalised(x, self.mean, self.std)
 
     def prepared(self, wanted: Wanted) -> ImageSet:
-        """As a run asks for it; a ValueError for workers, because nothing is left to load."""
+        """The data set that a run specifies; a ValueError for workers, because there is nothing left to load."""
         if wanted.workers:
-            raise ValueError(f"workers is {wanted.workers}, but {self.name} lies in memory. Use --workers 0.")
+            raise ValueError(f"workers is {wanted.workers}, but {self.name} is kept in memory. Use --workers 0.")
         return replace(arranged(self, wanted), augment=wanted.augment).to(wanted.device)
 
     def to(self, device: str) -> ImageSet:
-        """The same on another device."""
+        """The same data on another device."""
         moved = {k: getattr(self, k).to(device) for k in ("train_x", "train_y", "test_x", "test_y")}
         return replace(self, **moved)
 
     def part(self, train: Tensor, test: Tensor) -> ImageSet:
-        """Only these samples."""
+        """The data set with only these samples."""
         return replace(
             self,
             train_x=self.train_x[train],
@@ -67,7 +67,7 @@ class ImageSet(Labelled):
         )
 
     def held_out(self, train: Tensor, held: Tensor) -> ImageSet:
-        """Train on these training samples, and be judged by those."""
+        """Train on some of the training samples, and evaluate on the others."""
         return replace(
             self,
             train_x=self.train_x[train],
@@ -77,7 +77,7 @@ class ImageSet(Labelled):
         )
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Images, labels and indices of one pass of the sampler; the augmentation is a function of the arguments."""
+        """Images, labels and indices of one pass of the sampler; the augmentation depends on the arguments only."""
         for b, chosen in enumerate(sampler):
             index = torch.tensor(chosen)
             rng = generator(seed, epoch, b, 0xA06)
@@ -95,5 +95,5 @@ class ImageSet(Labelled):
             yield self.normalised(self.train_x[i : i + size]), self.train_y[i : i + size]
 
     def example(self) -> Tensor:
-        """Inputs of a few training samples, as a network sees them."""
+        """The inputs of a few training samples, in the form that a network gets."""
         return self.normalised(self.train_x[:2])

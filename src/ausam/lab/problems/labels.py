@@ -1,7 +1,7 @@
-"""What is done to the samples of any data set: held out, fewer, long-tailed, mislabelled. Always the same ones.
+"""Changes to the samples of any data set, always the same ones: hold out, reduce, long tail, wrong labels.
 
-The order is that of :func:`arranged`: first the validation samples leave, so that they are clean and the same whatever
-else is asked for; then the sizes, the long tail, and last the wrong labels.
+:func:`arranged` applies them in this order. Validation samples are held out first, so that they are clean and do not
+depend on the other settings. Then come the sizes, the long tail and, last, the wrong labels.
 """
 
 from __future__ import annotations
@@ -19,29 +19,24 @@ P = TypeVar("P", bound=Problem)
 
 
 def arranged(data: P, wanted: Wanted) -> P:
-    """Labelled data as a run asks for it."""
+    """Labelled data with the changes that a run specifies."""
     data = with_validation(data, wanted.validation)
     data = with_sizes(data, wanted.train_size, wanted.test_size)
     return with_label_noise(with_imbalance(data, wanted.imbalance), wanted.label_noise)
 
 
 def refuse_labels(name: str, has: str, wanted: Wanted) -> None:
-    """Raise a ValueError for what can only be asked of data with labels."""
+    """Raise a ValueError for settings that only apply to labelled data."""
     if wanted.label_noise:
-        raise ValueError(
-            f"label_noise is {wanted.label_noise}, but {name} has {has}, not labels that could be wrong. "
-            "Use --label-noise 0."
-        )
+        raise ValueError(f"label_noise is {wanted.label_noise}, but {name} has {has}, not labels. Use --label-noise 0.")
     if wanted.imbalance not in (0, 1):
-        raise ValueError(
-            f"imbalance is {wanted.imbalance}, but {name} has {has}, not classes that could be rare. Use --imbalance 0."
-        )
+        raise ValueError(f"imbalance is {wanted.imbalance}, but {name} has {has}, not classes. Use --imbalance 0.")
 
 
 def with_validation(data: P, part: float) -> P:
-    """Hold out ``round(part * n)`` of the n training samples of each class, which take the place of the test set.
+    """Hold out ``round(part * n)`` of the n training samples of each class; they replace the test set.
 
-    Every class keeps a sample to train on. Where there are no classes, any random samples are held out.
+    Every class keeps at least one training sample. Without classes, random samples are held out.
     """
     if not part:
         return data
@@ -52,7 +47,7 @@ def with_validation(data: P, part: float) -> P:
     if not held.any():
         raise ValueError(
             f"validation is {part}, which holds out none of the {len(y):,} training samples of {data.name}. "
-            "Use a larger part."
+            "Use a larger fraction."
         )
     made: Any = data.held_out((~held).nonzero().flatten(), held.nonzero().flatten())
     changed: P = replace(made, judged_by="validation")
@@ -65,8 +60,8 @@ def with_imbalance(data: P, ratio: float) -> P:
         return data
     if not 0 < ratio < 1 or data.classes < 2:
         raise ValueError(
-            f"imbalance is {ratio} on {data.name} with {data.classes} classes. It is what the last class keeps of its "
-            "samples, above 0 and at most 1, and it needs two classes."
+            f"imbalance is {ratio} on {data.name} with {data.classes} classes. It is the fraction of its samples that "
+            "the last class keeps, above 0 and at most 1, and it needs at least two classes."
         )
     made: Any = data.part(long_tail(data.train_y, data.classes, ratio), torch.arange(len(data.test_y)))
     changed: P = replace(made, long_tailed=True)
@@ -74,9 +69,9 @@ def with_imbalance(data: P, ratio: float) -> P:
 
 
 def long_tail(y: Tensor, classes: int, ratio: float) -> Tensor:
-    """Positions of the samples that stay, ascending: of n_c samples max(1, round(n_c * ratio ** (c / (C - 1)))).
+    """Positions of the kept samples, ascending: of n_c samples max(1, round(n_c * ratio ** (c / (C - 1)))).
 
-    Those of a smaller ratio are among those of a larger one.
+    The samples kept with a smaller ratio are a subset of those kept with a larger one.
     """
     counts = torch.bincount(y, minlength=classes).tolist()
     kept = torch.tensor([max(1, round(n * ratio ** (c / (classes - 1)))) for c, n in enumerate(counts)])
@@ -85,20 +80,20 @@ def long_tail(y: Tensor, classes: int, ratio: float) -> Tensor:
 
 
 def with_sizes(data: P, train: int, test: int) -> P:
-    """A part of the data of these sizes, 0 for all of it."""
+    """A subset of the data with these sizes; 0 for all samples."""
     for which, size, y in (("train", train, data.train_y), ("test", test, data.test_y)):
         if not 0 <= size <= len(y):
             raise ValueError(
-                f"{which}_size is {size}, but {data.name} has {len(y):,} samples there. "
+                f"{which}_size is {size}, but {data.name} has only {len(y):,} such samples. "
                 f"Use 1 to {len(y)}, or 0 for all of them."
             )
     return data.part(balanced(data.train_y, train), balanced(data.test_y, test)) if train or test else data
 
 
 def balanced(y: Tensor, size: int) -> Tensor:
-    """Positions of ``size`` random samples, ascending, with as equal numbers of each class as there are; 0: all.
+    """Positions of ``size`` random samples, ascending, with the classes as balanced as possible; 0: all.
 
-    Where ``y`` holds no classes, any random samples.
+    If ``y`` does not contain classes, any random samples.
     """
     if size in (0, len(y)):
         return torch.arange(len(y))
@@ -111,7 +106,7 @@ def balanced(y: Tensor, size: int) -> Tensor:
 
 
 def _rank(y: Tensor, order: Tensor) -> Tensor:
-    """How many of its class come before each sample in this order."""
+    """For each sample, how many samples of its class come before it in this order."""
     by_class = order[torch.argsort(y[order], stable=True)]
     counts = torch.bincount(y)
     rank = torch.empty_like(order)
@@ -120,11 +115,11 @@ def _rank(y: Tensor, order: Tensor) -> Tensor:
 
 
 def with_label_noise(data: P, part: float) -> P:
-    """Give ``round(part * n)`` training samples, always the same ones, a wrong label drawn evenly from the others."""
+    """Give ``round(part * n)`` training samples, always the same ones, a wrong label drawn uniformly."""
     if not 0 <= part < 1:
-        raise ValueError(f"label noise is {part}, but it is the part of the labels that is made wrong: 0 <= part < 1.")
+        raise ValueError(f"label noise is {part}, but it is the fraction of wrong labels. Use 0 <= p < 1.")
     if part and data.classes < 2:
-        raise ValueError(f"{data.name} has a single class, so that no label can be wrong. Use label_noise 0.")
+        raise ValueError(f"{data.name} has a single class, so no label can be wrong. Use label_noise 0.")
     n = len(data.train_y)
     rng = generator(0, n, data.classes)
     chosen = torch.randperm(n, generator=rng)[: round(part * n)]
@@ -133,6 +128,6 @@ def with_label_noise(data: P, part: float) -> P:
     y[chosen] = (y[chosen] + shift) % data.classes
     wrong = torch.zeros(n, dtype=torch.bool)
     wrong[chosen] = True
-    noisy: Any = data  # a dataclass: mypy cannot say so of a protocol
+    noisy: Any = data  # a dataclass, which a protocol cannot express to mypy
     changed: P = replace(noisy, train_y=y, wrong=wrong)
     return changed

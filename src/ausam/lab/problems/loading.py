@@ -1,4 +1,4 @@
-"""Loading samples in this process or in workers; a sample that cannot be read is named."""
+"""Loading of samples in this process or in workers; errors name the sample that cannot be read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ausam import Indexed
 
 
 class DataError(RuntimeError):
-    """A dataset did not deliver a sample."""
+    """A dataset failed to return a sample."""
 
 
 def sample(dataset: Any, index: int, what: str) -> Any:
-    """``dataset[index]``; its error names the sample, by its number in the innermost dataset."""
+    """``dataset[index]``; errors name the sample by its number in the innermost dataset."""
     try:
         return dataset[index]
     except Exception as error:
@@ -28,15 +28,15 @@ def sample(dataset: Any, index: int, what: str) -> Any:
         worker = get_worker_info()
         where = f"{frame.filename}, line {frame.lineno}" + (f", in worker {worker.id}" if worker else "")
         raise DataError(
-            f"Sample {index} of {what} cannot be read: {type(error).__name__}: {error} ({where}). Mend it, or leave it "
-            "out of the dataset."
+            f"Sample {index} of {what} cannot be read: {type(error).__name__}: {error} ({where}). Repair it, or remove "
+            "it from the dataset."
         ) from error
 
 
 def loaded(
     dataset: Any, workers: int, device: str, rng: torch.Generator, what: str = "the data", **how: Any
 ) -> Iterator[Any]:
-    """The batches of a DataLoader over samples that end with their index; a DataError names the one that fails."""
+    """The batches of a DataLoader over samples that end with their index; a DataError names a failing sample."""
     loader: DataLoader[Any] = DataLoader(
         _Carried(dataset, what),
         num_workers=workers,
@@ -52,7 +52,7 @@ def loaded(
 
 
 class _Carried(Dataset[Any]):
-    """The same dataset, with an error in place of a sample: raised in a worker, it would arrive inside a traceback."""
+    """Returns an error in place of a failing sample: raised in a worker, it would arrive inside a traceback."""
 
     def __init__(self, dataset: Any, what: str) -> None:
         self.dataset, self.what = dataset, what
@@ -61,7 +61,7 @@ class _Carried(Dataset[Any]):
         return len(self.dataset)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        # DataLoader asks for a whole batch where a dataset can answer so; this one passes the question on.
+        # DataLoader fetches a whole batch from a dataset that has __getitems__, so pass the call on.
         if hasattr(self.dataset, "__getitems__"):
             try:
                 return list(self.dataset.__getitems__(indices))
@@ -74,14 +74,14 @@ class _Carried(Dataset[Any]):
 
 
 def _together(samples: list[Any]) -> Any:
-    """A batch of these samples, or the DataError that stands for them."""
+    """A batch of these samples, or a DataError in place of it."""
     if isinstance(samples[0], DataError):
         return samples[0]
     try:
         return default_collate(samples)
     except (TypeError, RuntimeError) as error:
-        # torch's own text differs between a worker and the training process, and names no sample
+        # torch's message differs between a worker and the training process, and does not name the sample
         shapes = {tuple(getattr(sample[0], "shape", ())): sample[-1] for sample in samples}
         seen = ", ".join(f"sample {index} of shape {shape}" for shape, index in sorted(shapes.items()))
         why = seen if len(shapes) > 1 else str(error)
-        return DataError(f"Samples do not make a batch: {why}. Deliver x of one shape and one type.")
+        return DataError(f"Samples cannot be stacked into a batch: {why}. Return x with one shape and one type.")

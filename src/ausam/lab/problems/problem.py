@@ -1,4 +1,4 @@
-"""What a problem is: the one interface between the data of a run and its training."""
+"""The interface of a problem: all that training knows about its data."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from ausam import SelectiveBatchSampler
 from ausam.settings import Finite, check
 
-VALIDATION = "validation "  # how the name of a score begins that was measured on training samples held out
+VALIDATION = "validation "  # prefix of the name of a score measured on held-out training samples
 
 
 def measured_on(name: str) -> str:
-    """The name of a score with the data it was measured on: test accuracy, validation accuracy."""
+    """The name of a score with the data that it was measured on: test accuracy, validation accuracy."""
     return name if name.startswith(VALIDATION) else f"test {name}"
 
 
 def decimals(unit: str) -> int:
-    """Decimals with which a score is written: two of a percentage, four of an error such as 0.3857."""
+    """Number of decimals of a score: two for a percentage, four for an error such as 0.3857."""
     return 2 if unit == "%" else 4
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a network is judged by: a figure with its name and unit, and further figures that explain it, if any."""
+    """The result of an evaluation: a figure with its name and unit, and further figures as parts, if any."""
 
     value: Finite
     name: str = "accuracy"
@@ -42,12 +42,12 @@ class Score:
 
 
 class Task(Protocol):
-    """What a network is trained for. Every problem has one."""
+    """The task of a problem: its losses and its score."""
 
     metric: str  # the name of the score
 
     def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:
-        """The loss of every sample, shape (n,), from what the network answers."""
+        """The loss of each sample, shape (n,), from the outputs of the network."""
 
     def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
         """The score over these batches. The model is in eval mode."""
@@ -55,7 +55,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run asks of its data: which part of it, with how many wrong labels, shown how, and where."""
+    """The data settings of a run: which samples, how many wrong labels, which augmentation, which device."""
 
     label_noise: float = 0.0
     imbalance: float = 0.0
@@ -71,27 +71,27 @@ class Wanted:
 
 
 class Problem(Protocol):
-    """Data to train on and data to be judged by, with their task."""
+    """Data to train on, data to evaluate on, and their task."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the problem."""
 
     @property
     def task(self) -> Task:
-        """The losses and the score."""
+        """The task, which defines the losses and the score."""
 
     @property
     def classes(self) -> int:
-        """How many classes, joints or steps ahead a network answers."""
+        """Number of classes, joints or steps ahead that a network predicts."""
 
     @property
     def channels(self) -> int:
-        """The first dimension of a sample: the planes of an image, the length of a vector, the series of a window."""
+        """The first dimension of a sample: channels of an image, length of a vector, number of series in a window."""
 
     @property
     def answer(self) -> tuple[int, ...]:
-        """The shape of what a network answers for a sample."""
+        """The shape of a network's output for a sample."""
 
     @property
     def train_y(self) -> Tensor:
@@ -107,23 +107,23 @@ class Problem(Protocol):
 
     @property
     def judged_by(self) -> str:
-        """What the test samples are: "test", or "validation" for training samples that were held out."""
+        """The kind of the test samples: "test", or "validation" for held-out training samples."""
 
     @property
     def long_tailed(self) -> bool:
-        """Whether the training samples were made rarer from class to class."""
+        """Whether the training data was made long-tailed."""
 
     def part(self, train: Tensor, test: Tensor) -> Self:
-        """Only these samples."""
+        """The problem with only these samples."""
 
     def held_out(self, train: Tensor, held: Tensor) -> Self:
-        """Train on these training samples, and be judged by those."""
+        """Train on some of the training samples, and evaluate on the others."""
 
     def prepared(self, wanted: Wanted) -> Self:
-        """The same data as a run asks for it; a ValueError for what this kind of data cannot do."""
+        """The data as a run specifies it; a ValueError for settings that this kind of data does not support."""
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, targets and indices of one pass of the sampler; all that is random is a function of the arguments."""
+        """Inputs, targets and indices of one pass of the sampler; randomness depends on the arguments only."""
 
     def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every test sample once, in order."""
@@ -132,4 +132,4 @@ class Problem(Protocol):
         """Every training sample once, in order, not augmented."""
 
     def example(self) -> Tensor:
-        """Inputs of a few training samples, as a network sees them."""
+        """The inputs of a few training samples, in the form that a network gets."""

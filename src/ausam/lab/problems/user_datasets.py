@@ -1,4 +1,4 @@
-"""Data of the user's own: a pair of torch datasets, named as module:function."""
+"""User-defined data: a pair of torch datasets, named as module:function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("ausam")
 
 @dataclass(frozen=True)
 class UserSet(Labelled):
-    """A classification problem given as two datasets of samples (x, y); augmentation is their own affair."""
+    """A classification problem given as two datasets of samples (x, y), which do their own augmentation."""
 
     name: str
     train: Any
@@ -43,20 +43,20 @@ class UserSet(Labelled):
 
     @property
     def channels(self) -> int:
-        """The first dimension of a sample: the planes of an image, the length of a vector."""
+        """The first dimension of a sample: channels of an image, length of a vector."""
         return self.example().shape[1]
 
     def prepared(self, wanted: Wanted) -> UserSet:
-        """As a run asks for it; a ValueError for an augmentation, which is the datasets' own affair."""
+        """The data set that a run specifies; a ValueError for augmentation, which the datasets do themselves."""
         if wanted.augment != "none":
             raise ValueError(
-                f'augment is "{wanted.augment}", but {self.name} returns datasets, which augment by themselves. '
+                f'augment is "{wanted.augment}", but {self.name} returns datasets, which do their own augmentation. '
                 "Use --augment none."
             )
         return replace(arranged(self, wanted), workers=wanted.workers, device=wanted.device)
 
     def part(self, train: Tensor, test: Tensor) -> UserSet:
-        """Only these samples."""
+        """The data set with only these samples."""
         return replace(
             self,
             train=Subset(self.train, train.tolist()),
@@ -66,7 +66,7 @@ class UserSet(Labelled):
         )
 
     def held_out(self, train: Tensor, held: Tensor) -> UserSet:
-        """Train on these training samples, and be judged by those."""
+        """Train on some of the training samples, and evaluate on the others."""
         return replace(
             self,
             train=Subset(self.train, train.tolist()),
@@ -76,8 +76,8 @@ class UserSet(Labelled):
         )
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, labels and indices of one pass of the sampler; only what it chose is loaded."""
-        # New workers each epoch: kept ones would carry random numbers that no checkpoint holds.
+        """Inputs, labels and indices of one pass of the sampler; only the chosen samples are loaded."""
+        # New workers in each epoch: persistent ones would have random states that no checkpoint contains.
         rng = generator(seed, epoch, 0xDA7A)
         for x, _, index in self._loaded("training", rng, batch_sampler=sampler):
             yield self._moved(x), self.train_y[index].to(self.device), index
@@ -87,11 +87,11 @@ class UserSet(Labelled):
         return self._in_order("test", self.test_y, size)
 
     def plain_batches(self, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every training sample once, in order, as its dataset delivers it."""
+        """Every training sample once, in order, as its dataset returns it."""
         return self._in_order("training", self.train_y, size)
 
     def example(self) -> Tensor:
-        """Inputs of a few training samples, as a network sees them."""
+        """The inputs of a few training samples, in the form that a network gets."""
         return self._moved(
             torch.stack([torch.as_tensor(sample(self.train, 0, f"the training set of {self.name}")[0])] * 2)
         )
@@ -109,53 +109,53 @@ class UserSet(Labelled):
 
 
 def user_data(name: str) -> ImageSet | UserSet:
-    """What the function ``module:function`` returns: an ImageSet, or (train_dataset, test_dataset)."""
+    """The problem from the user's ``module:function``, which returns an ImageSet or (train_dataset, test_dataset)."""
     function = imported("data set", name)
     try:
         inspect.signature(function).bind()
     except TypeError:
-        raise ValueError(f"{name} takes {inspect.signature(function)}, but it is called without arguments.") from None
+        raise ValueError(
+            f"{name} takes {inspect.signature(function)}, but it is called without arguments. Give each a default."
+        ) from None
     found = function()
     if isinstance(found, ImageSet):
         return found
     if not (isinstance(found, (tuple, list)) and len(found) == 2):
         raise ValueError(
-            f"{name} returned {_described(found)}, but a pair (train_dataset, test_dataset) or an ImageSet is needed."
+            f"{name} returned {_described(found)}. Return a pair (train_dataset, test_dataset) or an ImageSet."
         )
     return labelled(name, *found)
 
 
 def labelled(name: str, train: Any, test: Any, classes: int | None = None) -> UserSet:
-    """The problem of two datasets; a ValueError for labels that no network can learn."""
+    """The problem made of two datasets; a ValueError for labels that no network can learn."""
     train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
     present = torch.unique(train_y)
     needed = 1 + int(max(train_y.max(), test_y.max()))
     if len(present) < 2:
-        raise ValueError(
-            f"The training set of {name} has a single class, {int(present[0])}: there is nothing to learn."
-        )
+        raise ValueError(f"The training set of {name} has a single class, {int(present[0])}. Use at least two.")
     if needed > 2 * len(torch.unique(torch.cat([train_y, test_y]))):
         raise ValueError(
-            f"The labels of {name} leave gaps: {len(present)} classes, but numbers up to {needed - 1}, and a network "
-            "has an output for each. Number the classes 0, 1, 2, ... without gaps."
+            f"The labels of {name} have gaps: {len(present)} classes, but numbers up to {needed - 1}. Number the "
+            "classes 0, 1, 2, ... without gaps, because a network has an output for each number."
         )
     if classes is not None and needed > classes:
-        raise ValueError(f"The labels of {name} reach {needed - 1}, but it says that it has {classes} classes.")
+        raise ValueError(f"The labels of {name} go up to {needed - 1}, but it declares {classes} classes.")
     if only := sorted(set(test_y.tolist()) - set(present.tolist())):
         log.warning("The test set of %s has classes that its training set lacks: %s.", name, str(only[:5])[1:-1])
     return UserSet(name, train, test, train_y, test_y, needed if classes is None else classes)
 
 
 def _labels(dataset: Any, what: str) -> Tensor:
-    """The labels of all samples: from where datasets keep them, else by asking for each sample once."""
+    """The labels of all samples: from the dataset's list of labels, or by reading each sample once."""
     askable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, IterableDataset) or not askable:
         raise ValueError(
-            f"{what} is {_described(dataset)}. Selection asks for samples by number: give a Dataset with __getitem__ "
-            "and __len__."
+            f"{what} is {_described(dataset)}. Selection needs access by index: use a Dataset with __getitem__ and "
+            "__len__."
         )
     if len(dataset) == 0:
-        raise ValueError(f"{what} is empty.")
+        raise ValueError(f"{what} is empty. It needs at least one sample.")
     inside = what[0].lower() + what[1:]
     first = sample(dataset, 0, inside)
     _check_sample(first, what)
@@ -165,8 +165,8 @@ def _labels(dataset: Any, what: str) -> Tensor:
     y = kept.to(torch.int64)
     if len(y) != len(dataset) or y.dim() != 1 or y.min() < 0 or int(y[0]) != _label(first[1], what):
         raise ValueError(
-            f"{what} has {len(dataset)} samples, but its labels do not fit them: one whole number from 0 each, and "
-            "where the dataset has a list `targets`, the same there as in the samples."
+            f"{what} has {len(dataset)} samples, but its labels do not match them. Use one whole number >= 0 per "
+            "sample. If the dataset has a list `targets`, it must agree with the samples."
         )
     return y
 
@@ -184,14 +184,14 @@ def _kept_labels(dataset: Any) -> Tensor | None:
 
 def _check_sample(sample: Any, what: str) -> None:
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
-        raise ValueError(f"{what} delivers {_described(sample)} as a sample, but a pair (x, y) is needed.")
+        raise ValueError(f"{what} returns {_described(sample)} as a sample. Return a pair (x, y).")
     x = sample[0]
     if not isinstance(x, (Tensor, np.ndarray)) or x.ndim == 0:
-        raise ValueError(f"{what} delivers {_described(x)} as x, but a tensor is needed. Convert it in the dataset.")
+        raise ValueError(f"{what} returns {_described(x)} as x. Convert it to a tensor in the dataset.")
     if torch.as_tensor(x).dtype == torch.uint8:
         raise ValueError(
-            f"{what} delivers bytes as x. Convert them to floats in the dataset, or return an ImageSet, which "
-            "keeps bytes in memory and normalises each batch."
+            f"{what} returns bytes as x. Convert them to floats in the dataset, or use an ImageSet, which keeps bytes "
+            "in memory and normalises each batch."
         )
     _label(sample[1], what)
 
@@ -199,7 +199,7 @@ def _check_sample(sample: Any, what: str) -> None:
 def _label(y: Any, what: str) -> int:
     value = torch.as_tensor(y) if isinstance(y, (int, np.generic, np.ndarray, Tensor)) else None
     if value is None or value.dim() != 0 or value.is_floating_point():
-        raise ValueError(f"{what} delivers {_described(y)} as y, but the number of a class, 0, 1, 2, ..., is needed.")
+        raise ValueError(f"{what} returns {_described(y)} as y. Return the number of a class: 0, 1, 2, ...")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""Windows of several series that lie in memory: a sample is a window and what follows it."""
+"""Windows of several series in memory: a sample is a window and the steps that follow it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ausam.lab.problems.forecasting import Forecasting
 from ausam.lab.problems.labels import refuse_labels, with_sizes
 from ausam.lab.problems.problem import Task, Wanted
 
-HORIZON = 96  # where none is asked for
+HORIZON = 96  # default
 
 
 @dataclass(frozen=True)
 class WindowSet:
     """A forecasting problem: series (channels, steps), cut into training, validation and test steps.
 
-    A window that is judged begins in the part before, so that its forecasts are of the validation or test steps alone.
+    A validation or test window may begin in the part before, so that it forecasts validation or test steps only.
     """
 
     task: ClassVar[Task] = Forecasting()
@@ -30,7 +30,7 @@ class WindowSet:
 
     name: str
     series: Tensor
-    ends: tuple[int, int, int]  # the steps with which training, validation and test end
+    ends: tuple[int, int, int]  # the steps at which training, validation and test end
     look_back: int
     horizon: int = HORIZON
     train_at: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # the first steps of windows
@@ -39,42 +39,42 @@ class WindowSet:
 
     @property
     def classes(self) -> int:
-        """How many steps ahead a network answers."""
+        """Number of steps ahead that a network predicts."""
         return self.horizon
 
     @property
     def channels(self) -> int:
-        """How many series there are."""
+        """Number of series."""
         return len(self.series)
 
     @property
     def answer(self) -> tuple[int, ...]:
-        """What a network answers for a window: each channel's next steps."""
+        """The shape of a network's output for a window: the next steps of each channel."""
         return (self.channels, self.horizon)
 
     @property
     def train_y(self) -> Tensor:
-        """What follows the training windows."""
+        """The steps that follow the training windows."""
         return self._cut(self.train_at)[1]
 
     @property
     def test_y(self) -> Tensor:
-        """What follows the test windows."""
+        """The steps that follow the test windows."""
         return self._cut(self.test_at)[1]
 
     def prepared(self, wanted: Wanted) -> WindowSet:
-        """As a run asks for it; a ValueError for what forecasting does not know.
+        """The data set that a run specifies; a ValueError for settings that forecasting does not support.
 
-        Any ``validation`` above 0 judges by the validation steps that the data set itself has set aside.
+        Any ``validation`` above 0 evaluates on the data set's own validation steps.
         """
         refuse_labels(self.name, "numbers to forecast", wanted)
         for setting, off in (("augment", "none"), ("label_smoothing", 0), ("workers", 0)):
             if (value := getattr(wanted, setting)) != off:
                 flag = f"--{setting.replace('_', '-')} {off}"
-                raise ValueError(f"{setting} is {value}, which forecasting {self.name} does not know. Use {flag}.")
+                raise ValueError(f"{setting} is {value}, which forecasting {self.name} does not support. Use {flag}.")
         horizon, (trained, validated, tested) = wanted.horizon or self.horizon, self.ends
         if horizon > (room := min(trained - self.look_back, validated - trained, tested - validated)):
-            raise ValueError(f"horizon is {horizon}, but {self.name} has room for at most {room} steps ahead.")
+            raise ValueError(f"horizon is {horizon}, but {self.name} allows at most {room} steps ahead.")
         begin, end = (trained, validated) if wanted.validation else (validated, tested)
         made = replace(
             self,
@@ -87,15 +87,15 @@ class WindowSet:
         return with_sizes(made, wanted.train_size, wanted.test_size)
 
     def part(self, train: Tensor, test: Tensor) -> WindowSet:
-        """Only these windows."""
+        """The data set with only these windows."""
         return replace(self, train_at=self.train_at[train], test_at=self.test_at[test])
 
     def held_out(self, train: Tensor, held: Tensor) -> WindowSet:
-        """Train on these training windows, and be judged by those."""
+        """Train on some of the training windows, and evaluate on the others."""
         return replace(self, train_at=self.train_at[train], test_at=self.train_at[held])
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # noqa: ARG002
-        """Windows, what follows them, and indices of one pass of the sampler; nothing but its choice is random."""
+        """Windows, the steps that follow, and indices of one pass of the sampler, the only source of randomness."""
         for chosen in sampler:
             index = torch.tensor(chosen)
             yield *self._cut(self.train_at[index]), index
@@ -109,11 +109,11 @@ class WindowSet:
         return (self._cut(at) for at in torch.split(self.train_at, size))
 
     def example(self) -> Tensor:
-        """Two training windows, as a network sees them."""
+        """Two training windows, in the form that a network gets."""
         return self._cut(self.train_at[:2])[0]
 
     def _cut(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The windows that begin at these steps, and what follows them."""
+        """The windows that begin at these positions, and the steps that follow them."""
         every = self.series.unfold(1, self.look_back + self.horizon, 1).transpose(0, 1)  # a view
         found = every[at.to(self.series.device)]
         return found[..., : self.look_back], found[..., self.look_back :]

@@ -1,4 +1,4 @@
-"""From names to things: the paper's pairs, methods and policies as text, the user's own code, help for a wrong name.
+"""Names: the paper's pairs, methods and policies as text, user-defined code, and hints for a wrong name.
 
-What the names stand for lives elsewhere; nothing here loads data, builds a network or trains.
+The named objects are defined elsewhere. Nothing here loads data, builds a network or trains.
 """

@@ -1,4 +1,4 @@
-"""Devices by name: one that torch can train on here, or an error that says which there are."""
+"""Devices by name: one that torch can train on, or an error that lists the available ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ NAME = re.compile(r"(cpu|cuda|mps|xpu)(?::(\d{1,3}))?")
 
 
 def device(name: str) -> str:
-    """The device of this name, "auto" for CUDA if there is one; a ValueError for one that is not here."""
+    """The device of this name ("auto": CUDA if available); a ValueError for a device that is not available."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     match = NAME.fullmatch(name)
     if match is None:
-        raise ValueError(f'device is "{name}", which is not known. Use one of {", ".join(known())}.')
+        raise ValueError(f'device is "{name}", which is unknown. Use one of {", ".join(known())}.')
     kind, number = match[1], int(match[2] or 0)
     if (there := _count(kind)) == 0:
         seen = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}[kind]
@@ -26,7 +26,7 @@ def device(name: str) -> str:
 
 
 def known() -> list[str]:
-    """The names that can be used here."""
+    """The names of the available devices."""
     return ["auto", *(kind for kind in ("cpu", "cuda", "mps", "xpu") if _count(kind))]
 
 

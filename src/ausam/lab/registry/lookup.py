@@ -1,4 +1,4 @@
-"""Finding a thing by its name, with help for a name that is not known."""
+"""Lookup by name, with a hint for unknown names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def find(kind: str, name: str, table: Mapping[str, T], more: str = "") -> T:
-    """The entry of this name, in any case; a ValueError that lists the known names, and ``more``, otherwise."""
+    """The entry of this name, ignoring case; otherwise a ValueError that lists the known names and ``more``."""
     known = {key.lower(): value for key, value in table.items()}
     if name.lower() in known:
         return known[name.lower()]
@@ -18,7 +18,7 @@ def find(kind: str, name: str, table: Mapping[str, T], more: str = "") -> T:
 
 
 def unknown(kind: str, name: str, known: list[str], more: str = "") -> ValueError:
-    """The error for a name that is not known."""
+    """The error for an unknown name."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return ValueError(f'There is no {kind} "{name}".{hint} Known: {", ".join(known)}{more}.')

@@ -1,4 +1,4 @@
-"""The paper's names are pairs: one table for the command line, the configs, the reports and the docs."""
+"""The paper's names as pairs of method and policy: one table for the command line, configs, reports and docs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ausam.selection.ausampling import RECOMMENDED
 
 @dataclass(frozen=True)
 class Pair:
-    """A method and a policy, as text with arguments, how the paper calls the two together, and how long they train."""
+    """A method and a policy, as text with arguments, with the paper's name for the two and their training length."""
 
     label: str
     method: str
     policy: str = "Full"
-    epochs: float = 1.0  # part of a comparison's epochs
-    batch: float = 1.0  # part of its batch size
+    epochs: float = 1.0  # fraction of a comparison's epochs
+    batch: float = 1.0  # fraction of its batch size
 
 
-# rho is that of SAM in the same comparison; these methods need one of another size. ASAM: its authors' ratio.
-# Momentum-SAM: what did best on the digits; its authors' ratio of 15, on larger networks, is too much there.
+# A comparison sets rho for SAM; these methods need a multiple of it. ASAM: its authors' ratio. Momentum-SAM: the best
+# ratio on the digits; its authors' ratio of 15, for larger networks, is too large there.
 RHO_SCALE = {"ASAM": 10.0, "MomentumSAM": 5.0}
 
-# Arguments that the papers count in epochs and the methods, which know none, in steps.
+# Arguments that the papers count in epochs, but the methods in steps because they do not know epochs.
 IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
 
 PAIRS = {
@@ -71,7 +71,7 @@ PAIRS = {
     "sam+info": Pair("SAM+Info", "SAM", "InfoBatch(on='second')"),
 }
 
-# Families of pairs: SAM in the last part P of training only, its ascent on the part P of each batch, groups of M.
+# Families of pairs: SAM in the last fraction P of training only, its ascent on a fraction P of each batch, groups of M.
 FAMILIES = {
     "late-sam-P": (re.compile(r"late-sam-(0?\.\d*[1-9]\d*)"), "Late-SAM-{}", "RST(p={}, schedule='piecewise')"),
     "sam-ascent-P": (re.compile(r"sam-ascent-(0?\.\d*[1-9]\d*)"), "SAM-ascent-{}", "SAM(ascent={})"),
@@ -80,13 +80,13 @@ FAMILIES = {
 
 BASE_LABELS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
-# What quantised rows stand beside: not a pair of its own, and no part of "every pair".
+# The reference of quantised rows: not a separate pair, and not part of "every pair".
 FULL = "full"
 
-# SAM with the paper's policy, and with the settings that we recommend: NAME-ALPHA.
+# SAM with the paper's policy, and with our recommended settings: NAME-ALPHA.
 AUSAM: dict[str, tuple[str, dict[str, float]]] = {"ausam": ("AUSAM", {}), "ausam-trim": ("AUSAM-trim", RECOMMENDED)}
 
-# Short names of policies in names of pairs; the others are called by their own.
+# Short names of policies in names of pairs; the others use the name of their class.
 SHORT = {"balanced": "ClassBalanced", "info": "InfoBatch"}
 
 NUMBER = r"(?P<alpha>0?\.\d+|1(\.0+)?)"
@@ -98,21 +98,21 @@ PARTS = re.compile(r"(?P<name>.+)@(?P<parts>(?P<epochs>\d*\.?\d+)(x(?P<batch>\d*
 def pair(name: str) -> Pair:
     """The pair of this name: ``NAME``, ``METHOD-ALPHA``, ``METHOD+POLICY-ALPHA`` or ``METHOD x POLICY``, and ``@F``.
 
-    ``ausam-trim-ALPHA`` has the settings that we recommend. A name may be one of a family, such as ``late-sam-0.3``;
-    that wins over ``METHOD-ALPHA``. The two of ``METHOD x POLICY`` may have arguments:
+    ``ausam-trim-ALPHA`` has our recommended settings. A name may belong to a family, such as ``late-sam-0.3``, which
+    takes precedence over ``METHOD-ALPHA``. Both parts of ``METHOD x POLICY`` may have arguments:
     ``sam x AUSampling(alpha=0.5, ema=0.5)``.
 
-    ``@F`` trains for the part F of the epochs, ``@FxB`` also with the part B of the batch size; the learning rate is
-    the same. So ``sam@0.5x0.5`` takes as many steps as ``ausam-0.5``, on as many samples each.
+    ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
+    learning rate. ``sam@0.5x0.5`` takes as many steps as ``ausam-0.5``, with as many samples each.
     """
     name = spelling(name)
     if m := PARTS.fullmatch(name):
         found = pair(m["name"])
         epochs, batch = float(m["epochs"]), float(m["batch"] or 1)
         if not 0 < epochs <= 10:
-            raise ValueError(f'"{name}": the number after @ is the part of the epochs, above 0 and at most 10.')
+            raise ValueError(f'"{name}": the number after @ is a fraction of the epochs, above 0 and at most 10.')
         if not 0 < batch <= 10:
-            raise ValueError(f'"{name}": the number after x is the part of the batch size, above 0 and at most 10.')
+            raise ValueError(f'"{name}": the number after x is a fraction of the batch size, above 0 and at most 10.')
         return replace(found, label=f"{found.label}@{m['parts']}", epochs=epochs, batch=batch)
     if name == FULL:
         return Pair("Full prec.", "Plain")
@@ -153,19 +153,19 @@ def _named(name: str) -> Pair | None:
 
 
 def _of_method(name: str) -> Pair | None:
-    """The pair that is a method alone: one that has a name without a policy, or the class's own name."""
+    """The pair of a method without a policy, by the name of the pair or of the class."""
     if (named := _named(name)) and named.policy == "Full":
         return named
     return {k.lower(): Pair(k, k) for k in METHODS}.get(name)
 
 
 def spelling(name: str) -> str:
-    """A pair's name in one way of writing, in which it also names a folder: ``sam+ausampling(alpha=0.5,ema=0.5)``."""
+    """A pair's name in its canonical form, which also names a folder: ``sam+ausampling(alpha=0.5,ema=0.5)``."""
     return re.sub(r"[\s'\"]", "", re.sub(r"\s+x\s+|\s*×\s*", "+", name.lower()))
 
 
 def _with_policy(of: Pair, found: re.Match[str], name: str) -> Pair:
-    """The pair of this method with the policy that the name has."""
+    """The pair of this method with the policy in the name."""
     kind, _ = parse("policy", SHORT.get(found["policy"], found["policy"]))
     if found["arguments"]:
         policy = canonical("policy", kind + found["arguments"])
@@ -180,12 +180,12 @@ def _with_policy(of: Pair, found: re.Match[str], name: str) -> Pair:
 
 
 def label(name: str, base: str) -> str:
-    """What the paper calls a pair; where the base optimizer is not SGD, that is what "SGD" stands for."""
+    """The paper's name of a pair; "SGD" is replaced by the base optimizer if that is another."""
     return pair(name).label.replace("SGD", BASE_LABELS[base])
 
 
 def configured(name: str, config: Config) -> Config:
-    """The settings of a comparison turned into those of one of its pairs."""
+    """The settings of a comparison, adapted to one of its pairs."""
     found = pair(name)
     kind = parse("method", found.method)[0]
     rho = None if config.rho is None else config.rho * RHO_SCALE.get(kind, 1.0)
@@ -234,7 +234,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def canonical(kind: str, text: str) -> str:
-    """The text in one way of writing: the class's own name, then its arguments in their order. ``full`` is ``Full``."""
+    """The canonical text: the name of the class, then its arguments in order. ``full`` becomes ``Full``."""
     name, arguments = parse(kind, text)
     cls: Any = (METHODS if kind == "method" else POLICIES)[name]
     given = [f"{f.name}={_text(arguments[f.name])}" for f in fields(cls) if f.name in arguments]
@@ -243,7 +243,7 @@ def canonical(kind: str, text: str) -> str:
 
 def _text(value: Any) -> str:
     if value in (math.inf, -math.inf):
-        return "1e999" if value > 0 else "-1e999"  # their own names are no literals
+        return "1e999" if value > 0 else "-1e999"  # inf is not a literal
     return f"{type(value).__name__}({', '.join(_given(value))})" if type(value).__name__ in METHODS else repr(value)
 
 
@@ -257,7 +257,7 @@ def _given(thing: Any) -> list[str]:
 
 
 def with_canonical(settings: dict[str, Any]) -> dict[str, Any]:
-    """Saved settings with method and policy in one way of writing; what names none stays as it is."""
+    """Saved settings with method and policy in canonical form; unknown names are unchanged."""
     out = dict(settings)
     for kind in ("method", "policy"):
         with contextlib.suppress(ValueError, TypeError):
@@ -265,12 +265,12 @@ def with_canonical(settings: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-# Which flag is an argument of which axis.
+# The axis of each flag: method or policy.
 ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
 
 
 def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
-    """Raise a ValueError for a setting that was given and that none of the runs uses."""
+    """Raise a ValueError for a setting that was given but that no run uses."""
     for name, kind in ARGUMENTS.items():
         if given.get(name) is None:
             continue
@@ -279,25 +279,25 @@ def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
             flag = f"--{name.replace('_', '-')}"
             own = [text for text in texts if name in parse(kind, text)[1]]
             why = (
-                f"{own[0]} says it itself"
+                f"{own[0]} sets it already"
                 if own
                 else f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
             )
-            raise ValueError(f"{flag} is {given[name]}, but {why}, so that it has no effect. Leave {flag} out.")
+            raise ValueError(f"{flag} is {given[name]}, but {why}, so it has no effect. Leave out {flag}.")
     shape = given.get("rho_schedule") or "constant"
     if shape != "constant" and not any(has_radius(run.method) for run in runs):
         methods = " and ".join(dict.fromkeys(run.method for run in runs))
-        raise ValueError(f"--rho-schedule is {shape}, but {methods} has no rho to change. Leave --rho-schedule out.")
+        raise ValueError(f"--rho-schedule is {shape}, but {methods} has no rho to change. Leave out --rho-schedule.")
 
 
 def has_radius(text: str) -> bool:
-    """Whether the method that the text names has a rho, itself or inside."""
+    """Whether the method in the text, or its inner method, has a rho."""
     names = {f.name for f in fields(METHODS[parse("method", text)[0]])}
     return "rho" in names or ("inner" in names and has_radius(_inner(text)))
 
 
 def _uses(kind: str, text: str, name: str) -> bool:
-    """Whether what the text names has this argument, itself or inside, and leaves it open."""
+    """Whether the object in the text, or its inner method, has this argument and the text does not set it."""
     cls, arguments = parse(kind, text)
     names = {f.name for f in fields((METHODS if kind == "method" else POLICIES)[cls])}
     if name in arguments:
@@ -306,14 +306,14 @@ def _uses(kind: str, text: str, name: str) -> bool:
 
 
 def _inner(text: str) -> str:
-    """The text of the inner method; SAM where none is given."""
+    """The text of the inner method; SAM if none is given."""
     call = ast.parse(text.strip(), mode="eval").body
     found = [ast.unparse(k.value) for k in call.keywords if k.arg == "inner"] if isinstance(call, ast.Call) else []
     return found[0] if found else "SAM"
 
 
 def arguments_of(cls: Any) -> str:
-    """The arguments of a method or policy with their defaults: ``rho=0.05, k=5``; a required one stands alone."""
+    """The arguments of a method or policy with their defaults, if any: ``rho=0.05, k=5``."""
     return ", ".join(f.name + _default(f) for f in fields(cls))
 
 
@@ -324,7 +324,7 @@ def _default(f: Field[Any]) -> str:
 
 
 def construct(kind: str, text: str, **settings: Any) -> Any:
-    """The object that the text names; ``settings`` fill the arguments it has and the text leaves open."""
+    """The object in the text; ``settings`` fill the arguments that the text does not set."""
     settings = {k: v for k, v in settings.items() if v is not None}
     name, arguments = parse(kind, text, **settings)
     cls: Any = (METHODS if kind == "method" else POLICIES)[name]
@@ -334,11 +334,11 @@ def construct(kind: str, text: str, **settings: Any) -> Any:
     try:
         return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
     except TypeError as error:
-        raise ValueError(f'An argument of "{text}" is of a wrong kind: {error}.') from None
+        raise ValueError(f'An argument of "{text}" has the wrong type: {error}.') from None
 
 
 def brief(thing: object) -> str:
-    """A method or policy as text: its first argument, and what differs from the defaults."""
+    """A method or policy as text: its first argument, and those that differ from their defaults."""
     shown = [f for f in fields(thing) if f.repr]  # type: ignore[arg-type]
     given = [
         f"{f.name}={brief(value) if f.name == 'inner' else repr(value)}"
@@ -349,15 +349,15 @@ def brief(thing: object) -> str:
 
 
 def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) -> tuple[Method, Policy]:
-    """The two objects of a run, checked against each other; ``steps`` for methods that plan over all of them.
+    """The method and policy of a run, checked against each other; ``steps`` is for methods with a schedule.
 
-    ``labels`` are the training labels, for a policy that needs them; without them the pair is only to be looked at.
+    ``labels`` are the training labels, for policies that need them; without them, the pair is only for inspection.
     """
     name, arguments = parse("method", config.method)
     if name == "SAF" and isinstance(gap := arguments.get("gap"), int) and gap > config.epochs:
         raise ValueError(
-            f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so that none has an "
-            f"answer so old. Use a gap of at most {config.epochs}."
+            f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so no output is old "
+            f"enough. Use a gap of at most {config.epochs}."
         )
     counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(name, {}).items()}
     method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)

@@ -1,4 +1,4 @@
-"""``ausam bench step``: what a step and an epoch's plan cost, each at two sizes, as ratios measured side by side."""
+"""``ausam bench step``: the cost of a step and of an epoch's plan, at two sizes each, as side-by-side ratios."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PARTS: dict[str, Callable[[int], Iterator[str]]] = {
 
 
 def main(repeats: int, only: str, out: TextIO) -> int:
-    """Run all parts, or one, and write a line for each figure as soon as it is there."""
+    """Run all parts, or one, and write a line for each figure as soon as it is measured."""
     if only and only not in PARTS:
-        raise ValueError(f'There is no part "{only}" of the benchmark. Known: {", ".join(PARTS)}.')
+        raise ValueError(f'The benchmark has no part "{only}". Known: {", ".join(PARTS)}.')
     for name, part in PARTS.items():
         if only in ("", name):
             for line in part(repeats):

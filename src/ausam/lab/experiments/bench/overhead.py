@@ -1,9 +1,8 @@
-"""What SAM costs beyond its two forward-backwards and the base optimizer's step, on one CPU thread.
+"""The overhead of SAM beyond its two forward-backwards and the base optimizer's step, on one CPU thread.
 
-All back-propagate the mean of the same per-sample losses twice, clear the gradients and take SGD's step. What a bare
-loop takes for that is subtracted. Of what is left, only ours also holds a check that all numbers are finite, the
-undoing of a step that an error or a signal cuts off, the look for modules that have come or gone, and each sample's
-losses as feedback.
+All candidates back-propagate the mean of the same per-sample losses twice, clear the gradients and take SGD's step. The
+time of a bare loop is subtracted. Only our overhead includes a check that all numbers are finite, the rollback of a
+step that an error or a signal interrupts, a check for added or removed modules, and the per-sample losses as feedback.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ Task = Callable[[], object]
 
 
 def large(repeats: int) -> Iterator[str]:
-    """Large networks: what the method does to the weights is what counts. Against a peer, if it is installed."""
+    """Large networks, where operations on the weights dominate. Compared with a peer, if it is installed."""
     for name in ("resnet-small", "resnet18"):
         yield from _compare(functools.partial(_images, name), repeats)
 
 
 def small(repeats: int) -> Iterator[str]:
-    """Small networks: Python is what counts. Against SAM written out by hand, and where our time goes."""
+    """Small networks, where Python dominates. Compared with hand-written SAM, with a breakdown of our time."""
     for width in (64, 256):
         make = functools.partial(_tiny, width)
         yield from _compare(make, 10 * repeats, in_a_row=20)
@@ -59,7 +58,7 @@ def small(repeats: int) -> Iterator[str]:
 
 
 def _compare(make: Make, repeats: int, in_a_row: int = 1) -> Iterator[str]:
-    """Medians over as many turns; in each, every task takes some steps in a row, as training does."""
+    """Medians over ``repeats`` turns; in each, every task takes several steps in a row, as in training."""
     tasks = {"bare": bare(*make()), "ours": ours(*make()), "by hand": by_hand(*make())}
     if importlib.util.find_spec("pytorch_optimizer"):
         tasks["pytorch_optimizer"] = peer(*make())
@@ -79,7 +78,7 @@ def _row(task: Task, steps: int) -> None:
 
 
 def _breakdown(make: Make, steps: int) -> str:
-    """What each promise takes of our step: medians, with a clock around its functions (0.1 us a call, counted in)."""
+    """The time of each feature in our step: medians, with a clock around its functions (0.1 us per call, included)."""
     spent: dict[str, list[float]] = {part: [] for part in PARTS}
     now = dict.fromkeys(PARTS, 0.0)
 
@@ -111,7 +110,7 @@ def _breakdown(make: Make, steps: int) -> str:
 
 
 def _images(name: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """A batch so small that what the method itself does is seen beside the passes."""
+    """A batch so small that the method's own cost is visible next to the passes."""
     return build(name, 10, 3, seed=0), torch.randn(2, 3, 16, 16, generator=generator(1)), torch.tensor([0, 1])
 
 
@@ -154,7 +153,7 @@ def ours(model: nn.Module, x: Tensor, y: Tensor) -> Task:
 
 
 def by_hand(model: nn.Module, x: Tensor, y: Tensor) -> Task:
-    """SAM with fused operations for this model alone: no check of the numbers, no undoing."""
+    """SAM with fused operations for this model only: no check of the numbers, no rollback."""
     params: list[Tensor] = list(model.parameters())
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     base = torch.optim.SGD(params, lr=LR, momentum=MOMENTUM)

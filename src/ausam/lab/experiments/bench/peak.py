@@ -1,4 +1,4 @@
-"""Peak memory: of a step of SAM beyond one of SGD, and of this process."""
+"""Peak memory of a SAM step beyond an SGD step, and of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from ausam import SAM, Plain, SharpnessAware
 
 STEPS = 3
-GIVE_BACK = "MALLOC_MMAP_THRESHOLD_"  # glibc's: larger blocks are mapped, and unmapped when they are freed
+GIVE_BACK = "MALLOC_MMAP_THRESHOLD_"  # glibc's: larger blocks are mapped, and unmapped when freed
 
 
 def peak(repeats: int) -> Iterator[str]:  # noqa: ARG001  (once: it is a size, not a speed)
@@ -26,7 +26,7 @@ def peak(repeats: int) -> Iterator[str]:  # noqa: ARG001  (once: it is a size, n
 
 
 def in_own_process(width: int) -> tuple[float, int]:
-    """:func:`beyond_sgd` in a process whose allocator gives back at once what is freed: the peak is then the step's."""
+    """:func:`beyond_sgd` in a process whose allocator returns freed memory at once, so that the peak is the step's."""
     before = os.environ.get(GIVE_BACK)
     os.environ[GIVE_BACK] = "65536"
     try:
@@ -37,7 +37,7 @@ def in_own_process(width: int) -> tuple[float, int]:
 
 
 def beyond_sgd(width: int) -> tuple[float, int]:
-    """How much more memory a step of SAM holds at its peak than one of SGD, in copies of the parameters; how many."""
+    """Peak memory of a SAM step beyond an SGD step, in copies of the parameters, and the number of parameters."""
     torch.set_num_threads(1)
     model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(4)])
     x = torch.randn(2, width)
@@ -56,16 +56,16 @@ def beyond_sgd(width: int) -> tuple[float, int]:
 
 
 def resident(forget: bool = False) -> int:
-    """The most memory this process has held, in bytes; with ``forget`` counted from now on."""
+    """The peak memory of this process in bytes; ``forget`` resets the peak."""
     status = Path("/proc/self/status")
     if not status.exists():
         if sys.platform == "win32":
-            raise ValueError("Peak memory is not measured on Windows. Choose another part with --only.")
+            raise ValueError("Peak memory cannot be measured on Windows. Choose another part with --only.")
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     if forget:
-        # A child begins with its parent's peak, which may lie above anything it will ever need.
+        # A child starts with its parent's peak, which may be above anything that it will need.
         Path("/proc/self/clear_refs").write_text("5")
     line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024

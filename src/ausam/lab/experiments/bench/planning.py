@@ -1,4 +1,4 @@
-"""What planning an epoch costs: each size in a process of its own."""
+"""The cost of planning an epoch, with a separate process for each size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ausam.random import generator
 
 BATCH = 128
 TABLE = 12  # bytes per sample of the scores
-FED_BACK = 1 << 15  # samples at a time: batch by batch would take longer than all the rest
+FED_BACK = 1 << 15  # samples at a time: batch by batch would take longer than everything else
 SIZES = (10_000_000, 100_000_000)
 
 
@@ -33,7 +33,7 @@ class Planning:
 
 
 def planning(repeats: int, sizes: tuple[int, ...] = SIZES) -> Iterator[str]:  # noqa: ARG001  (once: it takes long)
-    """Time and memory of planning an epoch of ten million samples, and of a hundred million."""
+    """Time and memory of planning an epoch of ten million and of a hundred million samples."""
     for samples in sizes:
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             p = pool.apply(measure, (samples,))
@@ -45,9 +45,9 @@ def planning(repeats: int, sizes: tuple[int, ...] = SIZES) -> Iterator[str]:  # 
 
 
 def measure(samples: int) -> Planning:
-    """Plan the second epoch of AUSampling batch by batch, with scores filled in and losses fed back as in training."""
+    """Plan the second epoch of AUSampling batch by batch, with scores present and losses fed back as in training."""
     torch.set_num_threads(1)
-    _epoch(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5)))  # what is allocated once
+    _epoch(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5)))  # warm-up: one-time allocations
     before = resident(forget=True)
     start = time.perf_counter()
     sampler = SelectiveBatchSampler(samples, BATCH, AUSampling(0.5))
@@ -58,9 +58,9 @@ def measure(samples: int) -> Planning:
 
 
 def _epoch(sampler: SelectiveBatchSampler) -> tuple[float, float, int, int]:
-    """Seconds until the first batch, and for all; bytes of a state in the middle beside the scores; peak before it.
+    """Seconds until the first batch, and for all; bytes of a mid-epoch state without the scores; peak before it.
 
-    A state holds a copy of the scores, which is no part of planning; nor is the time of feeding back.
+    The copy of the scores in a state is not part of planning, nor is the time of feeding back.
     """
     scores = sampler.scores
     scores.sum.uniform_(generator=generator(1))
@@ -86,7 +86,7 @@ def _epoch(sampler: SelectiveBatchSampler) -> tuple[float, float, int, int]:
 
 
 def _feed_back(sampler: SelectiveBatchSampler, index: list[int]) -> None:
-    """The losses of what was consumed: without them the sampler keeps what it planned, in case it is saved."""
+    """Feed back the losses of consumed samples: without them the sampler keeps its plan, in case it is saved."""
     loss = torch.ones(len(index))
     sampler.update(Feedback(torch.tensor(index), loss, loss + 0.1))
 

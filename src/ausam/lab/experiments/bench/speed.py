@@ -1,4 +1,4 @@
-"""How fast training is: AUSAM-0.5 against SAM and against SGD."""
+"""Training speed: AUSAM-0.5 compared with SAM and with SGD."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HALF = AUSampling(0.5)
 
 
 def in_memory(repeats: int) -> Iterator[str]:
-    """Images in memory: two networks."""
+    """Images in memory, with two networks."""
     for name in ("resnet-tiny", "resnet-small"):
         runs = {
             "SGD": Trained(name, Plain(), Full()),
@@ -35,7 +35,7 @@ def in_memory(repeats: int) -> Iterator[str]:
 
 
 def loading(repeats: int) -> Iterator[str]:
-    """Each sample takes a millisecond to load: chosen before loading, and after, at two sizes of the data."""
+    """Samples that take a millisecond to load, chosen before and after loading, at two sizes of the data."""
     for images in (256, 512):
         sgd = Trained("resnet-tiny", Plain(), Full(), images)
         sam, before, after = (Trained("resnet-tiny", SAM(0.05), p, images) for p in (Full(), HALF, HALF))
@@ -101,19 +101,19 @@ class Trained:
             self.step(self.x[index], self.y[index], index)
 
     def epoch_loaded(self) -> None:
-        """An epoch through a DataLoader that is asked for the chosen samples only."""
+        """An epoch through a DataLoader that loads only the chosen samples."""
         for x, y, index in DataLoader(Indexed(Slow(self.x, self.y)), batch_sampler=self.sampler):
             self.step(x, y, index)
 
     def epoch_picked(self) -> None:
-        """An epoch through a DataLoader that loads everything, with the choice after it."""
+        """An epoch through a DataLoader that loads everything, with selection afterwards."""
         for x, y, index in DataLoader(Indexed(Slow(self.x, self.y)), batch_size=BATCH, shuffle=True):
             keep = self.sampler.pick(index)
             self.step(x[keep], y[keep], index[keep])
 
 
 class Slow(Dataset[tuple[Tensor, Tensor]]):
-    """Images that take a millisecond each to decode and augment, on the processor."""
+    """Images that take a millisecond of CPU time each to decode and augment."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y

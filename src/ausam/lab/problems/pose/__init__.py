@@ -1,4 +1,4 @@
-"""Finding the joints of people: crops, targets, the SimCC task and its score.
+"""Pose estimation: crops, targets, the SimCC task and its score.
 
-Data sets of people are in ``sources``; networks for them in ``networks``.
+The data sets are in ``sources``, the networks in ``networks``.
 """

@@ -1,4 +1,4 @@
-"""From a person in a picture to a square crop and back: one affine map a person."""
+"""The affine map from a person in a picture to a square crop, and back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-UNIT = 200.0  # pixels of the picture that a person's scale counts in
-TURN, GROWTH = 30.0, 0.25  # HRNet's for MPII: degrees and part of the scale that are one standard deviation
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet's pixels
+UNIT = 200.0  # a person's scale is in units of this many pixels
+TURN, GROWTH = 30.0, 0.25  # HRNet's for MPII: standard deviations of the rotation in degrees and of the scale
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of the pixels of ImageNet
 
 
 @dataclass(frozen=True)
 class Change:
-    """How a person is shown: turned by degrees, the cut square so many times larger, mirrored."""
+    """How a person is shown: rotated by some degrees, with the square scaled by a factor, and mirrored."""
 
     turn: float = 0.0
     growth: float = 1.0
@@ -35,9 +35,9 @@ PLAIN = Change()
 
 
 def random_change(seed: int, epoch: int, index: int) -> Change:
-    """The augmentation of a person in an epoch, as in HRNet: a function of the arguments alone.
+    """The augmentation of a person in an epoch, as in HRNet: depends on the arguments only.
 
-    Scale by clip(1 + 0.25 N, 0.75, 1.25); turned with probability 0.6, by clip(30 N, -60, 60) degrees; mirrored with
+    Scale by clip(1 + 0.25 N, 0.75, 1.25); rotate with probability 0.6, by clip(30 N, -60, 60) degrees; mirror with
     probability 0.5.
     """
     rng = generator(seed, epoch, index, 0x905E)
@@ -49,9 +49,9 @@ def random_change(seed: int, epoch: int, index: int) -> Change:
 
 
 def to_crop(centre: Array, scale: float, size: int, change: Change = PLAIN) -> Array:
-    """The 2x3 matrix from pixels of the picture to pixels of the crop; pixel centres have whole numbers.
+    """The 2x3 matrix from pixels of the picture to pixels of the crop; pixel centres are at whole numbers.
 
-    The centre goes to (size / 2, size / 2), and a square of 200 * scale pixels fills the crop. A mirror acts first.
+    The centre maps to (size / 2, size / 2), and a square of 200 * scale pixels fills the crop. Mirroring comes first.
     """
     angle = np.deg2rad(change.turn)
     ratio = size / (UNIT * scale * change.growth)
@@ -62,22 +62,22 @@ def to_crop(centre: Array, scale: float, size: int, change: Change = PLAIN) -> A
 
 
 def inverse(matrix: Array) -> Array:
-    """The way back."""
+    """The inverse map."""
     linear = np.linalg.inv(matrix[:, :2])
     return np.column_stack([linear, -linear @ matrix[:, 2]])
 
 
 def mapped(points: Array, matrix: Array) -> Array:
-    """Points (..., 2) under a 2x3 matrix."""
+    """Points (..., 2) mapped by a 2x3 matrix."""
     return points @ matrix[:, :2].T + matrix[:, 2]
 
 
 def cut(picture: Image, matrix: Array, size: int) -> Tensor:
-    """The crop as bytes (3, size, size), bilinear; black where the picture ends."""
+    """The crop as bytes (3, size, size), interpolated bilinearly; black outside the picture."""
     from PIL.Image import Resampling, Transform
 
     (a, b, c), (d, e, f) = inverse(matrix)
-    # Pillow counts from the corner of a pixel, where we count from its centre.
+    # Pillow counts from the corner of a pixel, we count from its centre.
     back = (a, b, c + 0.5 - 0.5 * (a + b), d, e, f + 0.5 - 0.5 * (d + e))
     found = picture.transform((size, size), Transform.AFFINE, back, Resampling.BILINEAR)
     return torch.from_numpy(np.array(found)).permute(2, 0, 1).contiguous()

@@ -1,4 +1,4 @@
-"""Pictures of people with their joints, to look at what a loader delivers and a network finds."""
+"""Pictures of people with their joints, to inspect the output of a loader or a network."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
     from ausam.lab.problems.pose.pose_set import PoseSet
 
-RIGHT, LEFT, MIDDLE = (255, 140, 0), (0, 160, 255), (60, 220, 90)  # the person's own right and left
+RIGHT, LEFT, MIDDLE = (255, 140, 0), (0, 160, 255), (60, 220, 90)  # from the person's point of view
 FOUND = (255, 0, 200)
 
 
 def overlay(crop: Tensor, y: Tensor, found: Tensor | None = None, zoom: int = 2) -> Image:
-    """A crop, bytes (3, size, size), with the visible joints and limbs of its target (16, 4), and those found (16, 2).
+    """A crop, bytes (3, size, size), with the visible joints and limbs of its target (16, 4), and predictions (16, 2).
 
-    Dots and lines are the truth: orange the person's right, blue the left, green the middle. Rings in magenta are what
-    was found, with a thin line to the truth. The bar in the corner is half the head's size, PCKh's threshold.
+    Dots and lines are the ground truth: orange for the person's right, blue for the left, green for the middle.
+    Magenta rings are predictions, with a thin line to the truth. The bar in the corner is half the head's size, PCKh's
+    threshold.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -59,7 +60,7 @@ def _colour(joint: int) -> tuple[int, int, int]:
 
 @torch.no_grad()
 def sheet(data: PoseSet, model: nn.Module | None = None, n: int = 8, zoom: int = 2, across: int = 4) -> Image:
-    """The first n test people beside each other, with what the network finds if one is given."""
+    """The first n test people side by side, with the predictions of a network if one is given."""
     from PIL import Image
 
     pictures: list[Image.Image] = []

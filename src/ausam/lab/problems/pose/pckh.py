@@ -1,4 +1,4 @@
-"""PCKh: the part of the joints that are found closer than half the size of the head (Andriluka et al. 2014)."""
+"""PCKh: the fraction of joints found within half the size of the head (Andriluka et al. 2014)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ THRESHOLD = 0.5
 
 
 def counts(found: Tensor, y: Tensor) -> Tensor:
-    """(2, joints): how many people's joint is right, and how many are judged, of predictions (n, joints, 2).
+    """For predictions (n, joints, 2), the number of correct and of evaluated joints, as (2, joints).
 
-    ``y`` (n, joints, 4) holds x, y, visible and the head's size in the same pixels. A map of predictions and truth
-    back into the picture would multiply distance and head alike, so it is left out. Judged are visible joints of
-    people whose head is known.
+    ``y`` (n, joints, 4) contains x, y, visible and the head's size in the same pixels. Mapping predictions and truth
+    back into the picture would scale distance and head alike, so it is left out. Only visible joints of people with a
+    known head size are evaluated.
     """
     distance = (found - y[..., :2]).norm(dim=-1)
     judged = (y[..., 2] > 0) & (y[..., 3] > 0)
@@ -26,11 +26,11 @@ def counts(found: Tensor, y: Tensor) -> Tensor:
 def pckh(count: Tensor) -> tuple[float, dict[str, float]]:
     """From summed `counts`: the mean over joints in percent, weighted by their number, and that of each group.
 
-    A group is the mean of its two joints' figures, and pelvis and thorax are not in the mean, as in HRNet's tables. A
-    group of which no joint was judged is left out.
+    As in HRNet's tables, a group is the mean of its two joints' figures, and pelvis and thorax are not in the mean. A
+    group without an evaluated joint is left out.
     """
     right, judged = count.double().cpu()
-    share = 100 * right / judged  # NaN where none is judged
+    share = 100 * right / judged  # NaN if no joint was evaluated
     groups = {name: float(share[list(joints)].mean()) for name, joints in GROUPS.items() if judged[list(joints)].all()}
     rest = [j for j in range(len(judged)) if j not in NOT_JUDGED]
     total = float(judged[rest].sum())

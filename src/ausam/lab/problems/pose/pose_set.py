@@ -1,4 +1,4 @@
-"""People as a problem of the lab: only those that the sampler chose are read and decoded."""
+"""Pose estimation as a problem of the lab: only the samples that the sampler chose are read and decoded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class PoseSet:
-    """A pose problem: people to train on and to be judged by, shown as crops of ``size`` pixels. Classes are joints."""
+    """A pose problem: people to train and to evaluate on, as crops of ``size`` pixels. The classes are joints."""
 
     task: ClassVar[Task] = SIMCC
     classes: ClassVar[int] = len(JOINTS)
@@ -39,15 +39,15 @@ class PoseSet:
     train: People
     test: People
     size: int
-    augment: str = "none"  # or "standard": mirrored, turned and scaled as HRNet does
+    augment: str = "none"  # or "standard": mirrored, rotated and scaled as in HRNet
     workers: int = 0
     device: str = "cpu"
-    wrong: Tensor | None = None  # no label is made wrong here
+    wrong: Tensor | None = None  # poses have no wrong labels
     judged_by: str = "test"
 
     @property
     def answer(self) -> tuple[int, ...]:
-        """What a network answers for a person: of every joint a score for each bin of x and of y."""
+        """The shape of a network's output for a person: for every joint, a score per bin of x and of y."""
         return (self.classes, 2, SPLIT * self.size)
 
     @cached_property
@@ -61,19 +61,19 @@ class PoseSet:
         return self._targets(self.test)
 
     def prepared(self, wanted: Wanted) -> PoseSet:
-        """As a run asks for it; a ValueError for wrong labels and for a hole, which poses do not know."""
+        """The data set that a run specifies; a ValueError for wrong labels or cutout, which poses do not support."""
         refuse_labels(self.name, "joints", wanted)
         if wanted.augment not in AUGMENTATIONS:
-            raise ValueError(f'augment is "{wanted.augment}", but poses know {" and ".join(AUGMENTATIONS)} only.')
+            raise ValueError(f'augment is "{wanted.augment}". For poses, use {" or ".join(AUGMENTATIONS)}.')
         part = with_sizes(with_validation(self, wanted.validation), wanted.train_size, wanted.test_size)
         return replace(part, augment=wanted.augment, workers=wanted.workers, device=wanted.device)
 
     def part(self, train: Tensor, test: Tensor) -> PoseSet:
-        """Only these people."""
+        """The data set with only these people."""
         return replace(self, train=self.train.part(train), test=self.test.part(test))
 
     def held_out(self, train: Tensor, held: Tensor) -> PoseSet:
-        """Train on these training people, and be judged by those."""
+        """Train on some of the training people, and evaluate on the others."""
         return replace(self, train=self.train.part(train), test=self.train.part(held))
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -91,7 +91,7 @@ class PoseSet:
         return self._in_order(self.train, size)
 
     def example(self) -> Tensor:
-        """Inputs of a few training samples, as a network sees them."""
+        """The inputs of a few training samples, in the form that a network gets."""
         x, _ = self.train.shown(0, self.size, PLAIN)
         return self._normalised(torch.stack([x, x]))
 

@@ -1,4 +1,4 @@
-"""SimCC (Li et al. 2022): where a joint is, as two classifications, of its column and of its row."""
+"""SimCC (Li et al. 2022): the position of a joint as two classifications, of its column and of its row."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ausam.lab.problems.pose.pckh import counts, pckh
 from ausam.lab.problems.pose.skeleton import MIRRORED
 from ausam.lab.problems.problem import Score
 
-SPLIT = 2  # bins a pixel
+SPLIT = 2  # bins per pixel
 
 
 class SimCC:
-    """The task of answers (n, joints, 2, bins), for x and y, and targets (n, joints, 4) as `People.target` has them."""
+    """The task with outputs (n, joints, 2, bins), for x and y, and targets (n, joints, 4) from `People.target`."""
 
     metric = "PCKh@0.5"
 
     def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:
-        """The loss of every person: the mean over joints of visible * (KL of x + KL of y).
+        """The loss of each person: the mean over joints of visible * (KL of x + KL of y).
 
-        KL(q | p) to the smoothed label q: 1 - s in the true bin, s spread evenly over the others. The mean is over all
-        joints, visible or not, as in the official code, which also divides by the number of bins, a constant. A joint
-        outside the crop counts as not visible.
+        KL(q | p) is taken to the smoothed label q: 1 - s in the true bin, s spread evenly over the others. The mean is
+        over all joints, visible or not, as in the official code, which also divides by the number of bins, a constant.
+        A joint outside the crop counts as not visible.
         """
         bins = z.shape[-1]
         at = (SPLIT * y[..., :2]).round()
@@ -47,7 +47,7 @@ class SimCC:
             count = counts(located(model, x), y)
             total = count if total is None else total + count
         if total is None:
-            raise ValueError("There are no people to judge by.")
+            raise ValueError("There are no people to evaluate on. Use a larger test set.")
         mean, groups = pckh(total)
         return Score(mean, self.metric, parts=groups)
 
@@ -56,14 +56,14 @@ SIMCC = SimCC()
 
 
 def located(model: nn.Module, x: Tensor) -> Tensor:
-    """Where the joints are (n, joints, 2), in pixels of the crop, from the picture and its mirror image together."""
+    """Predicted joints (n, joints, 2) in pixels of the crop, averaged over the crop and its mirror image."""
     p = model(x).softmax(-1) + unmirrored(model(x.flip(3)).softmax(-1))
     at: Tensor = p.argmax(-1) / SPLIT
     return at
 
 
 def unmirrored(p: Tensor) -> Tensor:
-    """Probabilities for the mirrored crop as those of the crop: left and right joints swapped, x from the other end.
+    """Turn probabilities for the mirrored crop into those of the crop: swap left and right joints, and reverse x.
 
     Pixel x of a crop W wide is W - 1 - x in the mirror, so bin b is 2 W - 2 - b; the last bin has no mirror image.
     """

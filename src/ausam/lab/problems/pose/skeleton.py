@@ -9,7 +9,7 @@ JOINTS = (
 )
 RANK, RKNE, RHIP, LHIP, LKNE, LANK, PELVIS, THORAX, NECK, HEAD, RWRI, RELB, RSHO, LSHO, LELB, LWRI = range(16)
 
-# What each joint is in a mirror: left and right change places.
+# The mirror image of each joint: left and right are swapped.
 MIRRORED = (LANK, LKNE, LHIP, RHIP, RKNE, RANK, PELVIS, THORAX, NECK, HEAD, LWRI, LELB, LSHO, RSHO, RELB, RWRI)
 
 LIMBS = (
@@ -18,7 +18,7 @@ LIMBS = (
     *((RWRI, RELB), (RELB, RSHO), (RSHO, THORAX), (THORAX, LSHO), (LSHO, LELB), (LELB, LWRI)),
 )
 
-# The columns of the published tables; a group's figure is the mean of its joints' figures.
+# The columns of the published tables; the figure of a group is the mean over its joints.
 GROUPS = {
     "head": (HEAD,),
     "shoulder": (RSHO, LSHO),

@@ -1,4 +1,4 @@
-"""One stick figure: a pose, and its drawing among clutter."""
+"""A stick figure: a random pose, drawn among clutter."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
 SIDE = 64
-FINE = 4  # drawn so many times larger, then reduced: smooth edges
+FINE = 4  # drawn larger by this factor, then reduced, for smooth edges
 HEAD_WIDTH = 0.75  # of its length
 
 Colour = tuple[int, ...]
 GREY, SKIN, SHIRT, TROUSERS = (128, 128, 128), (235, 180, 140), (200, 50, 50), (50, 70, 200)
 
-# Lengths in parts of a figure's height: child-like, so that the head, which PCKh measures by, spans several pixels.
+# Lengths as fractions of a figure's height: child-like, so that the head, PCKh's unit, spans several pixels.
 TORSO, THROAT, SKULL, SHOULDER, HIP = 0.28, 0.03, 0.18, 0.12, 0.08
 ARM, FOREARM, THIGH, SHIN = 0.17, 0.16, 0.22, 0.22
 
 
 def posed(rng: np.random.Generator) -> Array:
-    """Joints (16, 2) of a figure that faces us, so that its right is at our left; pixels, y downwards."""
+    """Joints (16, 2) in pixels, y downwards, of a figure that faces the viewer, so that its right is on our left."""
     at = np.zeros((len(s.JOINTS), 2))
 
     def limb(start: int, end: int, length: float, degrees: float) -> None:
-        """From a joint, at an angle from straight down, positive towards our right, seen a little foreshortened."""
+        """A joint at a distance from another, at an angle from straight down (positive to our right), foreshortened."""
         angle = np.deg2rad(degrees)
         at[end] = at[start] + length * rng.uniform(0.8, 1.0) * np.array([np.sin(angle), np.cos(angle)])
 
@@ -55,13 +55,13 @@ def posed(rng: np.random.Generator) -> Array:
 
 
 def head_size(joints: Array) -> Array:
-    """MPII's, 0.6 times the diagonal of the head's box, which is drawn 0.75 times as wide as long."""
+    """MPII's head size: 0.6 times the diagonal of the head's box, which is drawn 0.75 times as wide as long."""
     length = np.linalg.norm(joints[:, s.HEAD] - joints[:, s.NECK], axis=1)
     return np.asarray(SC_BIAS * np.hypot(1, HEAD_WIDTH) * length)
 
 
 def painted(joints: Array, rng: np.random.Generator) -> Any:
-    """The figure as bytes (64, 64, 3), before and behind clutter, with noise."""
+    """The figure as bytes (64, 64, 3), between clutter in front and behind, with noise."""
     from PIL import Image, ImageDraw
 
     picture = Image.new("RGB", (SIDE * FINE, SIDE * FINE), _shade(rng, GREY, 60))
@@ -101,14 +101,14 @@ def _figure(pen: ImageDraw, at: Array, rng: np.random.Generator) -> None:
 
 
 def _oval(a: Array, b: Array) -> list[tuple[float, float]]:
-    """An ellipse whose long axis goes from a to b."""
+    """An ellipse whose long axis runs from a to b."""
     turn = np.linspace(0, 2 * np.pi, 24, endpoint=False)[:, None]
     along, across = (b - a) / 2, HEAD_WIDTH * np.array([a[1] - b[1], b[0] - a[0]]) / 2
     return [(float(x), float(y)) for x, y in (a + b) / 2 + np.cos(turn) * along + np.sin(turn) * across]
 
 
 def _clutter(pen: ImageDraw, rng: np.random.Generator, size: float) -> None:
-    """A line, an ellipse or a rectangle anywhere, up to so large a part of the picture."""
+    """A line, an ellipse or a rectangle at a random position, up to a fraction of the picture in size."""
     colour = _shade(rng, GREY, 90)
     (x, y), (w, h) = rng.uniform(0, SIDE * FINE, 2), rng.uniform(0.03, size, 2) * SIDE * FINE
     box = (float(x - w / 2), float(y - h / 2), float(x + w / 2), float(y + h / 2))

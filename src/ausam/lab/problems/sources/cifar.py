@@ -18,7 +18,7 @@ IMAGE = 3 * 32 * 32  # bytes: red, green, blue, each row by row
 
 
 def cifar10(data_dir: str) -> ImageSet:
-    """DATA_DIR/cifar-10-batches-bin, downloaded if it is not there."""
+    """CIFAR-10 from DATA_DIR/cifar-10-batches-bin, downloaded if it is missing."""
     train = [f"data_batch_{i}.bin" for i in range(1, 6)]
     folder = folder_of(CIFAR10, data_dir, "cifar-10-batches-bin", [*train, "test_batch.bin"])
     x, y = _records([folder / name for name in train], label_bytes=1, classes=10)
@@ -28,7 +28,7 @@ def cifar10(data_dir: str) -> ImageSet:
 
 
 def cifar100(data_dir: str) -> ImageSet:
-    """DATA_DIR/cifar-100-binary, downloaded if it is not there; the labels are the hundred fine ones."""
+    """CIFAR-100 with its fine labels from DATA_DIR/cifar-100-binary, downloaded if it is missing."""
     folder = folder_of(CIFAR100, data_dir, "cifar-100-binary", ["train.bin", "test.bin"])
     x, y = _records([folder / "train.bin"], label_bytes=2, classes=100)
     test_x, test_y = _records([folder / "test.bin"], label_bytes=2, classes=100)
@@ -43,7 +43,7 @@ def _records(paths: list[Path], label_bytes: int, classes: int) -> tuple[Tensor,
     for path in paths:
         raw = np.fromfile(path, np.uint8)
         if len(raw) == 0 or len(raw) % size or raw.reshape(-1, size)[:, label_bytes - 1].max() >= classes:
-            raise ValueError(f"{path} is damaged: it does not consist of records of {size} bytes. Delete its folder.")
+            raise ValueError(f"{path} is damaged: its size is not a multiple of {size} bytes. Delete its folder.")
         files.append(raw.reshape(-1, size))
     both = np.concatenate(files)
     x = np.ascontiguousarray(both[:, label_bytes:]).reshape(-1, 3, 32, 32)

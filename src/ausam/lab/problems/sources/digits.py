@@ -10,7 +10,7 @@ from ausam.random import generator
 
 def digits(data_dir: str = "") -> ImageSet:  # noqa: ARG001  (nothing to download)
     """1,000 digits for training and the other 797 for testing, always the same ones."""
-    from sklearn.datasets import load_digits  # here, because the import takes a second
+    from sklearn.datasets import load_digits  # imported here because it takes a second
 
     found = load_digits()
     x = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16.0

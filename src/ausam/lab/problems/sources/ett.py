@@ -11,7 +11,7 @@ from ausam.lab.problems.download import DownloadError, Remote, fetch
 from ausam.lab.problems.windows import WindowSet
 
 SITE = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small"
-PUBLISHED = {  # those whose digest is known, which are downloaded
+PUBLISHED = {  # files with a known digest, which can be downloaded
     "ETTh1": Remote(f"{SITE}/ETTh1.csv", "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066"),
 }
 HEADER = "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT"
@@ -22,27 +22,27 @@ LOOK_BACK = 512
 
 
 def etth1(data_dir: str) -> WindowSet:
-    """The first transformer by the hour."""
+    """The first transformer, hourly."""
     return ett("ETTh1", data_dir)
 
 
 def etth2(data_dir: str) -> WindowSet:
-    """The second transformer by the hour."""
+    """The second transformer, hourly."""
     return ett("ETTh2", data_dir)
 
 
 def ettm1(data_dir: str) -> WindowSet:
-    """The first transformer by the quarter of an hour."""
+    """The first transformer, every 15 minutes."""
     return ett("ETTm1", data_dir)
 
 
 def ettm2(data_dir: str) -> WindowSet:
-    """The second transformer by the quarter of an hour."""
+    """The second transformer, every 15 minutes."""
     return ett("ETTm2", data_dir)
 
 
 def ett(name: str, data_dir: str) -> WindowSet:
-    """DATA_DIR/NAME.csv, or the same in its folder ett or ETT-small; ETTh1 is downloaded into ett if it is not there.
+    """NAME.csv from DATA_DIR, DATA_DIR/ett or DATA_DIR/ETT-small; ETTh1 is downloaded into ett if it is missing.
 
     Split into 12, 4 and 4 months of 30 days; every series has mean 0 and standard deviation 1 over the first 12.
     """
@@ -55,7 +55,7 @@ def ett(name: str, data_dir: str) -> WindowSet:
 
 
 def _file(name: str, data_dir: Path) -> Path:
-    """The local copy, held to its digest where that is known."""
+    """The local copy, checked against its digest if that is known."""
     remote = PUBLISHED.get(name)
     for folder in (data_dir, data_dir / "ett", data_dir / "ETT-small"):
         path = folder / f"{name}.csv"
@@ -64,23 +64,23 @@ def _file(name: str, data_dir: Path) -> Path:
     if remote is not None:
         return fetch(remote, data_dir / "ett")
     raise DownloadError(
-        f"{name}.csv is not in {data_dir}, and it is not downloaded, because its digest is not known here. Get it from "
+        f"{name}.csv is not in {data_dir}, and it cannot be downloaded because its digest is unknown. Get it from "
         f"{SITE}/{name}.csv and put it at {data_dir / 'ett' / name}.csv."
     )
 
 
 def _values(path: Path, rows: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """The numbers of the file (rows, 7); a ValueError unless its header and its size are those that were published."""
+    """The numbers of the file (rows, 7); a ValueError unless its header and size are the published ones."""
     with path.open(encoding="utf-8") as file:
         header = file.readline().strip()
         try:
             values = np.loadtxt(file, delimiter=",", usecols=range(1, 8), ndmin=2)
         except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error}). Replace it by {SITE}/{path.name}.") from None
+            raise ValueError(f"{path} is damaged ({error}). Replace it with {SITE}/{path.name}.") from None
     if header != HEADER or len(values) != rows or not np.isfinite(values).all():
         what = f'has {len(values):,} rows under the header "{header[:60]}"'
         raise ValueError(
-            f"{path} is not {path.stem}: it {what}, or a number that is not finite. Published are {rows:,} rows under "
-            f'"{HEADER}". Replace it by {SITE}/{path.name}.'
+            f"{path} is not {path.stem}: it {what}, or a number that is not finite. The published file has {rows:,} "
+            f'rows under "{HEADER}". Replace it with {SITE}/{path.name}.'
         )
     return values

@@ -23,11 +23,13 @@ FILES = {
 
 
 def fashion_mnist(data_dir: str) -> ImageSet:
-    """DATA_DIR/fashion-mnist, or torchvision's DATA_DIR/FashionMNIST/raw; downloaded if neither is there."""
+    """Fashion-MNIST from DATA_DIR/fashion-mnist or torchvision's DATA_DIR/FashionMNIST/raw, downloaded if missing."""
     x, y, test_x, test_y = (_idx(_file(name, Path(data_dir))) for name in FILES)
     for images, labels in ((x, y), (test_x, test_y)):
         if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
-            raise ValueError(f"Fashion-MNIST in {data_dir} is damaged: images and labels do not fit. Delete its files.")
+            raise ValueError(
+                f"Fashion-MNIST in {data_dir} is damaged: the numbers of images and labels differ. Delete its files."
+            )
     return ImageSet(
         "fashion-mnist", x.unsqueeze(1), y.long(), test_x.unsqueeze(1), test_y.long(), 10, (72.940,), (90.021,)
     )
@@ -48,7 +50,7 @@ def _idx(path: Path) -> Tensor:
         dimensions = raw[3] if raw[:3] == b"\0\0\x08" else 0
         shape = np.frombuffer(raw, ">u4", dimensions, 4).tolist()
         if not dimensions or len(raw) != 4 + 4 * dimensions + int(np.prod(shape)):
-            raise ValueError("its size is not what its head says")
+            raise ValueError("its size does not match its header")
     except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}). Delete it to have it downloaded again.") from None
+        raise ValueError(f"{path} is damaged ({error}). Delete it, and it will be downloaded again.") from None
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape).copy())

@@ -27,13 +27,13 @@ SOURCE = "http://human-pose.mpi-inf.mpg.de"
 
 
 def mpii(data_dir: str, size: int = SIZE) -> PoseSet:
-    """DATA_DIR/mpii with annot/train.json, annot/valid.json and images/; annot/gt_valid.mat for the size of heads."""
+    """MPII from DATA_DIR/mpii: annot/train.json, annot/valid.json, images/ and annot/gt_valid.mat for head sizes."""
     folder = Path(data_dir) / "mpii"
     needed = ("annot/train.json", "annot/valid.json", "images")
     if missing := [name for name in needed if not (folder / name).exists()]:
         raise DownloadError(
-            f"MPII is not complete: {folder} lacks {', '.join(missing)}. It must be fetched by hand: its makers "
-            f"ask for a form. Get the images from {SOURCE} and put the *.jpg into {folder / 'images'}; put HRNet's "
+            f"MPII is incomplete: {folder} lacks {', '.join(missing)}. Download it by hand: its authors require a "
+            f"form. Get the images from {SOURCE} and put the *.jpg files into {folder / 'images'}. Put HRNet's "
             f"annotations (train.json, valid.json, gt_valid.mat) into {folder / 'annot'}."
         )
     train, test = (annotated(folder / "annot" / f"{name}.json", folder / "images") for name in ("train", "valid"))
@@ -42,22 +42,22 @@ def mpii(data_dir: str, size: int = SIZE) -> PoseSet:
         test = replace(test, head=head_sizes(truth, test))
     else:
         log.warning(
-            "%s is not there: the size of heads is estimated as 0.6 times the distance from upper neck to head top. "
-            "PCKh is then not comparable with published figures.",
+            "%s is missing, so head sizes are estimated as 0.6 times the distance from upper neck to head top. "
+            "PCKh will not be comparable with published figures.",
             truth,
         )
     return PoseSet("mpii", train, test, size)
 
 
 def annotated(annotation: Path, images: Path) -> People:
-    """The people of an annotation file, with centre and scale corrected and pixels counted from 0, as HRNet does."""
+    """The people of an annotation file, with centre and scale corrected and pixels counted from 0, as in HRNet."""
     content = json.loads(annotation.read_text(encoding="utf-8"))
     try:
         names = [str(person["image"]) for person in content]
         centre, joints, visible = (_array(content, k) for k in ("center", "joints", "joints_vis"))
         scale = _array(content, "scale")
     except (KeyError, TypeError, ValueError) as error:
-        raise _unfit(annotation, f"a person lacks a field or has another one ({error!r})") from None
+        raise _unfit(annotation, f"a person has a missing or an unexpected field ({error!r})") from None
     n = len(names)
     shapes = (centre.shape, scale.shape, joints.shape, visible.shape)
     if n == 0 or shapes != ((n, 2), (n,), (n, len(JOINTS), 2), (n, len(JOINTS))):
@@ -76,19 +76,19 @@ def _array(content: list[dict[str, Any]], key: str) -> Array:
 
 def _unfit(annotation: Path, why: str) -> ValueError:
     return ValueError(
-        f"{annotation} is not in HRNet's format: {why}. Needed is a list of people with image, center, scale, joints "
-        f"and joints_vis of {len(JOINTS)} joints."
+        f"{annotation} is not in HRNet's format: {why}. Use a list of people with image, center, scale, joints and "
+        f"joints_vis of {len(JOINTS)} joints."
     )
 
 
 class Pictures:
-    """The pictures of a folder by number, read when asked for."""
+    """The pictures of a folder by number, read on access."""
 
     def __init__(self, folder: Path, names: list[str]) -> None:
         self._folder, self._names = folder, names
 
     def __call__(self, i: int) -> Image:
-        """The picture; a DataError if it is not there or no picture."""
+        """The picture; a DataError if it is missing or not a picture."""
         from PIL import Image
 
         path = self._folder / self._names[i]
@@ -98,7 +98,7 @@ class Pictures:
         except FileNotFoundError:
             raise DataError(f"{path} is missing. Get MPII's images from {SOURCE} and put them there.") from None
         except OSError as error:
-            raise DataError(f"{path} is not a picture that can be read ({error}). Replace it.") from None
+            raise DataError(f"{path} is not a readable picture ({error}). Replace it.") from None
 
 
 def head_sizes(path: Path, test: People) -> Array:
@@ -108,8 +108,10 @@ def head_sizes(path: Path, test: People) -> Array:
     found = loadmat(path)
     boxes, joints = found["headboxes_src"], np.transpose(found["pos_gt_src"], (2, 0, 1))
     if joints.shape != test.joints.shape:
-        raise ValueError(f"{path} has {len(joints)} people, but valid.json {len(test)}. Take both from one source.")
+        raise ValueError(
+            f"{path} has {len(joints)} people, but valid.json has {len(test)}. Take both from the same source."
+        )
     seen = test.visible > 0
     if np.median(np.abs(joints - 1 - test.joints)[seen]) > 1:
-        raise ValueError(f"{path} and valid.json have their people in another order. Take both from one source.")
+        raise ValueError(f"{path} and valid.json list people in different orders. Take both from the same source.")
     return np.asarray(SC_BIAS * np.linalg.norm(boxes[1] - boxes[0], axis=0), np.float64)

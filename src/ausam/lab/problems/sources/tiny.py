@@ -23,17 +23,17 @@ LabelledFiles = list[tuple[Path, int]]
 
 
 def tiny_imagenet(data_dir: str) -> ImageSet:
-    """DATA_DIR/tiny-imagenet-200, downloaded if it is not there, by way of DATA_DIR/tiny-imagenet-200-uint8.
+    """Tiny-ImageNet from DATA_DIR/tiny-imagenet-200, downloaded if missing, cached in DATA_DIR/tiny-imagenet-200-uint8.
 
-    The second folder holds the decoded bytes, 1.4 GB, which are mapped into memory; the labelled validation images are
-    the test set, because those of the official one are not published.
+    The cache holds the decoded bytes, 1.4 GB, which are mapped into memory. The labelled validation images are the test
+    set, because the labels of the official one are not published.
     """
     cache = Path(data_dir) / "tiny-imagenet-200-uint8"
     if (Path(data_dir) / "tiny-imagenet-200").exists() or not cache.exists():
         folder = folder_of(TINY, data_dir, "tiny-imagenet-200", ["wnids.txt", "train", "val/val_annotations.txt"])
         train, test = labelled(folder)
         _decode_once(cache, train, test)
-    # Copy on write: torch wants memory that may be written to, and the file must never be.
+    # Copy on write: torch needs writable memory, and the file must never change.
     x, y, test_x, test_y = (
         torch.from_numpy(np.load(cache / f"{name}.npy", mmap_mode="c" if name.endswith("x") else None))
         for name in ("train_x", "train_y", "test_x", "test_y")
@@ -44,7 +44,7 @@ def tiny_imagenet(data_dir: str) -> ImageSet:
 
 
 def labelled(folder: Path) -> tuple[LabelledFiles, LabelledFiles]:
-    """Every image of the official layout with its class, which is the place of its word-net id among those sorted."""
+    """Every image of the official layout with its class, the position of its WordNet id in sorted order."""
     number = {wnid: i for i, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))}
     train = [
         (path, y) for wnid, y in number.items() for path in sorted((folder / "train" / wnid).glob("images/*.JPEG"))
@@ -53,25 +53,25 @@ def labelled(folder: Path) -> tuple[LabelledFiles, LabelledFiles]:
     absent = set(number) - {path.parent.parent.name for path, _ in train}
     if absent or not lines or any(len(line) < 2 or line[1] not in number for line in lines):
         what = f"train/{min(absent)}/images is empty" if absent else "val/val_annotations.txt names no or other classes"
-        raise ValueError(f"{folder} is not the official Tiny-ImageNet: {what}. Delete it to have it downloaded again.")
+        raise ValueError(f"{folder} is not the official Tiny-ImageNet: {what}. Delete it, and it will be downloaded.")
     return train, [(folder / "val" / "images" / line[0], number[line[1]]) for line in lines]
 
 
 def _decode_once(cache: Path, train: LabelledFiles, test: LabelledFiles) -> None:
-    """Write the cache, at once, unless it was made of these very files."""
+    """Write the cache atomically, unless it was made from exactly these files."""
     content = "\n".join(f"{path.parent.parent.name}/{path.name} {y}" for path, y in [*train, *test])
     source = {"sha256": hashlib.sha256(content.encode()).hexdigest()}
     if files.read_json(cache / "source.json") == source:
         return
     console = Console(stderr=True)
-    console.print(f"Decoding {len(train) + len(test):,} pictures into {cache}, once", highlight=False, soft_wrap=True)
+    console.print(f"Decoding {len(train) + len(test):,} images into {cache} (once)", highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix=f".{cache.name}.", dir=cache.parent) as temporary:
         made = Path(temporary) / cache.name
         made.mkdir()
         for name, images in (("train", train), ("test", test)):
             header = {"descr": "|u1", "fortran_order": False, "shape": (len(images), 3, SIDE, SIDE)}
             shown = track(images, name, console=console, disable=not console.is_terminal)
-            # Written, not mapped: a full disk under a map kills the process, here it is an error that can be told.
+            # Written, not mapped: a full disk kills a process that writes to a map; here it raises an error.
             with files.written(cache), (made / f"{name}_x.npy").open("wb") as out:
                 np.save(made / f"{name}_y.npy", np.array([y for _, y in images], np.int64))
                 np.lib.format.write_array_header_1_0(out, header)
@@ -80,7 +80,7 @@ def _decode_once(cache: Path, train: LabelledFiles, test: LabelledFiles) -> None
         files.write_json(made / "source.json", source)
         if files.read_json(cache / "source.json") == source:
             return  # another process was faster
-        if cache.exists():  # made of other files
+        if cache.exists():  # made from other files
             shutil.rmtree(cache)
         made.replace(cache)
 
@@ -95,7 +95,9 @@ def decoded(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert("RGB"))
     except OSError as error:
-        raise ValueError(f"{path} is not a picture that can be read ({error}). Replace it.") from None
+        raise ValueError(f"{path} is not a readable picture ({error}). Replace it.") from None
     if pixels.shape != (SIDE, SIDE, 3):
-        raise ValueError(f"{path} is {pixels.shape[1]}x{pixels.shape[0]} pixels, but Tiny-ImageNet's are 64x64.")
+        raise ValueError(
+            f"{path} is {pixels.shape[1]}x{pixels.shape[0]} pixels, but Tiny-ImageNet's images are 64x64. Replace it."
+        )
     return pixels.transpose(2, 0, 1)
