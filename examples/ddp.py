@@ -2,8 +2,8 @@
 
 torchrun --standalone --nproc-per-node 2 examples/ddp.py
 
-Nothing about processes is said to ausam: the optimizer finds DDP in the model it is given, the sampler finds
-torch.distributed, deals every mini-batch out to the processes, and exchanges the scores when an epoch begins.
+DDP needs no extra code: the optimizer detects the wrapped model and the sampler detects torch.distributed. The sampler
+divides every mini-batch among the processes and exchanges the scores when an epoch begins.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main():
             sampler.update(opt.backward(losses, x, y, index=index))
             opt.step()
             opt.zero_grad()
-        sampler.exchange()  # every process; then any one of them can save
+        sampler.exchange()  # in every process; then any of them can save
         if args.save and dist.get_rank() == 0:
             parts = {"model": net, "opt": opt, "sampler": sampler}
             torch.save({name: part.state_dict() for name, part in parts.items()}, args.save)

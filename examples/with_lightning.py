@@ -1,4 +1,4 @@
-"""Lightning: SAM for an ordinary LightningModule; one line is new, clipping and accumulation are the Trainer's.
+"""Lightning: SAM for an ordinary LightningModule; one new line; the Trainer clips and accumulates.
 
 python examples/with_lightning.py runs/circle
 
@@ -37,7 +37,7 @@ class Circle(LightningModule):
 
     def configure_optimizers(self):
         opt = torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.9)
-        opt = SharpnessAware(opt, SAM(rho=0.05), self)  # the line that is new
+        opt = SharpnessAware(opt, SAM(rho=0.05), self)  # the new line
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=16 * 6)
         return {"optimizer": opt, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 

@@ -1,4 +1,4 @@
-"""A stream: AUSAM on parquet files that Hugging Face's datasets reads one row after the other; nothing is downloaded.
+"""A stream: AUSAM on parquet files that Hugging Face datasets reads row by row; nothing is downloaded.
 
 python examples/with_stream.py runs/stream
 
@@ -26,7 +26,7 @@ def points(n, seed):
 
 
 def write(folder):
-    """Parquet files of encoded rows, each with a name that stays."""
+    """Parquet files of encoded rows, each with a permanent name."""
     datasets.disable_progress_bars()
     x, y = points(N, seed=1)
     for part in np.array_split(np.arange(N), FILES):
@@ -35,7 +35,7 @@ def write(folder):
 
 
 class Rows:
-    """Pairs of a name and a row that is not decoded; datasets divides the files among the workers."""
+    """Pairs of a name and an encoded row; datasets divides the files among the workers."""
 
     def __init__(self, folder):
         files = sorted(str(path) for path in folder.glob("*.parquet"))
@@ -78,7 +78,7 @@ def main():
         return F.cross_entropy(model(x), y, reduction="none")
 
     while stream.epoch < args.epochs:
-        rows.rows.set_epoch(stream.epoch)  # another order in every epoch, the same one if it is repeated
+        rows.rows.set_epoch(stream.epoch)  # a different order in every epoch, the same when it is repeated
         for x, y, index in stream:
             stream.update(opt.backward(losses, x, y, index=index))
             opt.step()

@@ -62,7 +62,7 @@ def main():
         train_dataset=sentences(512, seed=1),
         eval_dataset=sentences(500, seed=2),
         compute_metrics=accuracy,
-        method=SAM(rho=0.05),  # the two lines that are new
+        method=SAM(rho=0.05),  # the two new lines
         policy=AUSampling(alpha=0.5, ramp=2),
     )
     trainer.train(resume_from_checkpoint=get_last_checkpoint(args.folder))
