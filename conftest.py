@@ -6,6 +6,8 @@ import gc
 from importlib.util import find_spec
 from pathlib import Path
 
+import hypothesis  # noqa: F401  (before gc.freeze: it looks for referrers, and those are frozen then)
+
 ADAPTERS = Path(__file__).parent / "src" / "ausam" / "integrations"
 NEEDS = {
     "_accelerator_arguments.py": "accelerate",

@@ -148,6 +148,15 @@ def test_resumes_bit_for_bit(name, optimizer_first):
         assert_equal(a.state_dict(), b.state_dict())
 
 
+def test_the_schedule_alone_brings_the_radius_back():
+    first, second = (optimizer(SAM(0.4))[1] for _ in range(2))
+    before, after = (RhoSchedule(opt, "linear", total_steps=4) for opt in (first, second))
+    for _ in range(3):
+        before.step()
+    after.load_state_dict(before.state_dict())
+    assert radii(second) == radii(first) == [pytest.approx(0.1)]
+
+
 def test_the_radius_inside_other_methods():
     for method in (RST(SAM(0.4)), AESAM(LookSAM(0.4), total_steps=9), RST(RST(SAM(0.4)))):
         _, opt = optimizer(method)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Annotated
 
 import numpy as np
@@ -17,7 +17,46 @@ from tests.helpers import EXAMPLES
 
 CLASSES = {**METHODS, **POLICIES}
 SETTINGS = [(name, field) for name, cls in CLASSES.items() for field in rules(cls)]
+NEEDED = {"AESAM": ["total_steps"], "ClassBalanced": ["labels"]}
 NOT_NUMBERS = ["0.05", None, True, [0.1], torch.zeros(2), 1j, object()]
+
+# Another default is another training for everybody who does not give it.
+DEFAULTS = {
+    "Plain": {},
+    "SAM": {"rho": 0.05, "m": None, "ascent": None},
+    "ASAM": {"rho": 0.5, "eta": 0.01, "scaled": "weights"},
+    "GSAM": {"rho": 0.05, "alpha": 0.4},
+    "FriendlySAM": {"rho": 0.05, "sigma": 1.0, "lmbda": 0.9},
+    "LookSAM": {"rho": 0.05, "k": 5, "alpha": 0.7},
+    "ESAM": {"rho": 0.05, "beta": 0.6, "gamma": 0.5},
+    "KSAM": {"rho": 0.05, "keep": 0.5},
+    "VSAM": {
+        **{"rho": 0.05, "window": 50, "blocks": 5, "max_part": 0.8, "alpha1": 0.13, "alpha2": 0.13},
+        **{"beta": 0.7, "warmup": 1173, "last": 10},
+    },
+    "SAF": {"lam": 0.3, "tau": 5.0, "gap": 3, "start": 5, "device": None},
+    "MESA": {"lam": 0.8, "tau": 5.0, "decay": 0.9995, "start": 5},
+    "RST": {"inner": SAM(), "p": 0.5, "schedule": "constant", "gamma": 1.0, "total_steps": None},
+    "AESAM": {"inner": SAM(), "delta": 0.9, "lambda1": -1.0, "lambda2": 1.0},
+    "MomentumSAM": {"rho": 3.0},
+    "PreviousGradientSAM": {"rho": 0.05},
+    "WSAM": {"rho": 0.05, "gamma": 0.9},
+    "FunctionalSAM": {"rho": 0.05},
+    "Full": {},
+    "Random": {"alpha": 0.5},
+    "Repeated": {"alpha": 0.5, "batch": "full"},
+    "ClassBalanced": {"alpha": 0.5},
+    "AUSampling": {
+        **{"alpha": 0.5, "s_min": 0.1, "s_max": 1.0, "ramp": 30, "full_epochs": 1, "ema": None},
+        **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness"},
+    },
+    "InfoBatch": {"prune": 0.5, "anneal": 0.125, "epochs": None, "on": "first"},
+    "OrderDP": {"s": 0.75, "q": 0.85},
+    "TopLoss": {"alpha": 0.5, "signal": "loss"},
+    "Uncertainty": {"alpha": 0.5, "period": 10},
+    "EpsilonGreedy": {"alpha": 0.5, "eps": 0.1, "signal": "loss", "decay": 0.2, "period": 10},
+    "UCB": {"alpha": 0.5, "c": 1.0, "signal": "loss", "decay": 0.2, "period": 10},
+}
 
 
 def build(name, **settings):
@@ -46,6 +85,17 @@ def test_every_number_has_a_range():
     for name, cls in CLASSES.items():
         numbers = {f for f, hint in cls.__annotations__.items() if re.search(r"\b(float|int)\b", str(hint))}
         assert not {f for f in numbers if "ClassVar" not in str(cls.__annotations__[f])} - set(rules(cls)), name
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_defaults_stay_and_settings_cannot_be_changed_later(name):
+    """A state that was saved with other settings is refused; so no setting may change behind it."""
+    given = {f.name: EXAMPLES[name][f.name] for f in fields(CLASSES[name]) if f.name in NEEDED.get(name, ())}
+    made = CLASSES[name](**given)
+    assert {f.name: getattr(made, f.name) for f in fields(made) if f.init and f.name not in given} == DEFAULTS[name]
+    for f in fields(made):
+        with pytest.raises(FrozenInstanceError):
+            setattr(made, f.name, 1)
 
 
 @pytest.mark.parametrize(("name", "field"), SETTINGS)
