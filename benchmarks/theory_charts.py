@@ -234,6 +234,30 @@ def cifar10_theorem4(found: dict) -> alt.Chart:
     return cifar10_policies(found, "theorem4", y, lambda p: 100 * p["relative"], POLICIES, (0, 250))
 
 
+def cifar10_flatness(found: dict) -> alt.Chart:
+    runs, between = found["flatness"]["runs"], found["flatness"]["between"]
+    curves = [
+        {"x": rho, "y": value, "colour": r["label"]}
+        for r in runs
+        for rho, value in zip(r["whole"]["rho"], r["whole"]["worst"], strict=True)
+    ]
+    slices = [
+        {"x": t, "y": value, "colour": r["label"]}
+        for r in runs
+        for t, value in zip(r["line"]["position"], r["line"]["loss"], strict=True)
+    ]
+    ways = [
+        {"x": t, "y": value, "colour": f"to {b['second']}"}
+        for b in between
+        for t, value in zip(b["slice"]["position"], b["slice"]["loss"], strict=True)
+    ]
+    return alt.hconcat(
+        lines(curves, "rho", "rise in loss", "Worst point within rho", log="xy", order=METHODS),
+        lines(slices, "distance, in norms of the filters", "loss (log)", "A random direction", log="y", order=METHODS),
+        lines(ways, "0: SGD, 1: the other", "loss", "From SGD's minimum", order=[f"to {m}" for m in METHODS[1:]]),
+    )
+
+
 CHARTS = {  # picture: the results it is drawn from, and how
     "lemma1": ("theory", lemma1),
     "averages": ("theory", averages),
@@ -245,6 +269,7 @@ CHARTS = {  # picture: the results it is drawn from, and how
     "cifar10-lemma1": ("theory-cifar10", cifar10_lemma1),
     "cifar10-theorem1": ("theory-cifar10", cifar10_theorem1),
     "cifar10-theorem4": ("theory-cifar10", cifar10_theorem4),
+    "cifar10-flatness": ("theory-cifar10", cifar10_flatness),
 }
 
 

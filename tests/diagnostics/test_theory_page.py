@@ -172,6 +172,34 @@ def test_theorem4_on_cifar10(run, epoch):
     assert cells(f"CIFAR-10, {CIFAR10_ROWS[run]}, epoch {epoch}") == pytest.approx(expected, abs=0.51)
 
 
+@pytest.mark.parametrize("run", ["SGD", "SAM", "AUSAM-0.5", "SAM+Random"])
+def test_flatness_on_cifar10(run):
+    (row,) = [r for r in CIFAR10["flatness"]["runs"] if r["label"] == run]
+    accuracy, loss, fitted, memorised, eigenvalue, trace, worst, grouped, adaptive = cells(f"CIFAR-10, {run}")
+    assert row["whole"]["rho"][2] == pytest.approx(0.1)
+    assert accuracy == pytest.approx(row["test"], abs=0.0051)
+    assert loss == pytest.approx(row["whole"]["loss"], abs=0.0051)
+    assert fitted == pytest.approx(100 * row["fit"]["accuracy"], abs=0.51)
+    assert memorised == pytest.approx(100 * row["fit"]["memorised"], abs=0.51)
+    assert eigenvalue == pytest.approx(row["eigenvalues"]["values"][0], abs=0.51)
+    assert trace == pytest.approx(row["trace"]["value"], abs=5.1 if trace > 1000 else 0.51)
+    assert row["eigenvalues"]["converged"]
+    assert worst == pytest.approx(row["whole"]["worst"][2], abs=0.0051)
+    assert grouped == pytest.approx(row["groups"]["worst"][2], abs=0.0051)
+    assert adaptive == pytest.approx(row["adaptive"]["worst"][2], abs=0.00051)
+
+
+@pytest.mark.parametrize("run", ["SAM", "AUSAM-0.5", "SAM+Random"])
+def test_flatness_at_the_same_loss_on_cifar10(run):
+    (row,) = [r for r in CIFAR10["flatness"]["same_loss"] if r["as"] == run]
+    epoch, loss, eigenvalue, trace, worst = cells(f"CIFAR-10, SGD with the loss of {run}")
+    assert epoch == row["epoch"]
+    assert loss == pytest.approx(row["loss"], abs=0.0051)
+    assert eigenvalue == pytest.approx(row["eigenvalues"]["values"][0], abs=0.51)
+    assert trace == pytest.approx(row["trace"]["value"], abs=0.51)
+    assert worst == pytest.approx(row["whole"]["worst"][0], abs=0.0051)
+
+
 def test_the_sentences_on_cifar10():
     run = CIFAR10["runs"]["AUSAM-0.5"]
     text = " ".join(PAGE.split())
