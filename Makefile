@@ -26,8 +26,9 @@ format: $(VENV)/.dev
 docs: $(VENV)/.docs ## the documentation as pages, in site/; look at it with: python3 -m http.server -d site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-figures: $(VENV)/.lab ## the pictures of the documentation, from docs/results/*.json
+figures: $(VENV)/.lab ## the pictures and the tables of the documentation, from docs/results/*.json
 	$(BIN)/python tools/figures.py
+	$(BIN)/python tools/results_tables.py
 
 notebooks: $(VENV)/.dev ## run the tutorials and keep what they show
 	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py

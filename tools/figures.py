@@ -45,7 +45,8 @@ COMPARISONS = {
     "cifar10-clean.png": Chart("cifar10-clean.json"),
     "cifar10-noisy.png": Chart("cifar10-noisy.json"),
 }
-EQUAL_COST = {f"equal-cost-{name}.png": name for name in ("digits-noisy", "digits-longtail", "etth1")}
+PROBLEMS = ("digits-noisy", "digits-longtail", "digits-longtail-0.1", "digits-longtail-0.01", "etth1")
+EQUAL_COST = {f"equal-cost-{name}.png": name for name in PROBLEMS}
 THEORY = tuple(f"theory-{name}.png" for name in theory_charts.CHARTS)
 
 

@@ -2,7 +2,8 @@
 
     python tools/join_equal_cost.py PART.json [PART.json ...] --out docs/results/equal-cost.json
 
-Each part is the results.json of ``ausam reproduce equal-cost``. Scores that two parts share must be equal.
+Each part is the results.json of ``ausam reproduce equal-cost``. Scores that two parts share must be equal. Rows
+that lack a seed are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the joined results.json")
     arguments = parser.parse_args()
     parts = [records.read_finished(path, EqualCost) for path in arguments.parts]
-    found = functools.reduce(budgets.joined, parts)
+    found = budgets.complete(functools.reduce(budgets.joined, parts))
     found = replace(found, command="ausam reproduce equal-cost")
     records.write(arguments.out, found)
     sys.stdout.write(equal_cost.markdown(found))

@@ -185,3 +185,10 @@ def test_two_parts_of_a_benchmark_are_joined_and_judged_again():
         budgets.joined(benchmark(problem()), other)
     with pytest.raises(ValueError, match="Run both with the same recipe"):
         budgets.joined(first, benchmark(problem(name="series")))
+
+
+def test_rows_that_lack_a_seed_are_left_out():
+    budget, control, scores = FIGURES["sam+random"]
+    found = budgets.complete(benchmark(problem(FIGURES | {"sam+random": (budget, control, scores[:4])}), missing=1))
+    assert found.problems == (problem(FIGURES | {"sam+random": (budget, control, [])}),)
+    assert found.missing == 5

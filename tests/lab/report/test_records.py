@@ -15,7 +15,6 @@ from ausam.lab.report import records
 from ausam.lab.report.records import (
     Comparison,
     Epoch,
-    EqualCost,
     Group,
     PaperTable,
     Published,
@@ -179,15 +178,3 @@ def test_published_results_are_records(path):
     found = records.read_finished(path, Comparison)
     assert found.complete
     assert len(found.runs) == len(found.seeds) * len(found.rows)
-
-
-def test_the_published_benchmark_is_a_record():
-    found = records.read_finished(ROOT / "docs" / "results" / "equal-cost.json", EqualCost)
-    ran = {p.name: {e.name: e.row.n for e in p.entries if e.row is not None} for p in found.problems}
-    page = (ROOT / "docs" / "results.md").read_text()
-    for problem in found.problems:
-        for entry in problem.entries:
-            if entry.row is not None:  # the page has the figures of the file
-                assert entry.row.n == 10
-                assert f"{entry.row.mean:.{entry.row.decimals}f}" in page
-    assert {name for name, rows in ran.items() if rows} == {"digits-noisy", "digits-longtail", "etth1"}

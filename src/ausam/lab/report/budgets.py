@@ -94,9 +94,21 @@ def joined(a: EqualCost, b: EqualCost) -> EqualCost:
     """
     if [_shape(problem) for problem in a.problems] != [_shape(problem) for problem in b.problems]:
         raise ValueError("The two benchmarks have different problems or rows. Run both with the same recipe.")
-    problems = tuple(_joined_problem(p, q) for p, q in zip(a.problems, b.problems, strict=True))
+    return _with_problems(b, [_joined_problem(p, q) for p, q in zip(a.problems, b.problems, strict=True)])
+
+
+def complete(found: EqualCost) -> EqualCost:
+    """The benchmark without the rows that lack a seed."""
+    problems = []
+    for problem in found.problems:
+        entries = [replace(e, row=None, cost=None) if _missing(e, problem.seeds) else e for e in problem.entries]
+        problems.append(replace(problem, entries=judged(replace(e, against=None) for e in entries)))
+    return _with_problems(found, problems)
+
+
+def _with_problems(found: EqualCost, problems: Sequence[BudgetProblem]) -> EqualCost:
     done = sum(entry.row.n for problem in problems for entry in problem.entries if entry.row is not None)
-    return replace(b, missing=b.runs - done, problems=problems)
+    return replace(found, missing=found.runs - done, problems=tuple(problems))
 
 
 def _shape(problem: BudgetProblem) -> tuple[object, ...]:

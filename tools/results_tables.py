@@ -1,0 +1,71 @@
+"""Fill the tables of docs/results.md from docs/results/equal-cost.json: ``make figures``.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- /table -->``, where NAME is a problem, or ``winners`` for the
+overview. Times are left out, because the runs shared their machine with other work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ausam.lab.io import files
+from ausam.lab.report import equal_cost, records
+from ausam.lab.report.records import BudgetProblem, EqualCost
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results" / "equal-cost.json"
+PAGE = ROOT / "docs" / "results.md"
+BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+LEFT_OUT = ("Train s", "Time%")
+
+
+def filled(page: str, found: EqualCost) -> str:
+    """The page with every table as the results have it."""
+    problems = {problem.name: problem for problem in found.problems}
+
+    def table(match: re.Match[str]) -> str:
+        name = match[2]
+        lines = winners(found) if name == "winners" else of_problem(problems[name])
+        return f"{match[1]}\n{lines}\n\n{match[3]}"
+
+    return BLOCK.sub(table, page)
+
+
+def winners(found: EqualCost) -> str:
+    """Who wins where, without what is unfinished."""
+    table = equal_cost.who_wins(found)
+    return markdown(table.head, [line for line in table.lines if line[-1] != "unfinished"], right=(4,))
+
+
+def of_problem(problem: BudgetProblem) -> str:
+    """Everything that ran on a problem; with the accuracy on its rare classes, if there is one."""
+    table = equal_cost.problem_table(problem)
+    keep = [i for i, name in enumerate(table.head) if name not in LEFT_OUT]
+    rows = {(entry.budget, entry.label): entry.row for entry in problem.entries}
+    parts = [rows.get((float(line[0][:-2]) / 100, line[1].removesuffix(" (c)"))) for line in table.lines]
+    tails = ["" if row is None or "tail" not in row.parts else f"{row.parts['tail']:.1f}" for row in parts]
+    head, lines = [table.head[i] for i in keep], []
+    for line, tail in zip(table.lines, tails, strict=True):
+        if line[-1] != "0":
+            lines.append([line[i] for i in keep] + ([tail] if any(tails) else []))
+    return markdown([*head, *(["Tail %"] if any(tails) else [])], lines, right=range(2, len(head) + 1))
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+    """A Markdown table; the columns ``right`` are aligned to the right."""
+    rule = ["---:" if i in right else "---" for i in range(len(head))]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("*", "\\*") for cell in line) + " |" for line in (head, rule, *lines)
+    )
+
+
+def main() -> None:
+    """Write the page."""
+    found = records.read_finished(RESULTS, EqualCost)
+    files.write(PAGE, filled(PAGE.read_text(), found))
+
+
+if __name__ == "__main__":
+    main()
