@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -24,7 +25,6 @@ from ausam.lab.problems.loading import DataError, loaded
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
 from tests.lab.helpers import TESTS, rewrite, run
-from tests.processes import forked
 
 MICRO = """
 title = "Micro"
@@ -694,8 +694,8 @@ SOAK = {
 
 
 def test_7000_steps_do_not_grow():
-    # in a process of its own, because threads that other tests have left behind allocate too
-    with ProcessPoolExecutor(1, mp_context=forked()) as alone:
+    # in a new process, not a fork, because what others have imported and started allocates too
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         tensors, blocks, memory = alone.submit(soak).result(timeout=300)
     assert tensors <= 0
     assert blocks < 200
