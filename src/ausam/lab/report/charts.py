@@ -67,6 +67,7 @@ def scatter(
     pareto: bool | Sequence[PlainRow] = True,
     lower: bool = False,
     names: Field | None = None,
+    kinds: Sequence[str] = (),
 ) -> Spec:
     """A mark per row, with bars where the rows hold ``low_x``, ``high_x``, ``low_y`` and ``high_y``.
 
@@ -81,10 +82,11 @@ def scatter(
         pareto: adds the frontier of these rows as steps, or of all: smaller x and larger y is better.
         lower: smaller y is better.
         names: the labels; None: ``by``. If given, ``by`` is a kind, and every kind has its own shape.
+        kinds: every kind that may occur, so that each looks the same in all charts.
     """
     import altair as alt
 
-    style, chosen = _style(rows, by, shapes=1 if names else MANY), _isolated(by)
+    style, chosen = _style(rows, by, shapes=1 if names else MANY, every=kinds), _isolated(by)
     at = {"x": _axis(alt.X, x), "y": _axis(alt.Y, y)}
     colour, shape = style.colour, style.shape
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
@@ -219,15 +221,19 @@ class _Style:
     dash: Any
 
 
-def _style(rows: Sequence[PlainRow], by: Field, symbol: str | None = None, shapes: int = MANY) -> _Style:
-    """Colours in row order, and the dashes or shapes that tell the names apart after eight of them."""
+def _style(
+    rows: Sequence[PlainRow], by: Field, symbol: str | None = None, shapes: int = MANY, every: Sequence[str] = ()
+) -> _Style:
+    """Colours in the order of ``every`` name or of the rows, and dashes or shapes for more than eight of them."""
     import altair as alt
 
-    names = list(dict.fromkeys(r[by.key] for r in rows))
+    found = list(dict.fromkeys(r[by.key] for r in rows))
+    names = list(every) or found
     scale = alt.Scale(domain=names, range=[f"var(--c{i % MANY})" for i in range(len(names))])
     forms = alt.Scale(domain=names, range=[SHAPES[i // shapes % len(SHAPES)] for i in range(len(names))])
     dashes = alt.Scale(domain=names, range=[DASHES[i // MANY % len(DASHES)] for i in range(len(names))])
-    field, legend = f"{by.key}:N", alt.Legend(title=None, symbolType=symbol or alt.Undefined)
+    shown = [name for name in names if name in found] if every else alt.Undefined
+    field, legend = f"{by.key}:N", alt.Legend(title=None, symbolType=symbol or alt.Undefined, values=shown)
     return _Style(
         names,
         alt.Color(field, scale=scale, legend=legend),

@@ -242,6 +242,7 @@ def frontier(problem: BudgetProblem) -> Spec | None:
         names=Field("method", "method"),
         pareto=[mark for mark in marks if mark["kind"] == KINDS[2]],
         lower=row.lower_is_better,
+        kinds=KINDS[::-1],
     )
 
 
