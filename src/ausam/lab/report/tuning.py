@@ -31,7 +31,8 @@ def text(found: Tuning) -> str:
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in best.settings.items())
     score = f"{row.metric} {show(row.mean, row.decimals, row.std)} {row.unit}".rstrip()
     judge = f"{100 * found.config.validation:g} % of the training samples"
-    return "\n\n".join([table, RULE, f"Best: {flags} ({score} on {judge}, {row.n} seeds). No test sample was used."])
+    seeds = "one seed" if row.n == 1 else f"{row.n} seeds"
+    return "\n\n".join([table, RULE, f"Best: {flags} ({score} on {judge}, {seeds}). No test sample was used."])
 
 
 def _key(trial: Trial) -> tuple[tuple[str, float], ...]:
