@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from pytorch_optimizer import SAM as PeerSAM
 from torch.nn import functional as F
 
 from ausam import ASAM
@@ -49,7 +48,8 @@ def test_every_parameter_scaled_is_davda54s_form(batchnorm, base):
 def test_every_parameter_scaled_equals_pytorch_optimizers():
     """It takes its norm in float32, hence the tolerance."""
     model = network(batchnorm=False)
-    other = PeerSAM(model.parameters(), torch.optim.SGD, rho=0.8, adaptive=True, lr=LR, momentum=MOMENTUM)
+    peers = pytest.importorskip("pytorch_optimizer")
+    other = peers.SAM(model.parameters(), torch.optim.SGD, rho=0.8, adaptive=True, lr=LR, momentum=MOMENTUM)
     path = []
     for step in range(6):
         x, y = batch(step)
