@@ -55,6 +55,7 @@ def outcome(folder):
     result = json.loads((folder / "result.json").read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == result["epochs"]
+    del result["environment"]["commit"]  # somebody may commit while the tests run
     return [{k: v for k, v in found.items() if k not in TIMES} for found in (result, *rows)]
 
 
@@ -694,7 +695,7 @@ SOAK = {
 
 
 def test_7000_steps_do_not_grow():
-    # in a new process, not a fork, because what others have imported and started allocates too
+    # in a process of its own, because threads that other tests have left behind allocate too
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         tensors, blocks, memory = alone.submit(soak).result(timeout=300)
     assert tensors <= 0
@@ -710,7 +711,7 @@ def soak():
     Each method takes 667 of the other 4,000. Were one tensor a step kept, by one method alone, 667 more would be alive,
     and as many blocks of Python's memory for any one object: no more tensors and 200 more blocks are tolerated, for
     caches that fill late. What only C++ holds, such as a graph a step, is some kilobytes of the process: 8 MB, which is
-    2 kB a step, are left to its allocator.
+    2 kB a step, are left to its allocator. Where caches took more than that, another 4,000 steps must not.
     """
     torch.manual_seed(0)
     n, size = 256, 32
@@ -748,6 +749,10 @@ def soak():
 
     steps(3000)
     measured()  # what measuring itself keeps
-    before = measured()
-    steps(4000)
-    return [b - a for a, b in zip(before, measured(), strict=True)]
+    for _ in range(2):
+        before = measured()
+        steps(4000)
+        grown = [b - a for a, b in zip(before, measured(), strict=True)]
+        if grown[1] < 200:
+            break
+    return grown
