@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint format docs figures notebooks wheel release-check clean
+.PHONY: demo test lint format docs figures notebooks upgrade wheel release-check clean
 
 demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs/demo/report.html
 	$(BIN)/ausam compare sgd sam sam@0.5x0.5 sam+random ausam-0.5 --model resnet-tiny-w32 --batch-size 128 \
@@ -32,6 +32,13 @@ figures: $(VENV)/.lab ## the pictures and the tables of the documentation, from 
 
 notebooks: $(VENV)/.dev ## run the tutorials and keep what they show
 	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
+
+upgrade: $(VENV)/.dev ## the newest version of everything but torch; constraints.txt says which
+	grep '^torch==' constraints.txt > $(VENV)/torch.txt
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager -c $(VENV)/torch.txt -e ".[dev]"
+	(grep '^#' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/^\(torch==[0-9.]*\).*/\1/') > $(VENV)/new.txt
+	mv $(VENV)/new.txt constraints.txt
+	touch $(VENV)/.dev $(VENV)/.lab $(VENV)/.docs
 
 wheel: $(VENV)/.dev ## dist/*.whl
 	$(BIN)/python -m build --wheel --no-isolation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,6 +32,24 @@ def refuse_settings(table: Mapping[str, Setting], circumstances: Any) -> None:
         message = None if setting.refuse is None else setting.refuse(circumstances)
         if message is not None:
             raise ValueError(f"{name}: {message}")
+
+
+def warn_of_unknown(table: Mapping[str, Setting], given: Mapping[str, tuple[Any, Any]], framework: str) -> None:
+    """Warn of changed settings that the table lacks, because a newer version of the framework brought them.
+
+    Arguments:
+        table: the settings that the adapter knows.
+        given: name: (value, default) of each setting that the user can change.
+        framework: the name of the framework, for the message.
+    """
+    unknown = [name for name, (value, default) in given.items() if name not in table and value != default]
+    if unknown:
+        warnings.warn(
+            f"ausam does not know {', '.join(unknown)}: this {framework} is newer than the one it was tested with. "
+            "Whether the setting agrees with the method and the policy was not checked; upgrade ausam, or leave it "
+            "at its default.",
+            stacklevel=3,
+        )
 
 
 def markdown(table: Mapping[str, Setting], what: str) -> str:

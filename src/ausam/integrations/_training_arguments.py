@@ -119,6 +119,8 @@ TABLE: dict[str, Setting] = {
     "bf16_full_eval": QUIET,
     "fp16_full_eval": QUIET,
     "tf32": HONOURED,
+    "activation_checkpointing": Setting("honoured", "Transformers 5.23's new name of `gradient_checkpointing`"),
+    "activation_checkpointing_kwargs": Setting("honoured", "likewise"),
     "gradient_checkpointing": HONOURED,
     "gradient_checkpointing_kwargs": HONOURED,
     "torch_compile": HONOURED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -12,13 +13,13 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import seed_worker
 
 from ausam.check import check
 from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss, needs_rows
 from ausam.integrations._sequences import per_sample, shifts
-from ausam.integrations._settings import refuse_settings
+from ausam.integrations._settings import refuse_settings, warn_of_unknown
 from ausam.integrations._training_arguments import TABLE, Circumstances
 from ausam.integrations.accelerate import prepare_loader, refuse
 from ausam.optimizer import SharpnessAware
@@ -26,6 +27,10 @@ from ausam.selection import Policy, SelectiveBatchSampler
 from ausam.step import Method
 
 STATE = "sampler.pt"
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 class SharpnessAwareTrainer(Trainer):
@@ -69,6 +74,8 @@ class SharpnessAwareTrainer(Trainer):
             self._refuse_batch_losses(named.get("compute_loss_func"))
         if named.get("args") is not None:
             refuse_settings(TABLE, Circumstances(named["args"], policy is not None, self.by_rows, own_losses))
+            own = {f.name: (getattr(named["args"], f.name), _default(f)) for f in fields(TrainingArguments)}
+            warn_of_unknown(TABLE, own, "Transformers")
         super().__init__(*args, **kw)
         self._refuse_circumstances(own_losses)
 
