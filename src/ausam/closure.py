@@ -20,8 +20,8 @@ class ClosureStep(Step):
     torch. To tell the two apart, one slot holds a tensor of zeros while the closure runs for the first time.
     """
 
-    def __init__(self, closure: Callable[[], Any], scale: float = 1.0, **surroundings: Any) -> None:
-        super().__init__(closure, **surroundings)
+    def __init__(self, closure: Callable[[], Any], scale: float = 1.0, **given: Any) -> None:
+        super().__init__(closure, **given)
         self.scale = scale
         self._values: list[Any] = []
         self._cleared = False

@@ -13,17 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from ausam.buffers import BufferGuard
 from ausam.closure import ClosureStep
-from ausam.displacement import Swappable
-from ausam.distributed import GradientSync, any_of
+from ausam.distributed import any_of
 from ausam.feedback import Feedback
 from ausam.frameworks import meet, refuse_stranger
-from ausam.inventory import Inventory
 from ausam.memory import Memory
 from ausam.methods import Plain
 from ausam.settings import COUNT, OneOf, holding
-from ausam.step import LossFn, Method, Step
+from ausam.step import LossFn, Method, Step, Surroundings
 from ausam.tensors import Vector, nonfinite
 
 NonFinite = Literal["skip", "raise", "ignore"]
@@ -132,10 +129,7 @@ class SharpnessAware(Optimizer):
 
     def _set_up(self, model: nn.Module) -> None:
         """Set up the parts that are neither saved nor copied."""
-        self._inventory = Inventory(model, self.base)
-        self._guard = BufferGuard()
-        self._swappable = Swappable(model)
-        self._sync = GradientSync(model, self.sync_perturbation)
+        self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
         self._under_way: dict[Step, int] = {}  # the unfinished steps and their threads
         self._told: set[str] = set()
         for hooks in HOOKS:  # ours: a hook receives this optimizer with all of its state, not the base
@@ -144,15 +138,12 @@ class SharpnessAware(Optimizer):
     @property
     def model(self) -> nn.Module:
         """The module whose losses are minimised. Set it if a framework wraps the model after the optimizer is built."""
-        return self._inventory.model
+        return self._surroundings.inventory.model
 
     @model.setter
     def model(self, model: nn.Module) -> None:
-        if model is self._inventory.model:
-            return  # a new one would lose track of the gradients that DDP has not averaged
-        self._inventory = Inventory(model, self.base)
-        self._sync = GradientSync(model, self.sync_perturbation)
-        self._swappable = Swappable(model)
+        if model is not self.model:  # otherwise we would lose track of the gradients that DDP has not averaged
+            self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -181,7 +172,7 @@ class SharpnessAware(Optimizer):
                 "because a method evaluates them more than once. In place of loss.backward() write "
                 'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
             )
-        step = Step(loss_fn, batch, _as_index(index), weight, backward, **self._surroundings())
+        step = Step(loss_fn, batch, _as_index(index), weight, backward, **self._given())
         feedback: Feedback = self._estimate(step)
         return feedback
 
@@ -201,7 +192,7 @@ class SharpnessAware(Optimizer):
         loss = None
         if closure is not None:
             refuse_stranger(closure)
-            loss = self._estimate(ClosureStep(closure, **self._surroundings()))
+            loss = self._estimate(ClosureStep(closure, **self._given()))
         elif self._grad is Grad.NOTHING:
             self._warn_if_passed_by()
         if not self._to_be_skipped():
@@ -219,14 +210,12 @@ class SharpnessAware(Optimizer):
             closure: as for :meth:`step`; its first value is returned.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
-        return self._estimate(ClosureStep(closure, scale, **self._surroundings()))
+        return self._estimate(ClosureStep(closure, scale, **self._given()))
 
-    def _surroundings(self) -> dict[str, Any]:
+    def _given(self) -> dict[str, Any]:
+        """What every step is given, whatever its source."""
         return {
-            "inventory": self._inventory,
-            "guard": self._guard,
-            "sync": self._sync,
-            "swappable": self._swappable,
+            "surroundings": self._surroundings,
             "memory": self._memory,
             "number": self.steps,
             "seed": self.seed,
@@ -417,14 +406,15 @@ class SharpnessAware(Optimizer):
                 stacklevel=2,
             )
         elif "memory" in ours:
-            self._inventory.refresh()
-            self._memory = Memory.load(ours["memory"], self._inventory.params)
+            inventory = self._surroundings.inventory
+            inventory.refresh()
+            self._memory = Memory.load(ours["memory"], inventory.params)
         for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_inventory", "_guard", "_sync", "_swappable", "_under_way", "_told", *HOOKS}
+        transient = {"step", "_surroundings", "_under_way", "_told", *HOOKS}
         return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from ausam import distributed
+from ausam import autograd, distributed
 from ausam.buffers import BufferGuard, writable
 from ausam.displacement import Displacement, Swappable
 from ausam.distributed import GradientSync
@@ -63,6 +64,22 @@ class Method(Protocol):
         """The gradient for the base optimizer, one entry per parameter."""
 
 
+class Surroundings:
+    """What the steps of an optimizer share: how its model is read, moved, guarded and synchronised.
+
+    Arguments:
+        model: the model being trained.
+        base: the optimizer whose parameters are trained.
+        sync_perturbation: average the perturbation's gradient over processes too.
+    """
+
+    def __init__(self, model: nn.Module, base: Optimizer, sync_perturbation: bool) -> None:
+        self.inventory = Inventory(model, base)
+        self.guard = BufferGuard()
+        self.sync = GradientSync(model, sync_perturbation)
+        self.swappable = Swappable(model)
+
+
 class Step:
     """One batch, as a method sees it.
 
@@ -72,10 +89,7 @@ class Step:
         index: dataset index of each sample, or None.
         weight: factor of each sample's loss, or None.
         backward: how a scalar loss is back-propagated.
-        inventory: the parameters and buffers. It and the next three belong to the optimizer and outlive the step.
-        guard: decides which pass may change buffers.
-        sync: tracks what DDP has averaged.
-        swappable: whether weights may borrow other memory.
+        surroundings: what all steps of the optimizer share.
         memory: the method's state from earlier steps.
         number: optimizer steps taken so far.
         seed: for the method's random numbers.
@@ -90,6 +104,7 @@ class Step:
     _outputs: Any = None
     _outputs_at_w: Any = None  # for all rows, detached; from the first pass if none is at w
     _outputs_in_parts = False
+    _even: Tensor | None = None  # each sample's share of the mean loss, kept for the next pass
 
     def __init__(
         self,
@@ -99,10 +114,7 @@ class Step:
         weight: Tensor | None = None,
         backward: Callable[[Tensor], Any] = Tensor.backward,
         *,
-        inventory: Inventory,
-        guard: BufferGuard,
-        sync: GradientSync,
-        swappable: Swappable,
+        surroundings: Surroundings,
         memory: Memory,
         number: int,
         seed: int,
@@ -112,10 +124,10 @@ class Step:
         self._batch = batch
         self._weight = weight
         self._backward = backward
-        self._inventory = inventory
-        self._guard = guard
-        self._sync = sync
-        self._swappable = swappable
+        self._inventory = surroundings.inventory
+        self._guard = surroundings.guard
+        self._sync = surroundings.sync
+        self._swappable = surroundings.swappable
         self._seed = seed
         self._replay = Replay() if replay else None
         self._memory = memory
@@ -226,25 +238,23 @@ class Step:
         if self._weight is not None and len(self._weight) != self._n:
             raise ValueError(f"weight has {len(self._weight)} entries for {self._n} samples. Give one per sample.")
         self.samples_forward += n
-        self._record(losses.detach(), rows)
-        if not grad:
-            self._looked_at.append(losses.data)
+        values = losses.data  # unlike detach(), this may be read or written without a trace in the graph
+        self._looked_at.append(values)
+        self._record(values, rows)
         if self._outputs is not None:
             self._keep_outputs(rows)
         return losses
 
     def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter."""
-        n = losses.shape[0]
-        share = torch.full_like(losses, 1.0 / n)
+        share = self._share(losses)
         if self._weight is not None:
             weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
-            share *= weight.to(share.device, share.dtype)
-        self.samples_backward += n
-        self._looked_at.append(losses.data)
+            share = share * weight.to(share.device, share.dtype)
+        self.samples_backward += losses.shape[0]
         self._sync.before_backward()
         if self._backward is Tensor.backward:
-            torch.autograd.backward(losses, share)  # the gradient of their mean, without a graph node for the mean
+            autograd.backward(losses, share)
         else:
             mean = (losses * share).sum()  # not their product @, which autocast would compute in half precision
             if mean.requires_grad:
@@ -384,6 +394,12 @@ class Step:
             raise
         torch._C._set_grad_enabled(before)
         return result
+
+    def _share(self, losses: Tensor) -> Tensor:
+        even, n = self._even, losses.shape[0]
+        if even is None or even.shape[0] != n or even.dtype != losses.dtype or even.device != losses.device:
+            self._even = even = torch.full_like(losses, 1.0 / n)
+        return even
 
     def _column(self, name: Measured) -> Tensor:
         if name not in self._measured:

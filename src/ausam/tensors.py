@@ -22,7 +22,8 @@ TINY = 1e-12
 
 HALF = (torch.float16, torch.bfloat16)
 
-ONE = torch.ones((), dtype=torch.float32, device="cpu")  # saves an allocation per step
+# Made once: torch.zeros() takes longer than a clone.
+ZERO, ONE = (torch.tensor(value, dtype=torch.float32, device="cpu") for value in (0.0, 1.0))
 
 
 get_dtype, get_device, get_layout = map(operator.attrgetter, ("dtype", "device", "layout"))
@@ -121,12 +122,13 @@ def nonfinite(x: Vector, *others: Tensor) -> Tensor:
     tensors = [*present(x), *others]
     if not tensors:
         return torch.zeros(())
-    flag = torch.zeros((), dtype=torch.float32, device=tensors[0].device)
+    on_cpu = tensors[0].is_cpu
+    flag = ZERO.clone() if on_cpu else torch.zeros((), dtype=torch.float32, device=tensors[0].device)
     try:
         if not PLAIN.issuperset(map(type, tensors)):
             tensors = list(map(local, tensors))
         # GradScaler's own test: one fused call, faster than a norm. It also multiplies by one.
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, ONE if flag.is_cpu else torch.ones_like(flag))
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, ONE if on_cpu else torch.ones_like(flag))
     except RuntimeError:  # several devices or precisions, a sparse or complex one, memory that cannot be written
         finite = [(t if dense([t]) else t.coalesce().values()).isfinite().all().to(flag.device) for t in tensors]
         flag = torch.stack(finite).all().logical_not()

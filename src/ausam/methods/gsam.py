@@ -48,7 +48,7 @@ class GSAM:
         return self.second(step, step.gradient())
 
     def second(self, step: Step, g: Vector) -> Vector:
-        """The second pass, from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
+        """The second pass, from ``g = grad L(w)``, which RST and AESAM already have."""
         with step.shifted(ascent(g, step.radius(self.rho))):
             g_s = step.gradient()
         # Where only the first pass has a gradient, g_perp cannot be subtracted: alone it would climb.
