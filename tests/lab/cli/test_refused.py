@@ -39,6 +39,10 @@ REFUSED = [
     (["--policy", "random", "--s-max", "0.9"], "--s-max is 0.9, but Random takes none"),
     (["--workers", "2"], "workers is 2, but digits is kept in memory. Use --workers 0."),
     (["--timeout", "5"], "--timeout is for several processes."),
+    (["ausam-0.5", "--alpha", "0.4"], "ausam-0.5 names a method and a policy, and alpha is 0.4 as well."),
+    (["ausam-0.5", "--method", "gsam"], "ausam-0.5 names a method and a policy, and method is 'gsam' as well."),
+    (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none"),
+    (["ausm-0.5"], "ausam-0.5"),
 ]
 if not torch.backends.mps.is_available():
     REFUSED.append((["--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'))

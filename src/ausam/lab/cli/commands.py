@@ -42,7 +42,7 @@ def train_command(args: argparse.Namespace) -> int:
     """One run."""
     with ranks.alike():
         given = _settings(args)
-        config = resolve(**given)
+        config = resolve(**given) if args.name is None else _of_pair(args.name, given)
     _set_threads(config)
     out = Path(args.out)
     logs = Logs(tuple(args.log), out)
@@ -221,6 +221,14 @@ def list_command(args: argparse.Namespace) -> int:
 def bench_command(args: argparse.Namespace) -> int:
     """The cost of a step."""
     return bench.main(args.repeats, args.only, sys.stdout)
+
+
+def _of_pair(name: str, given: dict[str, Any]) -> Config:
+    """The settings of one run of a named pair, the same as in a comparison."""
+    if twice := [setting for setting in OF_ONE_PAIR if setting != "seed" and setting in given]:
+        also = f"{twice[0]} is {given[twice[0]]!r}"
+        raise ValueError(f"{name} names a method and a policy, and {also} as well. Leave out one of the two.")
+    return configured(name, resolve(**given))
 
 
 def _prepare(config: Config, runs: list[Config], given: dict[str, Any]) -> None:

@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     one = subcommands.add_parser(
         "train", help="one run", description="Train one network and keep everything in a folder."
     )
+    one.add_argument("name", nargs="?", metavar="NAME", help=_name_help())
     _add_settings(one, set())
     one.add_argument("--out", default="runs/train", help="folder of the run (default: runs/train)")
     one.add_argument("--resume", action="store_true", help="continue the run in that folder, bit for bit")
@@ -164,6 +165,10 @@ def _diagnose_help() -> str:
         "its folder. With compare DIR: the flatness of all runs of a comparison, side by side. You can stop it at any "
         "time; run the same command to continue."
     )
+
+
+def _name_help() -> str:
+    return "a pair in place of --method and --policy: sgd, sam, ausam-0.5, sam+random, ...; see ausam list"
 
 
 def _config_help() -> str:
