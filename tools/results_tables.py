@@ -43,12 +43,11 @@ def of_problem(problem: BudgetProblem) -> str:
     """Everything that ran on a problem; with the accuracy on its rare classes, if there is one."""
     table = equal_cost.problem_table(problem)
     keep = [i for i, name in enumerate(table.head) if name not in LEFT_OUT]
-    rows = {(entry.budget, entry.label): entry.row for entry in problem.entries}
-    parts = [rows.get((float(line[0][:-2]) / 100, line[1].removesuffix(" (c)"))) for line in table.lines]
-    tails = ["" if row is None or "tail" not in row.parts else f"{row.parts['tail']:.1f}" for row in parts]
+    rows = [entry.row for entry in equal_cost.shown(problem)]
+    tails = ["" if row is None or "tail" not in row.parts else f"{row.parts['tail']:.1f}" for row in rows]
     head, lines = [table.head[i] for i in keep], []
-    for line, tail in zip(table.lines, tails, strict=True):
-        if line[-1] != "0":
+    for line, row, tail in zip(table.lines, rows, tails, strict=True):
+        if row is not None:
             lines.append([line[i] for i in keep] + ([tail] if any(tails) else []))
     return markdown([*head, *(["Tail %"] if any(tails) else [])], lines, right=range(2, len(head) + 1))
 

@@ -19,7 +19,8 @@ Spec = dict[str, Any]
 PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
 
 WIDTH = 640  # of a chart outside a page
-ENTRY = 130  # the width of a legend entry
+# The width of a legend entry: its symbol and gaps, a letter, and the least and the most of the whole.
+SYMBOL, LETTER, NARROW, WIDE = 25, 6.2, 130, 320
 THEMES = {  # the CSS variables of a page
     "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
     | {"--c0": "#0072b2", "--c1": "#d55e00", "--c2": "#00805d", "--c3": "#b8538f"}
@@ -72,7 +73,8 @@ def scatter(
     """A mark per row, with bars where the rows hold ``low_x``, ``high_x``, ``low_y`` and ``high_y``.
 
     Args:
-        rows: one mark each; those with a true ``strong`` are larger and labelled.
+        rows: one mark each; those with a true ``strong`` are larger and labelled. The label is above the mark, to its
+            right, unless ``below`` or ``before`` is true.
         x: the horizontal figure.
         y: the vertical figure.
         by: the name; it has a colour, a shape and a legend entry that isolates it.
@@ -116,7 +118,13 @@ def scatter(
         )
     )
     labels = every.properties(name="names").transform_filter("datum.strong")
-    label = labels.mark_text(align="left", dx=9, dy=-9, fontWeight="bold", fill=INK)
+    label = labels.mark_text(
+        align=alt.expr("datum.before ? 'right' : 'left'"),
+        dx=alt.expr("datum.before ? -9 : 9"),
+        dy=alt.expr("datum.below ? 13 : -9"),
+        fontWeight="bold",
+        fill=INK,
+    )
     layers.append(label.encode(**at, text=f"{(names or by).key}:N", opacity=full))
     return _spec(rows, layers, x, y, 360)
 
@@ -309,10 +317,8 @@ def _spec(
         )
         .configure_legend(
             orient="bottom",
-            columns=WIDTH // ENTRY,
             labelColor=INK,
             labelFontSize=12,
-            labelLimit=105,
             symbolSize=90,
             symbolStrokeWidth=2,
         )
@@ -320,8 +326,11 @@ def _spec(
     )
     spec: Spec = _clean(chart.to_dict())
     # the legend belongs to the first coloured layer, and only a selection in that layer makes it clickable
-    coloured = (layer["name"] for layer in spec["layer"] if "color" in layer["encoding"])
-    spec["params"][0]["views"] = [next(coloured)]
+    coloured = next(layer for layer in spec["layer"] if "color" in layer["encoding"])
+    spec["params"][0]["views"] = [coloured["name"]]
+    longest = max(map(len, coloured["encoding"]["color"]["scale"]["domain"]), default=0)
+    entry = round(min(max(NARROW, SYMBOL + LETTER * longest), WIDE))
+    spec["config"]["legend"] |= {"columns": WIDTH // entry, "labelLimit": entry - SYMBOL}
     del spec["$schema"]  # an address, which a page that fetches nothing does not need
     return spec
 
@@ -342,7 +351,8 @@ def live(spec: Spec) -> Spec:
     The columns depend on the container's width, because the width of the axes depends on the legend; ``0 * width``
     triggers a new count when the window changes.
     """
-    columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {ENTRY}))"}
+    entry = spec["config"]["legend"]["labelLimit"] + SYMBOL
+    columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {entry}))"}
     legend = {**spec["config"]["legend"], "columns": columns}
     return {**spec, "width": "container", "config": {**spec["config"], "legend": legend}}
 

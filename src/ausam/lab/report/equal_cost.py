@@ -75,11 +75,17 @@ def who_wins(found: EqualCost) -> Table:
     return Table(FIRST, head, tuple(lines), tuple(classes), tuple(ends[:-1]))
 
 
+def shown(problem: BudgetProblem, budget: float | None = None) -> list[Entry]:
+    """What the table of a problem shows, line by line; under one budget, or under all of which anything has run."""
+    wanted = _begun_budgets(problem) if budget is None else [budget]
+    return [entry for part in wanted for entry in problem.entries if entry.budget == part]
+
+
 def problem_table(problem: BudgetProblem) -> Table:
     """Everything that ran on a problem, by budget."""
     lines, classes, ends = [], [], []
     for budget in _begun_budgets(problem):
-        under = [entry for entry in problem.entries if entry.budget == budget]
+        under = shown(problem, budget)
         firsts = [best(entry for entry in under if entry.control is kind) for kind in (True, False)]
         for entry in under:
             row = entry.row
@@ -225,7 +231,7 @@ def frontier(problem: BudgetProblem) -> Spec | None:
         texts = {"method": entry.label, "kind": kind, "score": f"{_score(entry)} {row.unit}", "from": _against(entry)}
         spent = {"cost": f"{100 * entry.cost:.1f} %", "time": f"{show(row.mean_seconds, 1, row.std_seconds)} s"}
         at = {"x": 100 * entry.cost, "y": row.mean}
-        marks.append({**texts, **spent, **at, "runs": row.n} | ({"strong": True} if entry in firsts else {}))
+        marks.append({**texts, **spent, **at, "runs": row.n} | (_label(entry, firsts) if entry in firsts else {}))
     if not marks:
         return None
     marks.sort(key=lambda mark: KINDS.index(mark["kind"]), reverse=True)  # the last are drawn on top
@@ -244,6 +250,14 @@ def frontier(problem: BudgetProblem) -> Spec | None:
         lower=row.lower_is_better,
         kinds=KINDS[::-1],
     )
+
+
+def _label(entry: Entry, firsts: Sequence[Entry | None]) -> dict[str, bool]:
+    """A label that stays clear of the edge, and of the label of the other best entry of the budget."""
+    under = [e.row.mean for e in firsts if e is not None and e.row is not None and e.budget == entry.budget]
+    lowest = entry.row is not None and entry.row.mean == min(under) < max(under)
+    placed = {"strong": True, "below": lowest, "before": entry.budget >= 1}
+    return {name: True for name, value in placed.items() if value}
 
 
 def _kinds(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
