@@ -279,7 +279,7 @@ def test_a_truncated_config_of_another_run_is_still_refused(tmp_path, capsys):
     for path in out.glob("*.pt"):
         path.unlink()
     assert run(*command) == 2
-    assert said(capsys) == f"ausam: {out} is not empty and holds no run that can be read. Choose another --out."
+    assert said(capsys) == f"ausam: {out} is not empty, and there is no readable run in it. Choose another --out."
 
 
 def test_results_with_a_truncated_curve_or_result_can_be_shown(calm, tmp_path, capsys):
@@ -450,7 +450,7 @@ def test_a_checkpoint_of_another_run_is_refused(calm, tmp_path, capsys):
     newest = tmp_path / "run" / there.name
     newest.write_bytes(there.read_bytes())
     assert run(*command) == 2
-    assert said(capsys) == f"ausam: {newest} is of another run: policy 'Full' there, 'AUSampling' here. {REMEDY}"
+    assert said(capsys) == f"ausam: {newest} belongs to another run: policy 'Full' there, 'AUSampling' here. {REMEDY}"
     newest.unlink()
     assert run(*command) == 0
     assert outcome(tmp_path / "run") == outcome(calm)
@@ -501,7 +501,7 @@ NONSENSE = [
     ({"model": {"weight": "x"}}, "its model holds something other than tensors"),
     ({"model": not_numbers}, "it holds weights that are not numbers"),
     ({"optimizer": None}, "its optimizer is None"),
-    ({"optimizer": {"state": {}, "param_groups": []}}, "its optimizer holds something else"),
+    ({"optimizer": {"state": {}, "param_groups": []}}, "its optimizer has the wrong form"),
     (
         {"optimizer": lambda s: {**s, "state": {0: torch.full((2,), torch.nan)}}},
         "it holds weights that are not numbers",
@@ -569,7 +569,7 @@ def test_json_that_is_no_record_counts_as_damaged(tmp_path, capsys, name, text):
     assert files.read_json(out / name) is None
     assert files.read_rows(out / name) == []
     assert run("train", *SMALL, "--out", out, "--resume") == 2
-    assert said(capsys) == f"ausam: {out} is not empty and holds no run that can be read. Choose another --out."
+    assert said(capsys) == f"ausam: {out} is not empty, and there is no readable run in it. Choose another --out."
     assert (out / name).read_text() == text
 
 

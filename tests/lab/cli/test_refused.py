@@ -27,7 +27,7 @@ REFUSED = [
         ["--method", "AESAM(inner=SAF(gap=10000000))"],
         "AESAM: inner is SAF, which never evaluates the loss at",
     ),
-    (["--method", "plain", "--replay"], "--replay is for later passes, but a step of Plain has one pass only."),
+    (["--method", "plain", "--replay"], "--replay affects only later passes, but a step of Plain has one pass only."),
     (["--data", "sys:exit"], 'data set "sys:exit": it raised SystemExit () instead of returning a value.'),
     (["--model", "sys:exit"], 'model "sys:exit" takes (status=None, /), but it is called with'),
     (["--policy", "full", "--alpha", "0.5"], "--alpha is 0.5, but Full takes none, so it has no effect."),
@@ -39,8 +39,8 @@ REFUSED = [
     (["--policy", "random", "--s-max", "0.9"], "--s-max is 0.9, but Random takes none"),
     (["--workers", "2"], "workers is 2, but digits is kept in memory. Use --workers 0."),
     (["--timeout", "5"], "--timeout is for several processes."),
-    (["ausam-0.5", "--alpha", "0.4"], "ausam-0.5 names a method and a policy, and alpha is 0.4 as well."),
-    (["ausam-0.5", "--method", "gsam"], "ausam-0.5 names a method and a policy, and method is 'gsam' as well."),
+    (["ausam-0.5", "--alpha", "0.4"], "ausam-0.5 names a method and a policy, but alpha is 0.4 too."),
+    (["ausam-0.5", "--method", "gsam"], "ausam-0.5 names a method and a policy, but method is 'gsam' too."),
     (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none"),
     (["ausm-0.5"], "ausam-0.5"),
 ]
@@ -173,7 +173,7 @@ def test_full_and_its_other_spellings_are_one_run(tmp_path, capsys):
 
 def test_resume_with_nothing_there_says_that_it_begins(tmp_path, capsys):
     few = ["--epochs", 1, "--train-size", 64, "--test-size", 20, "--threads", 1, "--out", tmp_path / "run", "--resume"]
-    line = f"{tmp_path / 'run'} holds no run to resume, so a new one starts."
+    line = f"{tmp_path / 'run'} has no run to resume, so a new one starts."
     assert run("train", *few) == 0
     assert line in capsys.readouterr().err.splitlines()
     assert run("train", *few) == 0

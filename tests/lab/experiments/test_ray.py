@@ -85,7 +85,7 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
     _, err = second.communicate(timeout=280)
     assert second.returncode == 1, err
     told = " ".join(err.split())
-    held = "there/one/runs/sam/seed-0 is not empty and holds no run that can be read. Choose another --out."
+    held = "there/one/runs/sam/seed-0 is not empty, and there is no readable run in it. Choose another --out."
     assert f"one/sam/seed-0 failed: {held}" in told
     assert "ausam: 1 cell failed: one/sam/seed-0. Run the same command to try again." in told
     for name in ("sgd", "ausam-0.5"):

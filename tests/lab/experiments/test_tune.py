@@ -150,7 +150,10 @@ def test_without_values_rho_and_alpha_are_searched():
         (["--over", "rho"], '--over "rho": put numbers after the name, e.g. rho=1,2.'),
         (["--over", "batch_size=1.5"], "put whole numbers after the name"),
         (["--over", "rho=0.1", "--over", "rho=0.2"], "--over rho is given twice"),
-        (["--over", "rho=0.1", "--rho", "0.2"], "rho is searched for, so --rho has no effect. Leave it out."),
+        (
+            ["--over", "rho=0.1", "--rho", "0.2"],
+            "rho is one of the settings to search, so --rho has no effect. Leave it out.",
+        ),
         (["--over", "rho=-1"], "rho is -1.0"),
         (["--over", "alpha=0.5", "--policy", "full"], "--alpha is 0.5, but Full takes none"),
         (["--over", "rho=0.1", "--validation", "0"], "a search needs held-out samples. Use --validation 0.2."),

@@ -468,9 +468,12 @@ def test_weights_that_cannot_be_used_are_refused(two, tmp_path):
     for name, message in (
         (
             "other.pt",
-            "other.pt holds no weights of this network: it has a, 0.weight, the network has 0.weight, 0",
+            "other.pt has no weights that fit this network: it contains a, 0.weight, but the network has 0.weight, 0",
         ),
-        ("hostile.pt", "hostile.pt cannot be read: .*Give --init the folder of a run, or a file that holds named tens"),
+        (
+            "hostile.pt",
+            "hostile.pt cannot be read: .*Give --init the folder of a run, or a file of torch.save or safetensors",
+        ),
         ("list.pt", "list.pt holds no named tensors. Give --init a file that does"),
         ("text.pt", "text.pt cannot be read: "),
         ("text.safetensors", r"text\.safetensors (cannot be read: |needs safetensors, which is not installed: pip)"),

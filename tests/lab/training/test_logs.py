@@ -188,7 +188,7 @@ def test_a_service_that_fails_later_leaves_the_run_as_it_is(tmp_path, monkeypatc
     service.log_metric, original = failing, service.log_metric
     argv = ["train", *FEW, "--log", "mlflow", "--out", tmp_path / "run"]
     assert run(*argv) == 1
-    assert "ausam: MLflow accepts no more: the server is gone" in capsys.readouterr().err
+    assert "ausam: MLflow has stopped accepting data: the server is gone" in capsys.readouterr().err
     service.log_metric = original
     assert run(*argv, "--resume") == 0
     assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]

@@ -59,7 +59,7 @@ def test_where_the_epochs_would_have_differed_it_says_why(tmp_path, capsys, flag
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     assert train(tmp_path, *flags, "--epochs", 4, "--resume") == 2
     error = capsys.readouterr().err
-    assert f"ausam: {tmp_path} holds this run with 2 epochs, and it cannot have 4: {why}" in error
+    assert f"ausam: {tmp_path} holds this run with 2 epochs, and it cannot be changed to 4: {why}" in error
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 

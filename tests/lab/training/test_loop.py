@@ -220,7 +220,7 @@ def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("...")
     assert run("train", "--out", tmp_path / "mine", *ONE) == 2
-    assert "is not empty and holds no run" in capsys.readouterr().err
+    assert "is not empty, and there is no readable run in it" in capsys.readouterr().err
 
 
 def test_unknown_choices_list_the_known_ones(capsys):

@@ -317,9 +317,9 @@ def test_a_rank_that_dies_stops_the_other_at_once(killed, folder):
     codes, told = killed
     assert codes == [1, -signal.SIGKILL]
     assert told.splitlines()[-1] == (
-        "ausam: Rank 0 of 2 has lost another: its connection is closed. That rank has ended or hangs; see its own "
-        f"output. The run can continue with any number of ranks. {folder / 'killed'} holds the run up to epoch 1; run "
-        "the same command with --resume to continue."
+        "ausam: Rank 0 of 2 has lost contact with another: its connection is closed. The other has ended or hangs; see "
+        f"its own output. The run can continue with any number of ranks. {folder / 'killed'} holds the run up to epoch "
+        "1; run the same command with --resume to continue."
     )
     assert "Traceback" not in told
     assert [row["epoch"] for row in rows(folder / "killed")] == [1]
@@ -341,7 +341,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
     codes = group(2, command, folder, *flags(folder / "hanging"), "--timeout", 8, MARKER=marker)
     told = (folder / "told-0").read_text()
     assert codes[0] == 1, told
-    assert "ausam: Rank 0 of 2 has lost another: no answer for 8 s (--timeout)." in told
+    assert "ausam: Rank 0 of 2 has lost contact with another: no answer for 8 s (--timeout)." in told
     assert "holds the run up to epoch 1; run the same command with --resume to continue." in told
     assert [row["epoch"] for row in rows(folder / "hanging")] == [1]
 

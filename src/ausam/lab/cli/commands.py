@@ -54,7 +54,7 @@ def train_command(args: argparse.Namespace) -> int:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
         if args.resume and folder.saved_settings(out) is None:
-            sys.stderr.write(f"{out} holds no run to resume, so a new one starts.\n")
+            sys.stderr.write(f"{out} has no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
             for epoch in train(config, out, resume=args.resume, on_step=progress.step, here=here, logs=logs):
                 progress.epoch(epoch)
@@ -153,7 +153,8 @@ def tune_command(args: argparse.Namespace) -> int:
     config = resolve(**given)
     over = values(args.over, config)
     if twice := sorted(over.keys() & given.keys()):
-        raise ValueError(f"{twice[0]} is searched for, so --{twice[0].replace('_', '-')} has no effect. Leave it out.")
+        flag = f"--{twice[0].replace('_', '-')}"
+        raise ValueError(f"{twice[0]} is one of the settings to search, so {flag} has no effect. Leave it out.")
     _set_threads(config)
     _prepare(config, [config], given)
     out = Path(args.out)
@@ -183,7 +184,7 @@ def diagnose_command(args: argparse.Namespace) -> int:
     first, *rest = args.place
     together = first == "compare" and len(rest) == 1
     if rest and not together:
-        raise ValueError("Give the folder of one run, or compare and the folder of a comparison.")
+        raise ValueError("Give the folder of one run, or the word compare and the folder of a comparison.")
     if together and args.what is not None:
         raise ValueError(
             "--what chooses parts of a run's diagnosis, but a comparison measures only flatness. Leave it out."
@@ -227,7 +228,7 @@ def _of_pair(name: str, given: dict[str, Any]) -> Config:
     """The settings of one run of a named pair, the same as in a comparison."""
     if twice := [setting for setting in OF_ONE_PAIR if setting != "seed" and setting in given]:
         also = f"{twice[0]} is {given[twice[0]]!r}"
-        raise ValueError(f"{name} names a method and a policy, and {also} as well. Leave out one of the two.")
+        raise ValueError(f"{name} names a method and a policy, but {also} too. Leave out one of the two.")
     return configured(name, resolve(**given))
 
 
@@ -237,7 +238,9 @@ def _prepare(config: Config, runs: list[Config], given: dict[str, Any]) -> None:
     refuse_idle(given, runs)
     if given.get("replay") and all(method.passes[0] <= 1 for method in methods):
         names = " and ".join(dict.fromkeys(type(method).__name__ for method in methods))
-        raise ValueError(f"--replay is for later passes, but a step of {names} has one pass only. Leave --replay out.")
+        raise ValueError(
+            f"--replay affects only later passes, but a step of {names} has one pass only. Leave out --replay."
+        )
     builder(config.model)
     problem(config)
 

@@ -29,7 +29,7 @@ def read(path: Path, elsewhere: Collection[str] = ()) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--config {path} is not {path.suffix[1:].upper()}: {error}.") from None
     if not isinstance(found, dict):
-        raise ValueError(f"--config {path} holds no settings, but {found!r:.80}.")
+        raise ValueError(f"--config {path} contains {found!r:.80} instead of settings.")
     hints = get_type_hints(Config)
     for name, value in found.items():
         if name not in hints:
@@ -37,7 +37,7 @@ def read(path: Path, elsewhere: Collection[str] = ()) -> dict[str, Any]:
         try:
             found[name] = typed(hints[name], value, name)
         except ValueError as error:
-            raise ValueError(f"--config {path}: {error}, which this setting cannot be.") from None
+            raise ValueError(f"--config {path}: {error}, which is not a value of this setting.") from None
         if name in elsewhere and value != getattr(Config, name):
             raise ValueError(f"--config {path}: {name} is {value!r}, but this command sets it itself. Leave it out.")
     return {name: value for name, value in found.items() if name not in elsewhere}

@@ -163,7 +163,8 @@ def answer(found: Comparison) -> str:
     chosen = mislabelled(found.runs)
     labels, mine = {r.name: r.label for r in found.rows}, [r.name for r in ours(found.rows)]
     if not chosen:
-        return "Whether mislabelled samples are chosen more is unknown: no finished run chose among known wrong labels."
+        unknown = "It is not known whether mislabelled samples are chosen more often"
+        return f"{unknown}: no finished run chose from known wrong labels."
     parts = []
     for name in sorted(chosen, key=lambda n: n not in mine)[:3]:
         right, wrong = (fmean(p[i] for p in chosen[name]) for i in (0, 1))

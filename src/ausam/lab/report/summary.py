@@ -79,9 +79,11 @@ def headline(found: Comparison) -> str:
     parts = [says[kind].format(join(rivals)) for kind, rivals in names.items() if rivals]
     text += f" It {join(parts)}." if parts else ""
     if "unknown" in told.values():
-        text += " One common seed has no spread, so some comparisons remain open."
+        text += " With one common seed there is no spread, so some comparisons cannot be decided."
     if not _same_cost(row, rows):
-        text += " No baseline of the same cost ran (sam@0.5x0.5, sam+random), so the gain from selection is open."
+        text += (
+            " No baseline of the same cost was run (sam@0.5x0.5, sam+random), so it is not known what selection gains."
+        )
     return text + tail
 
 

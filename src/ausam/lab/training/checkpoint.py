@@ -94,7 +94,7 @@ def _rows(content: dict[str, Any], epoch: int) -> list[Epoch]:
         raise ValueError("its model holds something other than tensors")
     state = content["optimizer"].get("state")
     if not content["optimizer"].keys() >= {"state", "param_groups", "ausam"} or not isinstance(state, dict):
-        raise ValueError("its optimizer holds something else")
+        raise ValueError("its optimizer has the wrong form")
     values = (*content["model"].values(), *_tensors(state))
     ignored = settings_of(content).get("nonfinite") == "ignore"  # the weights of such a run may be NaN
     if not ignored and any(x.is_floating_point() and bool(x.isnan().any()) for x in values):
@@ -148,9 +148,9 @@ def fitting(saved: dict[str, Any], config: Config) -> Iterator[None]:
         if (why := cannot_extend(replace(config, epochs=theirs["epochs"]), config.epochs, len(saved["rows"]))) is None:
             theirs = mine
         else:
-            raise ValueError(f"{saved['path']} is of a run of {theirs['epochs']} epochs: {why}. {remedy}")
+            raise ValueError(f"{saved['path']} belongs to a run of {theirs['epochs']} epochs: {why}. {remedy}")
     if other := differences(theirs, mine):
-        raise ValueError(f"{saved['path']} is of another run: {'; '.join(other)}. {remedy}")
+        raise ValueError(f"{saved['path']} belongs to another run: {'; '.join(other)}. {remedy}")
     try:
         yield
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:

@@ -61,7 +61,7 @@ def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
         if out.exists() and not out.is_dir():
             raise ValueError(f"{out} is a file. Choose another --out.")
         if out.exists() and any(not p.name.endswith(".tmp") and p.name != LOCK for p in out.iterdir()):
-            raise ValueError(f"{out} is not empty and holds no run that can be read. Choose another --out.")
+            raise ValueError(f"{out} is not empty, and there is no readable run in it. Choose another --out.")
         return
     if theirs | {k: mine[k] for k in HERE if k != "init"} != mine:
         _explain(out, theirs, mine, resume)
@@ -83,8 +83,8 @@ def _explain(out: Path, theirs: dict[str, Any], mine: dict[str, Any], resume: bo
         if why is None:
             return
         raise ValueError(
-            f"{out} holds this run with {theirs['epochs']} epochs, and it cannot have {mine['epochs']}: {why}. Choose "
-            "another --out. (A run with --lr-steps 1, a constant rate, can be made longer.)"
+            f"{out} holds this run with {theirs['epochs']} epochs, and it cannot be changed to {mine['epochs']}: {why}"
+            ". Choose another --out. (A run with --lr-steps 1, a constant rate, can be made longer.)"
         )
     raise ValueError(
         f"{out} holds another run: {'; '.join(differences(theirs, mine)) or 'an unknown setting'}. "

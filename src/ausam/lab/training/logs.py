@@ -237,7 +237,7 @@ class Mlflow:
             for name in sorted(figures, key=lambda name: name == "lr"):
                 self._client.log_metric(self._id, name, figures[name], step=epoch)
         except self._broken as error:
-            raise LogError(f"MLflow accepts no more: {' '.join(str(error).split())}") from error
+            raise LogError(f"MLflow has stopped accepting data: {' '.join(str(error).split())}") from error
         self._memory.keep(self._id, epoch)
 
     def close(self, ended: bool) -> None:

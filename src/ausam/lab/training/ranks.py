@@ -173,8 +173,8 @@ def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
         waited = "" if seconds is None else f" for {seconds:g} s (--timeout)"
         why = f"no answer{waited}" if "timed out" in text.lower() else "its connection is closed"
         raise LostError(
-            f"Rank {rank} of {world} has lost another: {why}. That rank has ended or hangs; see its own output. "
-            "The run can continue with any number of ranks."
+            f"Rank {rank} of {world} has lost contact with another: {why}. The other has ended or hangs; see its own "
+            "output. The run can continue with any number of ranks."
         ) from error
     finally:
         if dist.is_initialized():

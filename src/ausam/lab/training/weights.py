@@ -32,8 +32,8 @@ def start_from(model: nn.Module, source: str) -> str:
     fitting = {k: v for k, v in found.items() if k in mine and v.shape == mine[k].shape}
     if not fitting:
         raise ValueError(
-            f"{source} holds no weights of this network: it has {_some(found)}, the network has {_some(mine)}. "
-            "Use the --model they were made for, or another --init."
+            f"{source} has no weights that fit this network: it contains {_some(found)}, but the network has "
+            f"{_some(mine)}. Use the --model they were made for, or another --init."
         )
     if skipped := [k for k in found if k not in fitting]:
         log.warning("%s: not in this network, or with another shape: %s.", source, _some(skipped))
@@ -55,8 +55,8 @@ def read(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a foreign file may cause any exception
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"The weights in {path} cannot be read: {why}. Give --init the folder of a run, or a file that holds named "
-            "tensors and nothing else, of torch.save or safetensors."
+            f"The weights in {path} cannot be read: {why}. Give --init the folder of a run, or a file of torch.save "
+            "or safetensors that contains only named tensors."
         ) from error
     inner = next((content[k] for k in KEYS if isinstance(content.get(k), dict)), content)
     tensors = {str(k): v for k, v in inner.items() if isinstance(v, Tensor)}
