@@ -1,7 +1,8 @@
 """Diagnostics: test the paper's theory, and measure how flat a minimum is, on your own model.
 
-Every function takes ``(model, loss_fn, batches)``, measures in eval mode and leaves the model as it was. Results are
-frozen dataclasses of plain numbers, so ``json.dumps(dataclasses.asdict(found))`` works.
+Every function takes ``(model, loss_fn, batches)``, measures in eval mode and leaves the model as it was. A ``loss_fn``
+that does not depend on ``model`` is refused. Results are frozen dataclasses of plain numbers, so
+``json.dumps(dataclasses.asdict(found))`` works.
 """
 
 from ausam.diagnostics.callback import MEASURES, Diagnostics

@@ -82,11 +82,12 @@ def loss_line(
         chunk: samples per pass, >= 1.
         samples: how many samples to use, from the first; None for all.
 
-    Cost: one forward pass per point. Memory: 3 x P.
+    Cost: one forward pass per point, and one of the first chunk. Memory: 3 x P.
     """
     where = _positions(positive("radius", radius), points)
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective.check(by_value=True)
         d = filter_direction(objective, generator(seed))
         loss = [objective.loss(t * d if t else None) for t in where]
     return Slice(numbers(where), numbers(loss), objective.samples)
@@ -116,11 +117,12 @@ def loss_surface(
     >>> len(found.loss), len(found.loss[0])
     (3, 3)
 
-    Cost: ``points^2`` forward passes. Memory: 4 x P.
+    Cost: ``points^2`` forward passes, and one of the first chunk. Memory: 4 x P.
     """
     where = _positions(positive("radius", radius), points)
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective.check(by_value=True)
         rng = generator(seed)
         d1, d2 = filter_direction(objective, rng), filter_direction(objective, rng)
         loss = tuple(numbers([objective.loss(s * d1 + t * d2 if s or t else None) for t in where]) for s in where)
@@ -166,15 +168,16 @@ def loss_between(
         chunk: samples per pass, >= 1.
         samples: how many samples to use, from the first; None for all.
 
-    Cost: one forward pass per point. Memory: the checkpoints and one more copy of the model.
+    Cost: one forward pass per point, and one of the first chunk. Memory: the checkpoints and one more copy of the
+    model.
     """
     if not beyond >= 0:
         raise ValueError(f"beyond is {beyond}. The line cannot be extended by less than 0.")
     where = torch.linspace(-beyond, 1 + beyond, count("points", points, low=2), dtype=torch.float64).tolist()
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
-        for state in (first, second):
-            objective.moved(state)  # raises for a checkpoint of another model
+        ends = [objective.moved(state) for state in (first, second)]  # raises for a checkpoint of another model
+        ends[0].check(by_value=True)
         loss = [objective.moved(_mixed(first, second, t)).loss() for t in where]
     return Slice(numbers(where), numbers(loss), objective.samples)
 

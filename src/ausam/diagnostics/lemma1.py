@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ausam.diagnostics.arguments import positive
-from ausam.diagnostics.batches import Batch, taken
+from ausam.diagnostics.batches import Batch
 from ausam.diagnostics.objective import LossFn, Objective
 from ausam.diagnostics.samples import gradient_rows
 from ausam.diagnostics.statistics import Agreement, agreement, array, numbers
@@ -81,8 +81,8 @@ def lemma1(
     rho = positive("rho", rho)
     dlp, norms, projections = [], [], []
     with untouched(model):
-        for batch in taken(batches, samples):
-            objective = Objective(model, loss_fn, [batch], chunk=chunk)
+        every = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        for objective in (every.on(batch) for batch in every.batches):
             unit = direction(objective.gradient())
             dlp.append((objective.losses(rho * unit) - objective.losses()).abs() / rho)
             for gradients in gradient_rows(objective):

@@ -12,13 +12,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.func import functional_call
 
-from ausam.diagnostics.arguments import count
+from ausam.diagnostics.arguments import count, generator, normal
 from ausam.diagnostics.batches import Batch, rows, size, taken
+from ausam.diagnostics.untouched import untouched
 from ausam.losses import per_sample
 
 LossFn = Callable[..., Any]
+
+UNREACHED = (
+    "No parameter of the model gets a gradient from loss_fn, so its loss would look perfectly flat. Most likely "
+    "loss_fn uses another model than the one you passed, or a copy of it. Or it uses frozen parameters only, or hides "
+    "the model from autograd with detach() or no_grad(). Build the loss from the model that you pass:\n"
+    '    losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")\n'
+    "    found = sharpness(model, losses, batches)"
+)
 
 
 class Objective:
@@ -27,7 +37,8 @@ class Objective:
         L(w + e) = 1/n sum_i L_i(w + e)
 
     Vectors are flat: all parameters that require a gradient, in the order of ``model.named_parameters()``. Use it
-    inside ``with untouched(model)``. Sums run over samples, so the chunk size affects nothing but rounding.
+    inside ``with untouched(model)``. Sums run over samples, so the chunk size affects nothing but rounding. A loss from
+    which no parameter gets a gradient is refused (see :meth:`check`).
 
     Arguments:
         model: the module to measure, without a DDP or FSDP wrapper.
@@ -48,7 +59,7 @@ class Objective:
     ) -> None:
         self.model = model
         self.chunk = count("chunk", chunk)
-        self.batches = taken(batches, samples)
+        self.batches = self._all = taken(batches, samples)
         self.samples = sum(size(b) for b in self.batches)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -132,10 +143,7 @@ class Objective:
 
     def chunks(self) -> Iterator[Batch]:
         """All samples, at most ``chunk`` at a time."""
-        for batch in self.batches:
-            n = size(batch)
-            for start in range(0, n, self.chunk):
-                yield rows(batch, slice(start, min(start + self.chunk, n)), n)
+        return _chunks(self.batches, self.chunk)
 
     @torch.no_grad()
     def losses(self, shift: Tensor | None = None) -> Tensor:
@@ -156,6 +164,8 @@ class Objective:
         parts = self.parts(vector)
 
         def product(total: Tensor, params: list[Tensor]) -> Tensor | None:
+            if not total.requires_grad:
+                return None
             first = torch.autograd.grad(total, params, create_graph=True, allow_unused=True)
             terms = [(g * v).sum() for g, v in zip(first, parts, strict=True) if g is not None and g.requires_grad]
             return torch.stack([t.to(terms[0].device) for t in terms]).sum() if terms else None
@@ -165,6 +175,7 @@ class Objective:
     def _sum(self, scalar: Callable[[Tensor, list[Tensor]], Tensor | None], at: Sequence[Tensor]) -> Tensor:
         """Mean over the samples of the gradient of a scalar computed from the summed losses of a chunk."""
         result = [torch.zeros_like(p) for p in self.params]
+        reached = False
         with torch.enable_grad():
             for batch in self.chunks():
                 params = [p.detach().requires_grad_() for p in at]
@@ -174,7 +185,82 @@ class Objective:
                 for r, g in zip(result, torch.autograd.grad(value, params, allow_unused=True), strict=True):
                     if g is not None:
                         r += g
+                        reached = True
+        if not reached:
+            self.check()
         return self.flat(result) / self.samples
+
+    # -- does the loss depend on the model? ----------------------------------------------------------------------
+
+    def check(self, *, by_value: bool = False) -> None:
+        """Raise if no parameter gets a gradient from the losses, on any of the samples that were passed at first.
+
+        A gradient of zero counts: it is what autograd finds at a minimum. With ``by_value``, for what needs no
+        gradient, a ``loss_fn`` that hides its graph passes if other weights change its losses.
+        Cost: one forward pass of one chunk; over all samples if the loss is refused. Random state is left as it was.
+        """
+        with untouched(self.model):
+            for batch in _chunks(self._all, self.chunk):
+                if self.traced(batch)[1] or (by_value and self._responds(batch)):
+                    return
+        raise ValueError(UNREACHED)
+
+    def traced(self, batch: Batch) -> tuple[Tensor, bool]:
+        """Per-sample losses of one batch at ``w``, and whether a parameter gets a gradient from them."""
+        try:
+            with torch.enable_grad():
+                params = [p.detach().requires_grad_() for p in self.params]
+                losses = self.call(params, batch)
+        except RuntimeError as error:
+            if "inference" not in str(error).lower():
+                raise
+            # Autograd does not record tensors made in inference mode, but torch.func can differentiate them.
+            return self._values(batch), self._responds(batch)
+        return losses.detach(), _reaches(losses, params)
+
+    @torch.no_grad()
+    def _values(self, batch: Batch) -> Tensor:
+        return self.call(self.params, batch)
+
+    def _responds(self, batch: Batch) -> bool:
+        """Whether other weights change the losses of a batch, by more than they differ between two equal calls."""
+        rng = generator(0)
+
+        def moved(t: Tensor) -> Tensor:
+            return t + (t.abs() + 0.01) * normal(t.numel(), rng, t).view(t.shape) if t.is_floating_point() else t
+
+        other = copy.copy(self)
+        other.params = [moved(p) for p in self.params]
+        other._fixed = {name: moved(t) for name, t in self._fixed.items()}
+        found = []
+        for objective in (self, self, other):
+            with untouched(self.model):  # the same random numbers each time
+                found.append(objective._values(batch))
+        here, again, there = found
+        return not bool((there - here).abs().max() <= 10 * (again - here).abs().max())  # NaN counts as a change
+
+
+def _chunks(batches: Iterable[Batch], chunk: int) -> Iterator[Batch]:
+    for batch in batches:
+        n = size(batch)
+        for start in range(0, n, chunk):
+            yield rows(batch, slice(start, min(start + chunk, n)), n)
+
+
+def _reaches(losses: Tensor, params: Sequence[Tensor]) -> bool:
+    """Whether the graph of the losses leads to a parameter. Nothing is differentiated."""
+    if not losses.requires_grad:
+        return False
+    ends = {get_gradient_edge(p).node for p in params}
+    todo, seen = [get_gradient_edge(losses).node], set[Node]()
+    while todo:
+        node = todo.pop()
+        if node in ends:
+            return True
+        if node not in seen:
+            seen.add(node)
+            todo += [before for before, _ in node.next_functions if before is not None]
+    return False
 
 
 def _held(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:

@@ -80,8 +80,9 @@ def gradient_rows(objective: Objective, means: Means = "auto") -> Iterator[Tenso
         raise ValueError(f'means is {means!r}. It must be "auto", "vmap" or "loop".')
     at_once = means != "loop"
     for batch in objective.chunks():
-        with torch.no_grad():
-            together = objective.call(objective.params, batch)
+        together, reached = objective.traced(batch)
+        if not reached:
+            objective.check()
         if at_once:
             try:
                 gradients, alone = _vmapped(objective, batch)
@@ -118,7 +119,8 @@ def _looped(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             params = [p.detach().requires_grad_() for p in objective.params]
             loss = objective.call(params, rows(batch, slice(i, i + 1), n))
-            found = torch.autograd.grad(loss.sum(), params, allow_unused=True)
+            graph = loss.requires_grad  # False for a sample that passes no trained weight
+            found = torch.autograd.grad(loss.sum(), params, allow_unused=True) if graph else [None] * len(params)
         reached = [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
         gradients.append(objective.flat(reached))
         losses.append(loss.detach())

@@ -17,7 +17,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Put the model into eval mode; on exit restore training flags, buffers and torch's random state.
 
     Inside, BatchNorm uses its running statistics. A BatchNorm layer without running statistics is refused, because it
-    normalises by the batch even in eval mode. DDP and FSDP wrappers are refused too.
+    normalises by the batch even in eval mode. DDP and FSDP wrappers are refused too. An inference mode around it is
+    switched off, because all gradients would be zero in it.
     """
     modules = list(model.modules())
     _refuse(modules)
@@ -27,6 +28,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     ]
     kinds = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
         # Only the plain form of attention has a double backward, and BatchNorm's flag must not be compiled in.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None for m in modules):
