@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ class ClosureStep(Step):
     """A step whose only source is torch's closure: it runs forward and backward and returns the loss.
 
     A closure that clears the gradients first replaces the previous ``.grad``; one that does not adds to it, as in
-    torch. To tell the two apart, one slot holds a tensor of zeros while the closure runs for the first time.
+    torch. A :class:`~ausam.gradients.Mark` in each slot tells the two apart while the closure runs for the first time.
     """
 
     def __init__(self, closure: Callable[[], Any], scale: float = 1.0, **given: Any) -> None:
@@ -51,16 +52,17 @@ class ClosureStep(Step):
         if rows is not None:
             self.forward(rows)
         self._guard.before_pass(training=True, shifted=self._away)
+        with contextlib.nullcontext() if sync else self.alone():
+            return self._run()
+
+    def _run(self) -> Vector:
         first = not self._values
-        slot = self._slots.mark() if first else None
-        paused = None if sync else self._sync.paused()
-        if paused is None:
-            value = self._call(self._loss_fn, (), grad=True)
-        else:
-            with paused:
-                value = self._call(self._loss_fn, (), grad=True)
+        self._sync.before_backward()
+        marks = self._slots.marks(self.journal) if first else []
+        value = self._call(self._loss_fn, (), grad=True)
         if first:
-            self._cleared = self._cleared or not self._slots.marked(slot)
+            cleared = [mark is not None and mark.cleared(alone=self.group is None) for mark in marks]
+            self._slots.replace(cleared, own=self._cleared)
         self._values.append(value)
         for part in tree_leaves(value):
             if isinstance(part, (Tensor, float, int)):
@@ -69,10 +71,6 @@ class ClosureStep(Step):
 
     def _make_lazy_modules(self) -> None:
         """Do nothing: the closure's first run creates them."""
-
-    @property
-    def _adds(self) -> bool:
-        return not self._cleared
 
     def result(self) -> Any:
         """What the closure returned in its first run, at ``w``."""

@@ -7,6 +7,7 @@ their own storage back afterwards: nothing is copied, and the return is exact. W
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,8 +109,15 @@ class Swappable:
             return False
         addresses = list(map(Tensor.data_ptr, params))
         if addresses != self._addresses or not any(addresses):  # no address: on the meta device, or empty
-            self._addresses, self._answer = addresses, _alone(params, addresses)
+            self._addresses, self._answer = addresses, _alone(params, addresses) and not self._shared(params)
         return self._answer
+
+    def _shared(self, params: Sequence[Tensor]) -> bool:
+        """Whether another tensor of the model has the memory of one of these, and would not move with it."""
+        mine = set(params)
+        every = itertools.chain(self._model.parameters(), self._model.buffers())
+        others = {t.untyped_storage().data_ptr() for t in every if t not in mine and type(t) in PLAIN}
+        return any(p.data_ptr() in others for p in params if p.data_ptr())
 
 
 def _compiled(module: nn.Module) -> bool:

@@ -88,7 +88,7 @@ def average_gradients(params: Sequence[Tensor], gradient: Vector, group: Group) 
         home = params[mine[0]].device
         found = [gradient[i] for i in mine]
         parts = [torch.zeros_like(params[i]) if g is None else g for i, g in zip(mine, found, strict=True)]
-        have = torch.tensor([float(g is not None) for g in found])
+        have = torch.tensor([float(g is not None) for g in found], device=home)
         flat = mean(torch.cat([*(g.flatten().to(home) for g in parts), have.to(home, dtype)]), group)
         values = torch.split(flat[: -len(mine)], [g.numel() for g in parts])
         for i, value, owners in zip(mine, values, flat[-len(mine) :].tolist(), strict=True):

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ausam.settings import NON_NEGATIVE, holding
 from ausam.tensors import Vector
 
 # Wrappers add these parts to a parameter's name. Without them, the name does not depend on the wrapper.
@@ -90,6 +91,8 @@ class Inventory:
         groups = self._base.param_groups
         if not any("rho" in g for g in groups):
             return None
+        for g in groups:
+            holding("SharpnessAware", "rho of a parameter group", g.get("rho", rho), NON_NEGATIVE)
         of = {p: float(g.get("rho", rho)) for g in reversed(groups) for p in g["params"]}
         return [of[p] for p in self.params]
 

@@ -41,6 +41,10 @@ class Journal:
         """Record that ``undo(*arguments)`` undoes the next change. C functions only: see the module docstring."""
         self._entries.append((undo, *arguments))
 
+    def note_first(self, undo: Callable[..., Any], *arguments: Any) -> None:
+        """The same, to be undone before everything that was noted earlier."""
+        self._entries.insert(0, (undo, *arguments))
+
     def note_each(self, undo: Callable[..., Any], *columns: Iterable[Any]) -> None:
         """The same, row by row, with one argument from each column."""
         self._entries.append((exhaust, map(undo, *columns)))

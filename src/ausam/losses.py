@@ -10,6 +10,18 @@ from torch.utils._pytree import tree_leaves
 from ausam.tensors import HALF
 
 
+def losses_and_outputs(result: Any) -> tuple[Any, Any]:
+    """The two things that a loss function may return; None for outputs that it does not return."""
+    if not isinstance(result, tuple):
+        return result, None
+    if len(result) != 2:
+        raise TypeError(
+            f"loss_fn returned {len(result)} things, but the losses, or the losses and the outputs, are needed. Put "
+            "further outputs into one: return losses, (z, features)."
+        )
+    return result
+
+
 def per_sample(losses: Any, expected: int | None) -> Tensor:
     """The losses in at least float32 if there is one per sample; otherwise an error that says what to return."""
     if not isinstance(losses, Tensor):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import itertools
+import operator
 import threading
 import warnings
 from collections import OrderedDict
@@ -19,9 +21,9 @@ from ausam.feedback import Feedback
 from ausam.frameworks import meet, refuse_stranger
 from ausam.memory import Memory
 from ausam.methods import Plain
-from ausam.settings import COUNT, OneOf, holding
+from ausam.settings import COUNT, OneOf, YesNo, holding
 from ausam.step import LossFn, Method, Step, Surroundings
-from ausam.tensors import Vector, nonfinite
+from ausam.tensors import CPU, Vector, nonfinite
 
 NonFinite = Literal["skip", "raise", "ignore"]
 
@@ -110,8 +112,15 @@ class SharpnessAware(Optimizer):
                 "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
                 "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
             )
+        if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+            raise TypeError(
+                "The model is, or contains, a TorchScript module, whose parameters and buffers cannot be moved. Train "
+                "the module that it was made from, and script or trace it afterwards."
+            )
         holding("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
         holding("SharpnessAware", "seed", seed, COUNT)
+        holding("SharpnessAware", "replay", replay, YesNo())
+        holding("SharpnessAware", "sync_perturbation", sync_perturbation, YesNo())
         self.base = base
         self.method = method
         self.nonfinite = nonfinite
@@ -122,7 +131,7 @@ class SharpnessAware(Optimizer):
         self.skipped = 0
         self.samples_forward = 0
         self.samples_backward = 0
-        self._memory = Memory()
+        self._memory = self._memory_at_step = Memory()  # now, and after the last step that was taken
         self._grad = Grad.NOTHING
         self._set_up(model)
         meet(self, model)
@@ -160,7 +169,8 @@ class SharpnessAware(Optimizer):
         Arguments:
             loss_fn: ``loss_fn(*batch)`` returns losses of shape ``(n,)``, or ``(losses, outputs)``. It must not reduce
                 or back-propagate them. Called as often as the method needs.
-            batch: the arguments of ``loss_fn``.
+            batch: the arguments of ``loss_fn``. Methods that use some of the rows take them from every tensor with n
+                entries, so let ``loss_fn`` capture what is not per sample, such as prototypes.
             index: dataset index of each sample, for the sampler's ``update``.
             weight: factor of each sample's loss (``sampler.weight(index)``); the mean stays over n.
             backward: how a scalar loss is back-propagated, e.g. ``lambda loss: scaler.scale(loss).backward()`` or
@@ -195,9 +205,12 @@ class SharpnessAware(Optimizer):
             loss = self._estimate(ClosureStep(closure, **self._given()))
         elif self._grad is Grad.NOTHING:
             self._warn_if_passed_by()
-        if not self._to_be_skipped():
+        if self._to_be_skipped():
+            self._memory = self._memory_at_step
+        else:
             self.base.step()
             self.steps += 1
+            self._memory_at_step = self._memory
         self._grad = Grad.NOTHING
         for hook in self._hooks("_optimizer_step_post_hooks"):
             hook(self, (closure,), {})
@@ -236,6 +249,7 @@ class SharpnessAware(Optimizer):
                 raise RuntimeError(self._occupied())
             step.begin()
             gradient = self.method.gradient(step)
+            self._look_at(gradient, step)
             step.settle()
             accepted = self.nonfinite == "ignore" or self._finite(step, gradient)
             if not accepted:
@@ -255,6 +269,22 @@ class SharpnessAware(Optimizer):
             undo()
             raise
 
+    def _look_at(self, gradient: Vector, step: Step) -> None:
+        """Refuse what is no gradient, and warn of one that is empty."""
+        if not isinstance(gradient, list) or len(gradient) != len(step.params):
+            what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
+            raise TypeError(
+                f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
+                f"{len(step.params)} trained parameters is needed, e.g. what step.gradient() returns."
+            )
+        if not any(map(operator.is_not, gradient, itertools.repeat(None))):
+            self._tell(
+                "nothing",
+                "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model "
+                "other than the one whose parameters the optimizer has? This warning appears once.",
+                stacklevel=5,
+            )
+
     def _finite(self, step: Step, gradient: Vector) -> bool:
         flag = step.nonfinite(gradient)
         # Perhaps only one process met it. If the others continued, they would wait for it or diverge from it.
@@ -270,9 +300,9 @@ class SharpnessAware(Optimizer):
             )
         for g in gradient:
             if g is not None:
-                # Otherwise a finite gradient of an infinite loss would pass GradScaler's test and be used.
+                # Otherwise a finite gradient of an infinite loss would pass GradScaler's test and be used. All of them,
+                # because the first may be empty here: a parameter without elements, or another process's shard.
                 (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
-                break
         self._tell(
             "skipped",
             f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
@@ -284,7 +314,9 @@ class SharpnessAware(Optimizer):
         """Whether ``.grad`` still holds a non-finite gradient: it may have been cleared or unscaled since."""
         if self._grad is not Grad.NONFINITE:
             return False
-        return bool(nonfinite([p.grad for g in self.param_groups for p in g["params"]]).item())
+        flag = nonfinite([p.grad for g in self.param_groups for p in g["params"]])
+        group = self._surroundings.sync.group(self._surroundings.inventory.params)
+        return bool(flag.item()) if group is None else any_of(flag, group)
 
     def _warn_if_passed_by(self) -> None:
         """Warn if the gradients of a step do not come from the method."""
@@ -409,6 +441,7 @@ class SharpnessAware(Optimizer):
             inventory = self._surroundings.inventory
             inventory.refresh()
             self._memory = Memory.load(ours["memory"], inventory.params)
+        self._memory_at_step = self._memory
         for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
             hook(self)
 
@@ -426,7 +459,7 @@ class SharpnessAware(Optimizer):
 def _as_index(index: Any) -> Tensor | None:
     if index is None:
         return None
-    given: Tensor = torch.as_tensor(index)
+    given: Tensor = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
     if given.dim() != 1 or given.dtype.is_floating_point or given.dtype == torch.bool:
         raise TypeError(
             f"index has shape {tuple(given.shape)} and type {given.dtype}, but it must be one whole number per sample: "

@@ -10,12 +10,13 @@ import torch
 from torch import Generator, Tensor
 
 from ausam.journal import Journal
+from ausam.tensors import CPU
 
 
 def generator(*key: int) -> Generator:
     """A generator that is a function of the key alone, e.g. (seed, epoch)."""
     seed = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(seed) & 0x7FFF_FFFF_FFFF_FFFF)
+    return torch.Generator(CPU).manual_seed(int(seed) & 0x7FFF_FFFF_FFFF_FFFF)
 
 
 States = dict[torch.device, Tensor]

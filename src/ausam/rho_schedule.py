@@ -6,11 +6,9 @@ import math
 from typing import Any, Literal, get_args
 
 from ausam.optimizer import SharpnessAware
-from ausam.settings import COUNT, OneOf, Range, holding, rules
+from ausam.settings import COUNT, NON_NEGATIVE, POSITIVE_COUNT, OneOf, Range, holding, rules
 
 Shape = Literal["constant", "linear", "cosine", "lr"]
-
-NON_NEGATIVE, POSITIVE_COUNT = Range(low=0.0), Range(low=1, whole=True)
 
 
 class RhoSchedule:

@@ -72,14 +72,16 @@ class YesNo:
 
 
 Finite = Annotated[float, Range()]
-NonNegative = Annotated[float, Range(low=0.0)]
+NON_NEGATIVE = Range(low=0.0)
+NonNegative = Annotated[float, NON_NEGATIVE]
 Positive = Annotated[float, Range(low=0.0, low_open=True)]
 Part = Annotated[float, Range(low=0.0, high=1.0, low_open=True)]  # a fraction to keep: never nothing
 Probability = Annotated[float, Range(low=0.0, high=1.0)]
 Decay = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]  # the weight of the past in an average
 COUNT = Range(low=0, whole=True)
 Count = Annotated[int, COUNT]
-PositiveCount = Annotated[int, Range(low=1, whole=True)]
+POSITIVE_COUNT = Range(low=1, whole=True)
+PositiveCount = Annotated[int, POSITIVE_COUNT]
 Flag = Annotated[bool, YesNo()]
 
 Rule = Range | OneOf | YesNo

@@ -26,7 +26,7 @@ from ausam.feedback import Feedback
 from ausam.gradients import GradientSlots
 from ausam.inventory import Inventory
 from ausam.journal import Action, Journal
-from ausam.losses import per_sample, samples_in
+from ausam.losses import losses_and_outputs, per_sample, samples_in
 from ausam.memory import Memory
 from ausam.random import Replay, generator
 from ausam.tensors import Vector, ascent_, nonfinite, sharded
@@ -104,7 +104,6 @@ class Step:
     _outputs: Any = None
     _outputs_at_w: Any = None  # for all rows, detached; from the first pass if none is at w
     _outputs_in_parts = False
-    _even: Tensor | None = None  # each sample's share of the mean loss, kept for the next pass
 
     def __init__(
         self,
@@ -149,11 +148,11 @@ class Step:
         self.state = dict(self._memory.values)
         journal.note(torch._C._set_grad_enabled, torch.is_grad_enabled())
         self._sync.note(journal)
+        if inventory.lazy:
+            self._make_lazy_modules()  # first, because their buffers are among those to be restored
         self._slots = GradientSlots(self.params, inventory.foreign, journal)
         self._guard.begin(inventory.modules, journal)
         self._slots.set_aside()
-        if inventory.lazy:
-            self._make_lazy_modules()
 
     # -- what the method knows -----------------------------------------------------------------------------------
 
@@ -220,7 +219,7 @@ class Step:
         """``table[place] = values`` in a table that is too large to copy; undone if the step fails."""
         before = table[place]
         self._written.append((table, place, before))
-        self.journal.note(Tensor.index_put_, table, place, before)
+        self.journal.note_first(Tensor.index_put_, table, place, before)  # of two writes, the later is undone first
         table.index_put_(place, values.to(table.dtype))
 
     # -- evaluating ----------------------------------------------------------------------------------------------
@@ -230,13 +229,16 @@ class Step:
         self._guard.before_pass(training=grad, shifted=self._away)
         batch = self._batch if rows is None else tree_map(lambda x: self._select(x, rows), self._batch)
         result = self._call(self._loss_fn, batch, grad=grad)
-        losses, self._outputs = result if isinstance(result, tuple) else (result, None)
+        losses, self._outputs = losses_and_outputs(result)
         losses = per_sample(losses, self._n if rows is None else len(rows))
         n = losses.shape[0]
         if self._n is None:
             self._n = n
-        if self._weight is not None and len(self._weight) != self._n:
-            raise ValueError(f"weight has {len(self._weight)} entries for {self._n} samples. Give one per sample.")
+        if self._weight is not None and self._weight.shape != (self._n,):
+            raise ValueError(
+                f"weight has shape {tuple(self._weight.shape)} for {self._n} samples. Give one number per sample: "
+                f"shape ({self._n},)."
+            )
         self.samples_forward += n
         values = losses.data  # unlike detach(), this may be read or written without a trace in the graph
         self._looked_at.append(values)
@@ -247,11 +249,12 @@ class Step:
 
     def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter."""
-        share = self._share(losses)
+        n = losses.shape[0]
+        share = torch.full_like(losses, 1.0 / n)  # new in each pass: autograd may hand it on as a gradient
         if self._weight is not None:
             weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
-            share = share * weight.to(share.device, share.dtype)
-        self.samples_backward += losses.shape[0]
+            share *= weight.to(share.device, share.dtype)
+        self.samples_backward += n
         self._sync.before_backward()
         if self._backward is Tensor.backward:
             autograd.backward(losses, share)
@@ -342,17 +345,12 @@ class Step:
     def deposit(self, gradient: Vector) -> list[Action]:
         """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
         if self.group is None:
-            return self._slots.deposit(gradient, add=self._adds)
+            return self._slots.deposit(gradient)
         flags = self._sync.settled(remembers=bool(self.state))
         if not self._sync.owes:
-            return [*self._slots.deposit(gradient, add=self._adds), flags]
-        total = self._slots.total(gradient, add=self._adds)
+            return [*self._slots.deposit(gradient), flags]
+        total = self._slots.total(gradient)
         return [self._slots.put(distributed.average_gradients(self._slots.all, total, self.group)), flags]
-
-    @property
-    def _adds(self) -> bool:
-        """Whether the gradient is added to what ``.grad`` held before."""
-        return True
 
     def remembered(self) -> Memory:
         """The method's memory after this step."""
@@ -394,12 +392,6 @@ class Step:
             raise
         torch._C._set_grad_enabled(before)
         return result
-
-    def _share(self, losses: Tensor) -> Tensor:
-        even, n = self._even, losses.shape[0]
-        if even is None or even.shape[0] != n or even.dtype != losses.dtype or even.device != losses.device:
-            self._even = even = torch.full_like(losses, 1.0 / n)
-        return even
 
     def _column(self, name: Measured) -> Tensor:
         if name not in self._measured:

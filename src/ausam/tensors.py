@@ -22,8 +22,10 @@ TINY = 1e-12
 
 HALF = (torch.float16, torch.bfloat16)
 
+CPU = torch.device("cpu")  # for our own numbers, wherever torch.set_default_device puts the user's
+
 # Made once: torch.zeros() takes longer than a clone.
-ZERO, ONE = (torch.tensor(value, dtype=torch.float32, device="cpu") for value in (0.0, 1.0))
+ZERO, ONE = (torch.tensor(value, dtype=torch.float32, device=CPU) for value in (0.0, 1.0))
 
 
 get_dtype, get_device, get_layout = map(operator.attrgetter, ("dtype", "device", "layout"))

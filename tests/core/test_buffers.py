@@ -170,3 +170,14 @@ def test_a_snapshot_is_of_the_moment_it_was_last_taken():
     assert not torch.equal(model[1].running_mean, taken["1.running_mean"])
     snapshot.restore()
     assert_equal(values(model), taken)
+
+
+@pytest.mark.filterwarnings("ignore:The loss or the gradient:RuntimeWarning")
+def test_lazy_batchnorm_forgets_a_first_batch_that_is_not_finite():
+    model = nn.Sequential(nn.Linear(4, 5), nn.LazyBatchNorm1d(), nn.Linear(5, 3))
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.05), SAM(0.1), model)
+    opt.backward(losses_of(model), X * float("nan"), Y)
+    opt.step()
+    assert opt.skipped == 1
+    assert model[1].running_mean.tolist() == [0.0] * 5
+    assert int(model[1].num_batches_tracked) == 0

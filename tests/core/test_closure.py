@@ -263,3 +263,77 @@ def test_methods_that_need_rows_refuse_a_closure():
         with refused(RuntimeError, "needs per-sample losses", "Call opt.backward(loss_fn, *batch)"):
             opt.step(lambda: torch.zeros(()))
     assert_equal(values(model), before)
+
+
+WAYS = {
+    "optimizer": lambda model, opt: opt.zero_grad(),
+    "optimizer, zeros": lambda model, opt: opt.zero_grad(set_to_none=False),
+    "model": lambda model, opt: model.zero_grad(),
+    "model, zeros": lambda model, opt: model.zero_grad(set_to_none=False),
+    "base, zeros": lambda model, opt: opt.base.zero_grad(set_to_none=False),
+    "by hand": lambda model, opt: [p.grad.zero_() for p in model.parameters() if p.grad is not None],
+    "some": lambda model, opt: (
+        next(model.parameters()).grad.zero_() if next(model.parameters()).grad is not None else 0
+    ),
+    "not at all": lambda model, opt: None,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("twice", [False, True])
+def test_every_way_to_clear_the_gradients_does_what_it_does_in_torch(way, twice):
+    """Three steps that change nothing: what is in .grad after each is torch's own."""
+    found = []
+    for ours in (True, False):
+        model = network(batchnorm=False, dtype=torch.float64)
+        base = SGD(model.parameters(), lr=0.0)
+        opt = SharpnessAware(base, Plain(), model)
+
+        def closure(model=model, opt=opt):
+            WAYS[way](model, opt)
+            loss = F.cross_entropy(model(X), Y)
+            loss.backward(retain_graph=twice)
+            if twice:
+                loss.backward()
+            return loss
+
+        for _ in range(3):
+            (opt if ours else base).step(closure)
+            found.append([p.grad.clone() for p in model.parameters()])
+    for mine, theirs in zip(found[:3], found[3:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_closure_that_clears_our_gradients_keeps_those_of_another_optimizer(reached):
+    found = []
+    for ours in (True, False):
+        torch.manual_seed(0)
+        model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 3)}).double()
+        base = SGD(model["b"].parameters(), lr=0.1)
+        opt = SharpnessAware(base, Plain(), model) if ours else base
+        model["a"](X).sum().backward()
+
+        def closure(model=model, opt=opt):
+            opt.zero_grad()
+            loss = F.cross_entropy(model["b"](model["a"](X) if reached else X), Y)
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+        found.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=0.0)
+
+
+def test_no_hook_is_left_after_a_closure():
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, SAM(0.2))
+
+    def closure():
+        loss = F.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        opt.step(closure)
+    assert not any(p._backward_hooks for p in model.parameters())

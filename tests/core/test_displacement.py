@@ -110,3 +110,17 @@ def test_a_swap_uses_the_memory_of_the_distance_where_it_fits():
     e = [torch.ones_like(p, dtype=torch.float64) for p in params]
     with Displacement(params, e, Journal(), [], relative=True, swap=True):
         assert {p.dtype for p in params} == {torch.float32}
+
+
+def test_memory_that_a_frozen_layer_shares_moves_too():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encode, self.decode = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+            self.decode.weight.data = self.encode.weight.data
+            self.decode.weight.requires_grad_(False)
+
+    model = Tied()
+    assert not Swappable(model)([model.encode.weight])
+    model.decode.weight.data = model.encode.weight.data.clone()
+    assert Swappable(model)([model.encode.weight])

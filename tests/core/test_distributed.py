@@ -205,6 +205,18 @@ def check_branches(rank, folder):
     opt.backward(lambda x, y: F.cross_entropy(model(x, True), y, reduction="none"), X[4:8], Y[4:8])
     grads = {name: p.grad for name, p in model.module.named_parameters()}
 
+    def closure(rows, left):
+        loss = F.cross_entropy(model(X[rows], left), Y[rows])
+        loss.backward()
+        return loss
+
+    opt.zero_grad()
+    opt = optimizer(model, Plain())
+    with model.no_sync():
+        opt.accumulate(lambda: closure(slice(0, 4), rank == 0))
+    opt.accumulate(lambda: closure(slice(4, 8), True))
+    closed = {name: p.grad for name, p in model.module.named_parameters()}
+
     # SAM's first pass, which is not averaged, reaches a layer that its second does not.
     opt = optimizer(model, SAM(0.1))
     calls = []
@@ -218,7 +230,7 @@ def check_branches(rank, folder):
         opt.zero_grad()
         opt.backward(first_both, X[rows], Y[rows])
         opt.step()
-    return grads, weights(model)
+    return grads, closed, weights(model)
 
 
 def broken(model, rank, how, quiet):
@@ -361,6 +373,16 @@ def check_sharded(rank, folder):
     opt.step()
     opt.zero_grad()
     found["skipped"] = torch.equal(before, whole_weights(model)), opt.skipped
+
+    # The first parameter is too small for two shards: the second process has none of it to see a NaN in.
+    small = nn.Sequential(nn.LayerNorm((1, 4)), nn.Flatten(), network())
+    fully_shard(small, mesh=mesh)
+    lone = optimizer(small, SAM(0.1))
+    before = whole_weights(small)
+    bad = torch.tensor([float("inf"), 0.0, 0.0, 0.0])  # an infinite loss whose gradient is finite
+    lone.backward(lambda x, y: losses_of(small)(x, y)[0] + bad, X[:4].unsqueeze(1), Y[:4])
+    lone.step()
+    found["small"] = torch.equal(before, whole_weights(small)), lone.skipped, lone.steps
     model.set_requires_gradient_sync(False)
     try:
         opt.backward(losses_of(model), X[:4], Y[:4])
@@ -500,7 +522,7 @@ def test_closures_in_two_processes_perturb_each_by_its_own_rows(found, name, par
 
 
 def test_accumulation_where_the_processes_reach_different_layers(found):
-    grads, after = zip(*(f["check_branches"] for f in found), strict=True)
+    grads, closed, after = zip(*(f["check_branches"] for f in found), strict=True)
     assert torch.equal(*after)
     model = Branch()
     for rows, left, share in ((slice(0, 4), True, 0.5), (slice(0, 4), False, 0.5), (slice(4, 8), True, 1.0)):
@@ -512,6 +534,8 @@ def test_accumulation_where_the_processes_reach_different_layers(found):
         else:
             assert torch.equal(grads[0][name], grads[1][name])
             torch.testing.assert_close(grads[0][name], p.grad, rtol=1e-5, atol=1e-7)
+            assert torch.equal(closed[0][name], closed[1][name])
+            torch.testing.assert_close(closed[0][name], p.grad, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -594,6 +618,7 @@ def test_sharded_models_are_saved_skip_and_refuse(found):
         torch.testing.assert_close(resumed, weights(models[0]), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(mine["memory"], weights(models[1]), rtol=1e-4, atol=1e-5)
         assert mine["skipped"] == (True, 1)
+        assert mine["small"] == (True, 1, 0)
         assert mine["refused"] == (
             "FSDP holds the gradients back because of set_requires_gradient_sync(False), so the method has none. "
             "Leave it True: opt.backward adds up the averaged gradients of several calls itself."

@@ -44,7 +44,9 @@ NOT_AN_INDEX = ("one whole number per sample", "Indexed(dataset)")
         (lambda z: [1.0], {}, TypeError, ("returned a list", "shape (n,), or (losses, outputs)")),
         (lambda z: None, {}, TypeError, ("returned a NoneType", "shape (n,), or (losses, outputs)")),
         (lambda z: z.sum(1), {"index": torch.arange(5)}, ValueError, ("8 losses for 5 samples", "one loss per sample")),
-        (lambda z: z.sum(1), {"weight": torch.ones(7)}, ValueError, ("7 entries for 8 samples", "one per sample")),
+        (lambda z: z.sum(1), {"weight": torch.ones(7)}, ValueError, ("shape (7,) for 8 samples", "shape (8,)")),
+        (lambda z: z.sum(1), {"weight": torch.ones(8, 1)}, ValueError, ("shape (8, 1) for 8 samples", "shape (8,)")),
+        (lambda z: (z.sum(1), z, z), {}, TypeError, ("returned 3 things", "return losses, (z, features)")),
         (lambda z: z.sum(1)[:0], {}, ValueError, ("empty", "Skip empty batches.")),
         (lambda z: z.sum(1), {"index": torch.rand(8)}, TypeError, ("(8,)", "torch.float32", *NOT_AN_INDEX)),
         (
@@ -60,7 +62,20 @@ NOT_AN_INDEX = ("one whole number per sample", "Indexed(dataset)")
             ("(8,)", "torch.bool", *NOT_AN_INDEX),
         ),
     ],
-    ids=["scalar", "2d", "list", "none", "length", "weight", "empty", "float", "index-2d", "bool"],
+    ids=[
+        "scalar",
+        "2d",
+        "list",
+        "none",
+        "length",
+        "weight",
+        "weight-2d",
+        "three",
+        "empty",
+        "float",
+        "index-2d",
+        "bool",
+    ],
 )
 def test_backward_errors(loss_fn, more, kind, parts):
     model = network()
@@ -98,3 +113,52 @@ def test_check():
     ) as error:
         check(Plain(), AUSampling())
     assert "Plain," not in str(error.value).split("Pair it with")[1]
+
+
+@pytest.mark.parametrize(("result", "what"), [(None, "a NoneType"), ([None], "1 entries"), (torch.ones(3), "a Tensor")])
+def test_a_method_that_returns_no_gradient_is_named(result, what):
+    class Forgetful:
+        sharpness, passes = "never", (1.0, 1.0)
+
+        def gradient(self, step):
+            step.gradient()
+            return result
+
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), Forgetful(), model)
+    before = values(model)
+    with refused(TypeError, f"Forgetful.gradient returned {what}", "for each of the 6 trained parameters"):
+        opt.backward(losses_of(model), *data())
+    assert_equal(values(model), before)
+
+
+def test_a_loss_of_another_model_is_warned_of_once():
+    model, other = network(), network(1)
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    with pytest.warns(RuntimeWarning, match="No parameter of the optimizer received a gradient") as caught:
+        opt.backward(losses_of(other), *data())
+    assert caught[0].filename == __file__
+    opt.backward(losses_of(other), *data())  # warnings are errors here
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: nn.Sequential(torch.jit.script(m))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_refused(make):
+    model = make(nn.Linear(2, 1))
+    with refused(TypeError, "TorchScript", "script or trace it afterwards"):
+        SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+
+
+@pytest.mark.parametrize("setting", ["replay", "sync_perturbation"])
+def test_switches_are_true_or_false(setting):
+    model = network()
+    with refused(TypeError, f"SharpnessAware: {setting} is 'no'", "True or False"):
+        SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model, **{setting: "no"})
+
+
+@pytest.mark.parametrize("rho", [-0.5, float("nan")])
+def test_a_radius_of_a_group_is_checked(rho):
+    model = network()
+    opt = SharpnessAware(SGD([{"params": model.parameters(), "rho": rho}], lr=0.1), SAM(0.1), model)
+    with refused(ValueError, f"rho of a parameter group is {rho}", ">= 0"):
+        opt.backward(losses_of(model), *data())

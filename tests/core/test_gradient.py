@@ -177,3 +177,12 @@ def test_rows_are_taken_from_every_part_of_the_batch():
     for p, g in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, g)
     assert (opt.samples_forward, opt.samples_backward) == (6, 2)
+
+
+def test_a_gradient_that_is_a_view_of_each_samples_share_is_its_own_in_the_second_pass():
+    """A parameter that reaches the losses through views alone: autograd hands the share on as its gradient."""
+    model = torch.nn.Module()
+    model.p = torch.nn.Parameter(torch.ones(4, 1))
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(rho=0.5), model)
+    opt.backward(lambda: model.p.squeeze(1))
+    assert model.p.grad.flatten().tolist() == [0.25] * 4

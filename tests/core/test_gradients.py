@@ -37,14 +37,19 @@ def test_a_gradient_is_added_to_what_was_there(how, kept, found):
         assert torch.equal(result.to_dense(), parts * gradient("dense"))
 
 
-def test_without_adding_the_gradient_takes_the_place_of_what_was_there():
-    p = nn.Parameter(torch.zeros(2, 2))
-    p.grad = gradient("dense")
+@pytest.mark.parametrize(("cleared", "own"), [(True, False), (False, True)])
+def test_in_a_cleared_slot_the_gradient_takes_the_place_of_what_was_there(cleared, own):
+    p, q = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2, 2))
+    p.grad, q.grad = gradient("dense"), torch.full((2, 2), 3.0)
     journal = Journal()
-    slots = GradientSlots([p], [], journal)
-    journal.commit(slots.deposit([torch.ones(2, 2)], add=False))
+    slots = GradientSlots([p], [q], journal)
+    slots.replace([cleared, False], own=own)
+    assert torch.equal(slots.total([torch.ones(2, 2)])[0], torch.ones(2, 2))
+    journal.commit(slots.deposit([torch.ones(2, 2)]))
     assert torch.equal(p.grad, torch.ones(2, 2))
-    assert torch.equal(slots.total([torch.ones(2, 2)], add=False)[0], torch.ones(2, 2))
+    assert torch.equal(
+        q.grad, torch.full((2, 2), 3.0)
+    )  # another optimizer's: only its own slot says that it was cleared
 
 
 def test_what_was_there_is_added_to_in_its_own_memory():

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from ausam import SAM, Plain, SharpnessAware
+from ausam import SAM, FriendlySAM, LookSAM, Plain, PreviousGradientSAM, SharpnessAware
 from ausam.tensors import nonfinite
 from tests.core.parts import BASES, PLACES, Remembering, spoil
 from tests.helpers import assert_equal, data, losses_of, network, refused, train, values
@@ -141,3 +141,37 @@ def test_what_is_not_finite_is_found_in_every_kind_of_tensor_and_nothing_is_chan
         for a, b in zip(vector, twin, strict=True):
             assert a is b is None or torch.equal(a.to_dense().nan_to_num(), b.to_dense().nan_to_num())
     assert not nonfinite([None])
+
+
+@pytest.mark.filterwarnings("ignore:The loss or the gradient:RuntimeWarning")
+def test_a_first_parameter_without_elements_does_not_hide_that_a_step_is_skipped():
+    model = torch.nn.Linear(3, 2)
+    empty = torch.nn.Parameter(torch.zeros(0))
+    opt = SharpnessAware(torch.optim.SGD([empty, *model.parameters()], lr=0.1), SAM(0.1), model)
+    before = values(model)
+    bad = torch.tensor([float("inf"), 0.0, 0.0, 0.0])
+    opt.backward(lambda x: model(x).sum(1) + empty.sum() + bad, torch.ones(4, 3))  # its gradient is finite
+    opt.step()
+    assert (opt.skipped, opt.steps) == (1, 0)
+    assert_equal(values(model), before)
+
+
+@pytest.mark.filterwarnings("ignore:The loss or the gradient:RuntimeWarning")
+@pytest.mark.parametrize("method", [LookSAM(0.1, k=5), PreviousGradientSAM(0.1), FriendlySAM(0.1)])
+def test_a_skipped_step_leaves_nothing_of_its_earlier_micro_batches(method):
+    found = []
+    for spoilt in (True, False):
+        model = network()
+        opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model)
+        train(opt, model, 2)
+        state = model.state_dict()
+        if spoilt:
+            opt.backward(losses_of(model), *data(7))
+            model.load_state_dict(state)
+            opt.backward(losses_of(model), data(8)[0] * float("nan"), data(8)[1])
+            opt.step()
+            opt.zero_grad()
+        buffers = {k: v.clone() for k, v in model.state_dict().items() if "running" in k or "num" in k}
+        found.append(copy.deepcopy(opt.state_dict()["ausam"]["memory"]))
+        assert buffers
+    assert_equal(*found)

@@ -86,3 +86,22 @@ def test_shifting_twice_is_refused_and_restored():
     with refused(RuntimeError, "already shifted", "Leave the first `with step.shifted(...)`"):
         opt.backward(losses_of(model), *data())
     assert_equal(values(model), before)
+
+
+def test_of_two_writes_to_one_place_the_first_value_comes_back():
+    table = torch.zeros(4)
+
+    class Writing:
+        sharpness, passes = "never", (1.0, 1.0)
+
+        def gradient(self, step):
+            place = (torch.tensor([1]),)
+            step.write(table, place, torch.tensor([1.0]))
+            step.write(table, place, torch.tensor([2.0]))
+            raise RuntimeError("stop")
+
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), Writing(), model)
+    with pytest.raises(RuntimeError, match="stop"):
+        opt.backward(losses_of(model), *data())
+    assert table.tolist() == [0.0] * 4

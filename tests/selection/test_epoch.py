@@ -283,3 +283,28 @@ def test_asking_for_the_length_does_not_choose_where_the_number_is_known():
     sampler = new(Watched(0.4))
     sampler.set_epoch(3)
     assert len(sampler) == 6  # 38 of 97 in sevens
+
+
+@pytest.mark.parametrize("policy", [Full(), Random(0.5), InfoBatch()], ids=lambda p: type(p).__name__)
+def test_batches_taken_long_before_the_first_update_are_part_of_a_saved_pass(policy):
+    """Loaders prefetch. Until the first update nobody knows how far they are ahead, so no plan may be forgotten."""
+    n, size, ahead = 1 << 18, 1 << 12, 40  # 163,840 samples: two and a half blocks
+    sampler = SelectiveBatchSampler(n, size, policy)
+    iterator = iter(sampler)
+    taken = [next(iterator) for _ in range(ahead)]
+    for batch in taken[:2]:
+        sampler.update(feedback(batch, 0))
+    again = SelectiveBatchSampler(n, size, policy)
+    again.load_state_dict(sampler.state_dict())
+    resumed = list(itertools.islice(again, ahead - 2))
+    assert resumed == taken[2:]
+
+
+def test_a_plan_that_is_gone_is_named(monkeypatch):
+    monkeypatch.setattr("ausam.selection.epoch.AHEAD", 1)
+    sampler = SelectiveBatchSampler(1 << 18, 1 << 12, Full())
+    iterator = iter(sampler)
+    taken = [next(iterator) for _ in range(40)]
+    sampler.update(feedback(taken[0], 0))
+    with pytest.raises(RuntimeError, match=r"took 40 batches before the first update.* Prefetch fewer"):
+        sampler.state_dict()

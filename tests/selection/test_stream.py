@@ -239,13 +239,13 @@ def test_weights_come_along():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_processes_get_mini_batches_of_their_own(workers, monkeypatch):
+def test_processes_get_mini_batches_of_their_own(workers):
     """Two processes: of six mini-batches each gets three, of five two, and none twice."""
     for n, each in ((N, 3), (5 * SIZE, 2)):
         found = []
         for rank in range(2):
-            monkeypatch.setattr("ausam.selection.stream.place", lambda rank=rank: (rank, 2))
-            stream = SelectiveStream(Source(n), decode, sampler(Full(), n), num_workers=workers)
+            mine = sampler(Full(), n, rank=rank, world_size=2)
+            stream = SelectiveStream(Source(n), decode, mine, num_workers=workers)
             found.append([index.tolist() for _, _, index in stream])
         assert [len(batches) for batches in found] == [each, each]
         together = [i for pair in zip(*found, strict=True) for b in pair for i in b]

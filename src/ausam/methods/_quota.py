@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ausam.tensors import TINY
+from ausam.tensors import CPU, TINY
 
 
 def renew(memory: Mapping[str, Any], alpha1: float, alpha2: float, most: int) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def renew(memory: Mapping[str, Any], alpha1: float, alpha2: float, most: int) ->
 def due(memory: Mapping[str, Any], position: int, window: int, rng: Generator) -> bool:
     """Whether the step at ``position`` of the window is sampled: drawn, or needed to meet the quota in time."""
     missing: int = int(memory["quota"]) - memory["used"]
-    drawn = float(torch.rand((), generator=rng)) < memory["quota"] / window
+    drawn = float(torch.rand((), generator=rng, device=CPU)) < memory["quota"] / window
     return bool(missing > 0 and drawn) or window - position <= missing
 
 

@@ -15,8 +15,8 @@ def room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, device: to
     shape = (slots, z.shape[1])
     ring = (
         state.get("logits", z.new_zeros(0, *shape)).to(device),
-        state.get("stamps", torch.zeros(0, slots, dtype=torch.int32)).to(device),
-        state.get("visits", torch.zeros(0, dtype=torch.int32)).to(device),
+        state.get("stamps", torch.zeros(0, slots, dtype=torch.int32, device=device)).to(device),
+        state.get("visits", torch.zeros(0, dtype=torch.int32, device=device)).to(device),
     )
     if ring[0].shape[1:] != shape:
         raise ValueError(

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
 from ausam.methods._inner import Inner, refuse, reuse, second
 from ausam.methods.sam import SAM
 from ausam.settings import Decay, Finite, PositiveCount, check
@@ -61,7 +59,7 @@ class AESAM:
         """The inner method's gradient above the threshold, otherwise the plain one; both from one pass at ``w``."""
         g = step.gradient()
         # Averaged, because inside a user's no_sync (accumulation) g is not.
-        s = step.agreed((norm(g) / torch.as_tensor(step.scale)) ** 2).item()
+        s = step.agreed((norm(g) / step.scale) ** 2).item()
         count, mu, v = (step.state.get(key, 0) for key in ("count", "mean", "variance"))
         share = (1 - self.delta) / (1 - self.delta ** (count + 1))
         mu += share * (s - mu)

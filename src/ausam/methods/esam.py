@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from ausam.settings import NonNegative, Part, check
-from ausam.tensors import Vector, ascent, hardest, scale
+from ausam.tensors import CPU, Vector, ascent, hardest, scale
 
 if TYPE_CHECKING:
     from ausam.step import Step
@@ -57,7 +57,7 @@ class ESAM:
 
     def second(self, step: Step, g: Vector) -> Vector:
         """The second pass, from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
-        draws = torch.rand(len(g), generator=step.rng())
+        draws = torch.rand(len(g), generator=step.rng(), dtype=torch.float32, device=CPU)
         draws[[t is None for t in g]] = 2.0
         chosen = draws < self.beta
         chosen[draws.argmin()] = True

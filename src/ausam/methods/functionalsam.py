@@ -54,10 +54,8 @@ class FunctionalSAM:
             v = _slope(losses, step.outputs)
             g = step.backward(losses)
         with step.ascended(g, self.rho):
-            losses = step.forward()
-            linear = (v * step.outputs.to(v.dtype)).reshape(len(v), -1).sum(1)
-            # The value of the loss, so that a non-finite one is detected, with the slope of the linear function.
-            return step.backward(linear + (losses - linear).detach())
+            step.forward()
+            return step.backward((v * step.outputs.to(v.dtype)).reshape(len(v), -1).sum(1))
 
 
 def _slope(losses: Tensor, outputs: Any) -> Tensor:

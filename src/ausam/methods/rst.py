@@ -11,7 +11,7 @@ from ausam.methods._inner import Inner, refuse, second
 from ausam.methods._schedule import SCHEDULES, needs_total, probability
 from ausam.methods.sam import SAM
 from ausam.settings import NonNegative, OneOf, PositiveCount, Probability, check
-from ausam.tensors import Vector, add, scale
+from ausam.tensors import CPU, Vector, add, scale
 
 if TYPE_CHECKING:
     from ausam.step import Step
@@ -64,7 +64,7 @@ class RST:
     def gradient(self, step: Step) -> Vector:
         """The plain or the inner gradient, by this step's coin: the same in every process and micro-batch."""
         # A separate stream, because an inner method that draws (ESAM) uses stream 0.
-        coin = torch.rand((), generator=step.rng(1)).item()
+        coin = torch.rand((), generator=step.rng(1), device=CPU).item()
         if coin >= probability(self.schedule, self.p, step.number, self.total_steps):
             return step.gradient()
         if self.gamma == 1:

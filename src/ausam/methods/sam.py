@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from ausam.settings import NonNegative, Part, PositiveCount, check
-from ausam.tensors import Vector, add, rounded
+from ausam.tensors import CPU, Vector, add, rounded
 
 if TYPE_CHECKING:
     from ausam.step import Step
@@ -82,7 +82,7 @@ class SAM:
     def _drawn(self, step: Step, part: float) -> torch.Tensor | None:
         n = step.count
         k = rounded(part, n)
-        return None if k == n else torch.randperm(n, generator=step.rng())[:k]
+        return None if k == n else torch.randperm(n, generator=step.rng(), device=CPU)[:k]
 
     def _by_groups(self, step: Step, m: int) -> Vector:
         n = step.count
@@ -90,7 +90,7 @@ class SAM:
         if groups == 1:
             return self.second(step, step.gradient(sync=False))
         total: Vector = [None] * len(step.params)
-        for rows in torch.arange(n).tensor_split(groups):
+        for rows in torch.arange(n, device=CPU).tensor_split(groups):
             with step.ascended(step.gradient(rows, sync=False), self.rho):
                 # Weighted before the processes average, because their groups may differ in size.
                 g = step.backward(step.forward(rows) * (len(rows) / n), rows)

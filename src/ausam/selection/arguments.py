@@ -11,11 +11,9 @@ from ausam.selection.dataset import Indexed
 from ausam.selection.policy import MEMBERS, Policy
 from ausam.selection.scores import Scores
 from ausam.selection.signals import AT_PERTURBED_WEIGHTS, RANKED_BY
-from ausam.settings import OneOf, Range, YesNo, holding
+from ausam.settings import COUNT, POSITIVE_COUNT, OneOf, Range, YesNo, holding
 
 OWNER = "SelectiveBatchSampler"
-COUNT = Range(low=0, whole=True)
-POSITIVE = Range(low=1, whole=True)
 
 
 def checked_length(dataset: Sized | int) -> int:
@@ -35,7 +33,7 @@ def checked_length(dataset: Sized | int) -> int:
 
 def checked_count(name: str, value: int) -> int:
     """Require a whole number >= 1."""
-    number: int = holding(OWNER, name, value, POSITIVE)
+    number: int = holding(OWNER, name, value, POSITIVE_COUNT)
     return number
 
 
@@ -63,7 +61,7 @@ def check_policy(policy: Policy) -> None:
     holding(name, "scope", policy.scope, OneOf(("batch", "epoch", "slice")))
     if policy.scope == "slice" and not (hasattr(policy, "slice") and hasattr(policy, "size")):
         raise TypeError(f'{name} has scope "slice", so it must define slice(epoch, n) and size(n). See ausam.Policy.')
-    holding(name, "period", policy.period, POSITIVE)
+    holding(name, "period", policy.period, POSITIVE_COUNT)
     holding(name, "decay", policy.decay, Range(low=0.0, high=1.0))
     holding(name, "spread", policy.spread, YesNo())
 

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from ausam.selection.policy import Choice, everything, part, race
 from ausam.selection.scores import Scores
 from ausam.settings import Part, check
+from ausam.tensors import CPU
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ClassBalanced:
 
 def _checked(labels: Any) -> Tensor:
     try:
-        found = torch.as_tensor(labels).detach().cpu()
+        found = torch.as_tensor(labels, device=CPU).detach()
     except (TypeError, ValueError, RuntimeError):
         found = torch.empty(0, 0)
     if found.dim() != 1 or not len(found) or found.is_floating_point() or found.is_complex():

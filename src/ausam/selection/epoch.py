@@ -13,6 +13,10 @@ from ausam.selection.plan import Chosen, Cut, Plan, cut
 from ausam.selection.policy import Policy, Sliced
 from ausam.selection.scores import Scores
 from ausam.selection.weights import Weights
+from ausam.tensors import CPU
+
+# Before the first update it is not known how far a loader is ahead, so this many blocks of the plan are kept.
+AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class Epoch:
         self._policy, self._scores, self._weights = policy, scores, weights
         self._place = 0, 1  # rank and number of processes
         self._cut = Cut(plan.total - self.begun, plan.total, 1)
-        self._blocks = [first] if first else [Block(0, torch.empty(0, dtype=torch.int64), 0)]  # not consumed yet
+        nothing = Block(0, torch.empty(0, dtype=torch.int64, device=CPU), 0)
+        self._blocks = [first or nothing]  # not consumed yet
 
     def cut(self, world: int, min_batch: int) -> Cut:
         """The batches of the pass for ``world`` processes; refused if there are too few samples."""
@@ -96,8 +101,8 @@ class Epoch:
     def _planned(self, samples: int) -> Iterator[Tensor]:
         """Plan the next blocks until enough samples are planned."""
         while samples > 0:
-            done = self.done
-            self._blocks = [b for b in self._blocks[:-1] if b.stop > done] + self._blocks[-1:]
+            done, recent = self.done, max(0, len(self._blocks) - (1 if self._told else AHEAD))
+            self._blocks = [b for b in self._blocks[:recent] if b.stop > done] + self._blocks[recent:]
             last = self._blocks[-1]
             index = self._draw(last.after)
             self._blocks.append(Block(last.stop, index, last.after + 1))
@@ -115,11 +120,15 @@ class Epoch:
         return index
 
     @property
+    def _told(self) -> bool:
+        """Whether consumed batches are known from calls of update, in this pass or an earlier one."""
+        return bool(self.consumed) or self._scores.known
+
+    @property
     def done(self) -> int:
         """The position up to which all batches are consumed."""
         # Without any call of update, a batch that was handed out counts as consumed.
-        told = self.consumed or self._scores.known
-        batches = self._cut.complete(self.consumed, *self._place) if told else self.handed_out
+        batches = self._cut.complete(self.consumed, *self._place) if self._told else self.handed_out
         return self.plan.total if batches == len(self._cut) else self.begun + self._cut.span(batches)[0]
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -132,6 +141,11 @@ class Epoch:
         if done == self.plan.total:
             return None
         block = next((b for b in self._blocks if b.stop > done), self._blocks[-1])
+        if block.start > done:
+            raise RuntimeError(
+                f"The loader took {self.handed_out} batches before the first update, so many that the plan of the "
+                "first is gone, and the state cannot be saved before the epoch ends. Prefetch fewer batches."
+            )
         index = block.index[done - block.start :].clone()
         weight = self._weights.of(index) if self.chosen is None else None
         return {**asdict(self.plan), "done": done, "next": block.after, "index": index, "weight": weight}

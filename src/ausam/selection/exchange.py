@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ausam.distributed import gather, place
 from ausam.selection.scores import Scores
-from ausam.settings import Range, holding
+from ausam.settings import COUNT, POSITIVE_COUNT, holding
+from ausam.tensors import CPU
 
 # Number of updates that stay on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
@@ -31,10 +32,12 @@ class Exchange:
                 f"rank is {rank} and world_size is {world_size}. Pass both, or neither to use torch.distributed's."
             )
         if rank is not None and world_size is not None:
-            rank = holding(OWNER, "rank", rank, Range(low=0, whole=True), optional=True)
-            world_size = holding(OWNER, "world_size", world_size, Range(low=1, whole=True), optional=True)
-        if rank is not None and world_size is not None and rank >= world_size:
-            raise ValueError(f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}.")
+            rank = holding(OWNER, "rank", rank, COUNT, optional=True)
+            world_size = holding(OWNER, "world_size", world_size, POSITIVE_COUNT, optional=True)
+            if rank >= world_size:
+                raise ValueError(
+                    f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}."
+                )
         self._scores = scores
         self._given = rank, world_size
         self._waiting: list[tuple[Tensor, Tensor]] = []  # index and value, on their own device
@@ -92,9 +95,9 @@ class Exchange:
                 f"world_size is {world}, but the process group that exchanges the scores has {dist.get_world_size()} "
                 "processes. Leave out rank and world_size to use torch.distributed's."
             )
-        index = torch.cat([torch.empty(0, dtype=torch.int64), *(i for i, _ in self._new)])
-        value = torch.cat([torch.empty(0), *(v for _, v in self._new)])
-        heads = gather(torch.tensor([len(index), *position]))
+        index = torch.cat([torch.empty(0, dtype=torch.int64, device=CPU), *(i for i, _ in self._new)])
+        value = torch.cat([torch.empty(0, dtype=torch.float32, device=CPU), *(v for _, v in self._new)])
+        heads = gather(torch.tensor([len(index), *position], device=CPU))
         if any(not torch.equal(h[1:], heads[0][1:]) for h in heads):
             raise RuntimeError(
                 f"The processes are at different positions: (epoch, batches left) by rank is "
@@ -116,7 +119,7 @@ def record_in_order(scores: Scores, index: Tensor, value: Tensor) -> None:
     """Record values of samples that may occur several times: the first value of each, then the second, and so on."""
     order = index.argsort(stable=True)
     among = index[order]
-    turn = torch.arange(len(order)) - torch.searchsorted(among, among)
+    turn = torch.arange(len(order), device=CPU) - torch.searchsorted(among, among)
     for t in range(int(turn.max()) + 1 if len(turn) else 0):
         now = order[turn == t]
         scores.record(index[now], value[now])

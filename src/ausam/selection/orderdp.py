@@ -12,6 +12,7 @@ from ausam.selection.policy import Choice, part
 from ausam.selection.pruning import largest, positions, some
 from ausam.selection.scores import Scores
 from ausam.settings import Part, check
+from ausam.tensors import CPU
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,6 @@ class OrderDP:
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """The largest losses of a random subset."""
         n = candidates.shape[1]
-        drawn = some(torch.arange(n), part(self.s, n), rng).sort().values
+        drawn = some(torch.arange(n, device=CPU), part(self.s, n), rng).sort().values
         marks = largest(scores.of(candidates[0, drawn]), self.count(epoch, n), rng)
         return drawn[positions(marks)], None

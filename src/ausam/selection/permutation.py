@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from ausam.tensors import CPU
+
 # Pairs of rounds. With four (eight rounds of random functions), no test can tell a large order from chance. A small
 # order has small halves, which a round mixes only a little, but more rounds cost nothing there.
 PAIRS = 4
@@ -49,9 +51,9 @@ class Permutation:
         self._low = 1 << self._bits
         self._high = -(-n // self._low)
         # For some n the rounds alone reach only the even permutations; an odd rotation reaches the others.
-        self._turn = int(torch.randint(n, (), generator=rng))
-        self._f = torch.randint(self._low, (pairs, self._high), generator=rng).numpy()
-        self._g = torch.randint(self._high, (pairs, self._low), generator=rng).numpy()
+        self._turn = int(torch.randint(n, (), generator=rng, device=CPU))
+        self._f = torch.randint(self._low, (pairs, self._high), generator=rng, device=CPU).numpy()
+        self._g = torch.randint(self._high, (pairs, self._low), generator=rng, device=CPU).numpy()
 
     def __len__(self) -> int:
         return self._n

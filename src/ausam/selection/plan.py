@@ -13,6 +13,7 @@ from ausam.random import generator
 from ausam.selection.permutation import Permutation
 from ausam.selection.policy import Choice, Policy, Slice, Sliced
 from ausam.selection.scores import Scores
+from ausam.tensors import CPU
 
 # Approximate number of candidates planned at a time. Every block has its own random numbers, so changing this changes
 # every plan.
@@ -124,7 +125,7 @@ class Chosen:
 def choose_epoch(policy: Policy, scores: Scores, epoch: int, seed: int, turn: int) -> Chosen:
     """Let a policy of scope "epoch" choose among all samples, by all scores at once."""
     order = Permutation(len(scores), generator(seed, epoch, ORDER))
-    whole = torch.empty(len(scores), dtype=torch.int64)
+    whole = torch.empty(len(scores), dtype=torch.int64, device=CPU)
     for start in range(0, len(whole), BLOCK):
         part = whole[start : start + BLOCK]
         part.copy_(order(start, start + len(part)))
@@ -132,12 +133,12 @@ def choose_epoch(policy: Policy, scores: Scores, epoch: int, seed: int, turn: in
     if policy.count(epoch, len(whole)) is not None:
         _as_announced(policy, epoch, positions, whole[None])
     index = whole[positions[0]]
-    marks = torch.zeros(len(scores), dtype=torch.bool)
+    marks = torch.zeros(len(scores), dtype=torch.bool, device=CPU)
     marks[index] = True
     weight = None
     if factor is not None:
-        weight = torch.ones(len(scores))
-        weight[index] = factor[0]
+        weight = torch.ones(len(scores), dtype=torch.float32, device=CPU)
+        weight[index] = factor[0].to(weight.dtype)
     return Chosen(turn, marks, weight)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from ausam.selection.scores import Scores
+from ausam.tensors import CPU
 
 Choice = tuple[Tensor, Tensor | None]
 
@@ -94,7 +95,7 @@ def part(alpha: float, n: int) -> int:
 def everything(candidates: Tensor) -> Choice:
     """Every position of every row."""
     rows, n = candidates.shape
-    return torch.arange(n).expand(rows, n), None
+    return torch.arange(n, device=CPU).expand(rows, n), None
 
 
 def race(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False) -> Choice:
@@ -110,10 +111,10 @@ def race(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False) -> Choice
     """
     n = odds.shape[1]
     odds = odds.clamp_min(1e-30)  # samples with zero odds share any remaining places equally
-    times = torch.rand(odds.shape, generator=rng).neg_().log1p_().neg_().div_(odds)
+    times = torch.rand(odds.shape, generator=rng, dtype=torch.float32, device=CPU).neg_().log1p_().neg_().div_(odds)
     if k == n:
         winners, _ = everything(odds)
-        return winners, torch.ones(winners.shape) if weigh else None
+        return winners, torch.ones(winners.shape, dtype=torch.float32, device=CPU) if weigh else None
     # numpy's partition and sort take a quarter of the time of torch's topk and sort.
     fastest = np.argpartition(times.numpy(), k, axis=1)
     winners = torch.from_numpy(np.sort(fastest[:, :k], axis=1))

@@ -7,11 +7,12 @@ import torch
 from torch import Generator, Tensor
 
 from ausam.selection.policy import Choice
+from ausam.tensors import CPU
 
 
 def some(positions: Tensor, k: int, rng: Generator) -> Tensor:
     """``k`` of the positions, all equally likely."""
-    return positions[torch.randperm(len(positions), generator=rng)[:k]]
+    return positions[torch.randperm(len(positions), generator=rng, device=CPU)[:k]]
 
 
 def unseen_first(scores: Tensor) -> Tensor:
@@ -26,7 +27,7 @@ def largest(scores: Tensor, k: int, rng: Generator) -> Tensor:
     """
     n = len(scores)
     if k == 0:
-        return torch.zeros(n, dtype=torch.bool)
+        return torch.zeros(n, dtype=torch.bool, device=CPU)
     scores = unseen_first(scores)
     # A partial sort of the values alone takes a third of the memory of topk.
     cut = float(np.partition(scores.numpy(), n - k)[n - k])

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from ausam.selection.policy import Choice, everything, part, race
 from ausam.selection.scores import Scores
 from ausam.settings import Part, check
+from ausam.tensors import CPU
 
 
 @dataclass(frozen=True)
@@ -52,4 +53,6 @@ class Random:
         """A draw with equal odds for all."""
         if self.alpha == 1:
             return everything(candidates)
-        return race(torch.ones(candidates.shape), part(self.alpha, candidates.shape[1]), rng)
+        return race(
+            torch.ones(candidates.shape, dtype=torch.float32, device=CPU), part(self.alpha, candidates.shape[1]), rng
+        )

@@ -31,6 +31,7 @@ from ausam.selection.policy import Policy, Sliced
 from ausam.selection.scores import Scores
 from ausam.selection.signals import SIGNALS
 from ausam.selection.weights import Weights
+from ausam.tensors import CPU
 
 
 class SelectiveBatchSampler(BatchSampler):
@@ -126,7 +127,17 @@ class SelectiveBatchSampler(BatchSampler):
         self._exchange.flush()
         return self._scores
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank of this process and number of processes: as given, else torch.distributed's."""
+        return self._exchange.place
+
     # -- choosing ------------------------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Note that somebody chooses by these scores, and warn if no score has arrived that the policy needs."""
+        self._bystander.asked()
+        warn_if_blind(self.policy, self.scores, self.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
@@ -158,7 +169,7 @@ class SelectiveBatchSampler(BatchSampler):
         ``set_epoch``. With several processes, each chooses from its own batches; call ``exchange`` in all of them once
         per epoch. ``min_batch`` does not apply, because there is no other batch to join.
         """
-        index = torch.as_tensor(index)
+        index = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
         if index.dim() != 1 or not len(index):
             raise ValueError(
                 f"index has shape {tuple(index.shape)}. Pass the dataset indices of one batch, shape (n,)."

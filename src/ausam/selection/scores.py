@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ausam.tensors import CPU
+
 
 class Scores:
     """The scores of each sample: 12 bytes per sample, 16 with ``spread``.
@@ -38,8 +40,8 @@ class Scores:
         self._pairs = torch.from_numpy(np.zeros((n, 2), dtype=np.float32))
         if forgetting:
             self.sum.fill_(torch.inf)
-        self.last = torch.full((n,), torch.nan)
-        self.spread = torch.zeros(n) if spread else None
+        self.last = torch.full((n,), torch.nan, dtype=torch.float32, device=CPU)
+        self.spread = torch.zeros(n, dtype=torch.float32, device=CPU) if spread else None
         self._known = False
 
     def __len__(self) -> int:
@@ -64,7 +66,7 @@ class Scores:
     @property
     def mean(self) -> Tensor:
         """The score of every sample: the mean of its values (the paper's ADLP), or NaN if it has none."""
-        return self.of(torch.arange(len(self)))
+        return self.of(torch.arange(len(self), device=CPU))
 
     def of(self, index: Tensor) -> Tensor:
         """The mean of the values of these samples; with ``decay`` d < 1 their exponential moving average.

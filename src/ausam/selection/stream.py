@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
-from ausam.distributed import place
 from ausam.feedback import Feedback
 from ausam.random import generator
 from ausam.selection.dataset import Indexed
 from ausam.selection.policy import Policy
 from ausam.selection.sampler import SelectiveBatchSampler
 from ausam.selection.scores import Scores
+from ausam.tensors import CPU
 
 STREAM = 2  # purpose of the random numbers: the sampler uses 0 and 1
 
@@ -107,7 +107,7 @@ class SelectiveStream:
         self._weights = None
         sampler.set_epoch(self._epoch)
         sampler.exchange()
-        sampler.pick(torch.zeros(1, dtype=torch.int64))  # triggers the warning if no score has reached the sampler
+        sampler.announce()
         sampler.set_epoch(self._epoch + 1)
         reader = _Reader(
             self._source,
@@ -118,7 +118,7 @@ class SelectiveStream:
             copy.deepcopy(sampler.scores),
             (sampler.mini_batch, sampler.drop_last),
             (sampler.seed, self._epoch),
-            place(),
+            sampler.place,
             self.sharded,
             list(self._done),
         )
@@ -181,7 +181,7 @@ class SelectiveStream:
     def _weigh(self, choice: _Choice) -> None:
         if choice.weight is not None:
             if self._weights is None:
-                self._weights = torch.ones(len(self.sampler.scores))
+                self._weights = torch.ones(len(self.sampler.scores), dtype=torch.float32, device=CPU)
             self._weights[choice.rows] = choice.weight
 
     def _refuse_repeats(self, offered: int) -> None:
@@ -194,7 +194,7 @@ class SelectiveStream:
             )
 
     def _warn_of_gaps(self, offered: int) -> None:
-        n, (_, world) = len(self.sampler.scores), place()
+        n, (_, world) = len(self.sampler.scores), self.sampler.place
         lost = world * self.sampler.mini_batch * max(1, self._workers)  # the last mini-batches may be left out
         if offered * world < n - lost and not self._told:
             self._told = True
@@ -250,7 +250,7 @@ class _Reader(IterableDataset[_Choice]):
         return (pairs for pairs in _groups(self.source, size) if len(pairs) == size or not drop_last)
 
     def _choose(self, pairs: list[Pair], worker: int, number: tuple[int, ...]) -> _Choice:
-        candidates = torch.tensor([self._index(key) for key, _ in pairs])
+        candidates = torch.tensor([self._index(key) for key, _ in pairs], device=CPU)
         seed, epoch = self.key
         kept, weight = self.policy.choose(self.scores, epoch, candidates[None], generator(seed, epoch, STREAM, *number))
         index = candidates[kept[0]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ausam.tensors import CPU
+
 
 class Weights:
     """One factor per sample. Takes four bytes per sample once a policy sets a weight, and nothing before.
@@ -24,7 +26,7 @@ class Weights:
     def put(self, index: Tensor, weight: Tensor) -> None:
         """Set the factors of these samples."""
         if self._table is None:
-            self._table = torch.ones(self._n)
+            self._table = torch.ones(self._n, dtype=torch.float32, device=CPU)
         self._table.scatter_(0, index, weight.to(self._table.dtype))  # half the time of indexing
 
     def of(self, index: Tensor) -> Tensor | None:

@@ -1,0 +1,94 @@
+"""torch's default precision and device are the user's: our own numbers do not depend on them."""
+
+import contextlib
+
+import pytest
+import torch
+
+from ausam import (
+    ESAM,
+    RST,
+    SAM,
+    UCB,
+    VSAM,
+    AUSampling,
+    EpsilonGreedy,
+    Feedback,
+    Full,
+    InfoBatch,
+    OrderDP,
+    Random,
+    Repeated,
+    SelectiveBatchSampler,
+    SharpnessAware,
+    TopLoss,
+)
+
+POLICIES = [
+    Full(),
+    Random(0.5),
+    Repeated(0.5),
+    AUSampling(0.5, ramp=0),
+    AUSampling(0.5, ramp=0, unbiased=True),
+    TopLoss(0.5),
+    UCB(0.5),
+    EpsilonGreedy(0.5),
+    OrderDP(0.5, 0.5),
+    InfoBatch(),
+]
+
+
+def chosen(policy):
+    """What three epochs choose, with losses that follow from the index."""
+    sampler = SelectiveBatchSampler(40, 8, policy)
+    batches = []
+    for _ in range(3):
+        for batch in sampler:
+            index = torch.tensor(batch, device="cpu")
+            loss = (index * 0.37 % 1.0).float()
+            sampler.update(Feedback(index, loss, loss + (index % 7) * 0.1))
+            batches.append(batch)
+    again = SelectiveBatchSampler(40, 8, policy)
+    again.load_state_dict(sampler.state_dict())
+    return batches, list(again)
+
+
+@contextlib.contextmanager
+def default(kind):
+    """Another default; "meta" stands for an accelerator, and fails on any number that should be on the CPU."""
+    try:
+        if kind == "meta":
+            torch.set_default_device("meta")
+        else:
+            torch.set_default_dtype(torch.float64)
+        yield
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["float64", "meta"])
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: repr(p)[:40])
+def test_the_sampler_does_not_depend_on_torchs_defaults(policy, kind):
+    usual = chosen(policy)
+    with default(kind):
+        assert chosen(policy) == usual
+
+
+@pytest.mark.parametrize("method", [SAM(0.1, m=2), SAM(0.1, ascent=0.5), RST(), ESAM(), VSAM(warmup=1)], ids=repr)
+def test_a_method_draws_the_same_numbers(method):
+    found = []
+    for where in (contextlib.nullcontext(), default("meta")):
+        model = torch.nn.Linear(2, 1, device="cpu")
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(0.5)
+        x = torch.linspace(-1, 1, 8, device="cpu").view(4, 2)
+        opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model)
+        with where:
+            for _ in range(3):
+                opt.backward(lambda x, model=model: model(x).squeeze(1) ** 2, x)
+                opt.step()
+                opt.zero_grad()
+        found.append(model.weight.tolist())
+    assert found[0] == found[1]
