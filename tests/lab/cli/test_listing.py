@@ -73,4 +73,16 @@ def test_a_name_of_two_things_shows_both(capsys):
 def test_a_name_that_nothing_has_gets_help(capsys):
     assert main(["list", "loksam"]) == 2
     error = capsys.readouterr().err
-    assert 'There is no method, policy, pair, network or data set "loksam". Did you mean looksam? Known: ' in error
+    what = "method, policy, pair, network or data set"
+    assert error == f'ausam: There is no {what} "loksam". Did you mean looksam? See ausam list.\n'
+    assert main(["list", "zzz"]) == 2
+    assert f'There is no {what} "zzz". Write one of their names. See ausam list.' in capsys.readouterr().err
+    assert main(["list", "ausam"]) == 2
+    assert "Did you mean ausam-0.5?" in capsys.readouterr().err
+
+
+def test_the_recommended_pair_is_shown(capsys):
+    text = shown(capsys)
+    assert (
+        "recommended: ausam-trim-ALPHA, e.g. ausam-trim-0.5 for SAM × AUSampling(alpha=0.5, ema=0.5, trim=0.8)" in text
+    )

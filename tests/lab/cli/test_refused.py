@@ -42,7 +42,15 @@ REFUSED = [
     (["ausam-0.5", "--alpha", "0.4"], "ausam-0.5 names a method and a policy, but alpha is 0.4 too."),
     (["ausam-0.5", "--method", "gsam"], "ausam-0.5 names a method and a policy, but method is 'gsam' too."),
     (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none"),
-    (["ausm-0.5"], "ausam-0.5"),
+    (
+        ["sam", "--alpha", ".5"],
+        "sam names a method and a policy, but alpha is 0.5 too. Write ausam-0.5 in place of both.",
+    ),
+    (["gsam@0.5", "--alpha", "0.4"], "Write gsam-0.4@0.5 in place of both."),
+    (["sgd", "--alpha", "0.5"], "Leave out one of the two."),
+    (["sam", "--alpha", "0.5", "--method", "gsam"], "Leave out one of the two."),
+    (["sam", "--alpha", "50"], "Leave out one of the two."),
+    (["ausm-0.5"], 'There is no pair "ausm-0.5". Did you mean ausam-0.5? See ausam list.\n'),
 ]
 if not torch.backends.mps.is_available():
     REFUSED.append((["--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'))
@@ -54,7 +62,7 @@ if not torch.xpu.is_available():
 def test_train_refuses(tmp_path, capsys, flags, message):
     assert run("train", "--epochs", 3, *flags, "--out", tmp_path / "run") == 2
     error = capsys.readouterr().err
-    assert error.startswith("ausam: ")
+    assert error.splitlines()[-1].startswith("ausam: ")
     assert message in error
     assert "Traceback" not in error
     assert not list((tmp_path / "run").glob("[!.]*"))  # at most the lock, whose name begins with a dot

@@ -90,11 +90,12 @@ def test_another_comparison_in_the_folder_is_refused(compared, capsys):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sgdd", 'There is no pair "sgdd". Did you mean sgd? Known: sgd, sam'),
+        ("sgdd", 'There is no pair "sgdd". Did you mean sgd? See ausam list.\n'),
         ("sam@0.5x0", "the number after x is a fraction of the batch size"),
         ("sam@0", "the number after @ is a fraction of the epochs"),
         ("sgd-0.5", "AUSampling ranks samples by sharpness, but Plain never evaluates"),
-        ("ausam-1.5", 'There is no pair "ausam-1.5"'),
+        ("ausam-1.5", "ALPHA is 1.5, but it must be in (0, 1]"),
+        ("sgd,sam", "names are separated by spaces"),
     ],
 )
 def test_bad_names_are_refused_before_anything_runs(tmp_path, capsys, name, message):

@@ -1,15 +1,19 @@
 """The search for settings: rounds, what is kept, what is refused, and that no test sample is looked at."""
 
+import shlex
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
 
+from ausam.lab.cli import commands
 from ausam.lab.cli.main import main
+from ausam.lab.cli.parser import parser
 from ausam.lab.experiments import reproduce, tune
 from ausam.lab.problems import catalogue, images
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.report import records
+from ausam.lab.report import records, tuning
 from ausam.lab.report.records import Tuning
 from tests.lab.helpers import read
 
@@ -77,6 +81,11 @@ def test_the_table_names_the_best_and_has_every_trial_once(searched, capsys):
     found = records.read_finished(searched / "tuning.json", Tuning)
     best = found.rounds[-1].trials[0]
     assert f"Best: --rho {best.settings['rho']:g} --batch-size {best.settings['batch_size']:g} (" in text
+    flags = f"--rho {best.settings['rho']:g} --batch-size {best.settings['batch_size']:g}"
+    given = "--train-size 160 --threads 1 --epochs 9"
+    (line,) = [line for line in text.splitlines() if line.startswith("ausam train")]
+    assert line.startswith(f"ausam train --method SAM --policy AUSampling {flags} --")
+    assert set(line.split()) == set(f"ausam train --method SAM --policy AUSampling {flags} {given}".split())
     lines = [line.split() for line in text.splitlines()]
     rows = [line for line in lines if line and line[0].replace(".", "").isdigit()]
     assert sorted((line[0], line[1]) for line in rows) == sorted(
@@ -169,3 +178,42 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsy
 def test_another_search_in_the_folder_is_refused(searched, capsys):
     assert main([*SEARCH, "--lr", "0.5", "--out", str(searched)]) == 2
     assert "contains another search: lr 0.05 there, 0.5 here. Choose another --out." in capsys.readouterr().err
+
+
+def test_the_line_of_the_best_settings_can_be_pasted(tmp_path):
+    """It parses to the same settings, whatever their kind, with all samples for training."""
+    given = {"method": "RST(p=0.5)", "policy": "AUSampling", "validation": 0.2, "seed": 3, "replay": True, "lr": 0.05}
+    line = commands._train_line(given | {"model": "my net.py:f"}, {"rho": 1.0, "alpha": 0.1 + 0.2, "batch_size": 64.0})
+    args = parser().parse_args(shlex.split(line)[1:])
+    found = commands._settings(args)
+    assert found == {k: v for k, v in given.items() if k not in ("validation", "seed")} | {
+        "model": "my net.py:f",
+        "rho": 1.0,
+        "alpha": 0.1 + 0.2,
+        "batch_size": 64,
+    }
+
+
+def test_a_tie_is_told(searched):
+    found = records.read_finished(searched / "tuning.json", Tuning)
+    first, second = found.rounds[-1].trials
+    apart = replace(second, row=replace(first.row, scores=tuple(s - 1 for s in first.row.scores)))
+    for other, told in ((replace(second, row=first.row), True), (apart, False)):
+        text = tuning.text(
+            replace(found, rounds=(*found.rounds[:-1], replace(found.rounds[-1], trials=(first, other))))
+        )
+        assert ("A tie with --rho" in text) is told
+
+
+@pytest.mark.parametrize(("values", "epochs", "told"), [("0,0.1,0.4", 2, True), ("0,0.1", 2, False)])
+def test_why_there_is_one_round(tmp_path, capsys, values, epochs, told):
+    flags = ["--train-size", "64", "--threads", "1", "--seeds", "1", "--epochs", str(epochs), "--over", f"rho={values}"]
+    assert main(["tune", *flags, "--out", str(tmp_path)]) == 0
+    assert ("One round: a round has at least 3 epochs" in capsys.readouterr().err) is told
+
+
+def test_the_help_shows_the_policy_of_a_search(capsys):
+    with pytest.raises(SystemExit):
+        main(["tune", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "full is no selection (default: AUSampling)" in text

@@ -854,6 +854,7 @@ def pair(classes, channels):
         def forward(self, x): return x, x
     return Pair(1, 1)
 value = 3
+network = nn.Sequential()
 """
 
 
@@ -863,7 +864,14 @@ value = 3
         (["--data", "absent:make"], 'data set "absent:make": there is no module absent in'),
         (["--data", "absent.deep:make"], "there is no module absent.deep in"),
         (["--data", "mine_bad:maek"], "has no function maek. It has: Counted, Stream, counted, dicts, empty, good"),
-        (["--data", "mine_bad:value"], "has no function value."),
+        (["--data", "mine_bad:value"], "value is an int, not a function. Write a function that returns it."),
+        (["--data", "mine_bad:network"], 'data set "mine_bad:network": network is a Sequential, not a function.'),
+        (["--model", "mine_bad:network"], 'model "mine_bad:network": network is a Sequential, not a function.'),
+        (["--data", "mine_bad.value"], '"mine_bad.value" is not a data set: did you mean mine_bad:value?'),
+        (["--model", "mine_bad.wide"], '"mine_bad.wide" is not a model: did you mean mine_bad:wide?'),
+        (["--model", "mine_bad.py"], "did you mean mine_bad.py:FUNCTION? Its functions: "),
+        (["--data", "mine_single.py"], '"mine_single.py" is not a data set: did you mean mine_single.py:data?'),
+        (["--data", "absent.py"], "did you mean absent.py:FUNCTION?"),
         (["--data", "mine_bad:"], '"mine_bad:" is not a data set: write module:function, e.g. mine:make'),
         (["--data", ":good"], '":good" is not a data set'),
         (["--data", "mine_broken:f"], "importing mine_broken failed: No module named 'not_installed'"),
@@ -903,9 +911,10 @@ value = 3
 def test_mistakes_in_own_data_and_networks_are_one_clear_line(here, capsys, flags, message):
     (here / "mine_bad.py").write_text(BAD)
     (here / "mine_broken.py").write_text("import not_installed\n")
+    (here / "mine_single.py").write_text("import not_installed\ndef data(): pass\ndef _own(): pass\n")
     assert main(["train", "--epochs", "1", "--threads", "1", *flags, "--out", "run"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("ausam: ")
+    assert error.splitlines()[-1].startswith("ausam: ")
     assert message in error
     assert not (here / "run").exists()
 

@@ -5,7 +5,7 @@ import torch
 
 from ausam import METHODS, POLICIES
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.pairs import PAIRS, Pair, brief, configured, method_and_policy, pair, spelling
+from ausam.lab.registry.pairs import PAIRS, Pair, brief, configured, label_of, method_and_policy, pair, spelling
 
 
 def test_names_are_pairs():
@@ -46,7 +46,7 @@ def test_families_of_pairs():
         method_and_policy(configured(f"{name}-0.5", config), steps=480)
     assert pair("vsam-0.5").label == "vSAM-0.5"
     for name in ("late-sam-0", "late-sam-0.0", "late-sam-1", "late-sam", "sam-ascent-2", "0-sam", "ausam-0.4-0.5"):
-        with pytest.raises(ValueError, match=f'There is no pair "{name}".*late-sam-P'):
+        with pytest.raises(ValueError, match=f'There is no pair "{name}". Did you mean .*See ausam list'):
             pair(name)
 
 
@@ -130,3 +130,57 @@ def test_a_policy_gets_the_training_labels():
     _, policy = method_and_policy(configured("sam+balanced-0.25", resolve()), steps=1, labels=labels)
     assert torch.equal(policy.labels, labels)
     assert brief(policy) == "ClassBalanced(alpha=0.25)"
+
+
+FORMS = "late-sam-P, sam-ascent-P, M-sam, METHOD-ALPHA, ausam-trim-ALPHA, METHOD+POLICY-ALPHA, METHOD x POLICY(...)"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "ausam",
+            '"ausam" needs ALPHA, the fraction of each mini-batch to keep. Did you mean ausam-0.5? See ausam list.',
+        ),
+        ("AUSAM-trim", "Did you mean ausam-trim-0.5? See ausam list."),
+        (
+            "ausam-50",
+            '"ausam-50": ALPHA is 50, but it must be in (0, 1]: the fraction of each mini-batch to keep, e.g. ',
+        ),
+        ("ausam-70", "e.g. ausam-0.7."),
+        ("ausam-1.5", "ALPHA is 1.5, but it must be in (0, 1]"),
+        ("gsam-0", "ALPHA is 0, but it must be in (0, 1]: the fraction of each mini-batch to keep, e.g. gsam-0.5."),
+        ("sgd,sam", '"sgd,sam": names are separated by spaces, e.g. ausam compare sgd sam.'),
+        ("ausam-0,5", "Did you mean ausam-0.5? See ausam list."),
+        ("ausm-0.3", 'There is no pair "ausm-0.3". Did you mean ausam-0.3? See ausam list.'),
+        ("late-sam", 'There is no pair "late-sam". Did you mean late-sam-0.1? See ausam list.'),
+        ("looksam-10", 'There is no pair "looksam-10". Did you mean looksam-5? See ausam list.'),
+        ("zzz", f'There is no pair "zzz". Write the name of a pair, {FORMS}, NAME@F or NAME@FxB. See ausam list.'),
+        ("sam+nothing", "Write its name, or its name with arguments such as AUSampling(alpha=0.5). See ausam list."),
+    ],
+)
+def test_a_name_that_is_nearly_one_gets_the_remedy(name, message):
+    with pytest.raises(ValueError) as error:
+        pair(name)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"method": "sam"}, "SAM"),
+        ({"policy": "ausampling"}, "AUSAM-0.5"),
+        ({"policy": "ausampling", "alpha": 0.35, "ramp": 2, "rho": 0.7}, "AUSAM-0.35"),
+        ({"policy": "ausampling(ema=0.5, trim=0.8)"}, "AUSAM-trim-0.5"),
+        ({"method": "gsam", "policy": "ausampling(alpha=0.25)"}, "GSAM-0.25"),
+        ({"method": "plain", "base": "adam"}, "Adam"),
+        ({"method": "aesam(inner=looksam())"}, "AE-LookSAM"),
+        ({"policy": "infobatch(on='second')"}, "SAM+Info"),
+        ({"method": "sam(rho=0.3)"}, ""),
+        ({"policy": "classbalanced"}, ""),
+        ({"policy": "ausampling(ema=0.9)"}, ""),
+        ({"policy": "ausampling", "alpha": 0.00001}, ""),
+    ],
+)
+def test_the_label_of_a_run(settings, label):
+    assert label_of(resolve(**settings)) == label

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -178,7 +179,7 @@ def test_without_any_whole_checkpoint_it_begins_again(undisturbed, tmp_path, cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--method", "smm"], 'There is no method "smm". Did you mean sam? Known: plain, sam, asam'),
+        (["--method", "smm"], 'There is no method "smm". Did you mean sam? See ausam list.\n'),
         (["--policy", "ausamplin"], 'There is no policy "ausamplin". Did you mean ausampling?'),
         (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes rho=0.05, m=None, ascent=None."),
         (["--method", "sam(rho=__import__('os'))"], "The arguments of \"sam(rho=__import__('os'))\" cannot be read"),
@@ -223,16 +224,34 @@ def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys)
     assert "is not empty, and there is no readable run in it" in capsys.readouterr().err
 
 
-def test_unknown_choices_list_the_known_ones(capsys):
-    for flag, name, near, known in (
-        ("--data", "cifar", "cifar10", "digits"),
-        ("--model", "resnet", "resnet50", "wrn28-10"),
+def test_unknown_choices_get_the_nearest_or_the_forms(capsys):
+    own = "Write a name, or your own as module:function. See ausam list."
+    for flag, name, hint in (
+        ("--data", "cifar", "Did you mean cifar10? See ausam list."),
+        ("--model", "resnet", "Did you mean resnet50? See ausam list."),
+        ("--data", "zzz", own),
+        ("--model", "zzz", own),
     ):
         assert run("train", flag, name) == 2
-        error = capsys.readouterr().err
-        assert f'"{name}". Did you mean {near}' in error
-        assert known in error
-        assert "or your own as module:function." in error
+        assert capsys.readouterr().err.endswith(f'"{name}". {hint}\n')
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, where no folder can be made")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "--epochs", 1],
+        ["compare", "sam", "--epochs", 1],
+        ["tune", "--over", "rho=0.1", "--epochs", 1],
+        ["reproduce", "equal-cost"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_folder_that_cannot_be_made_is_refused(capsys, command):
+    assert run(*command, "--out", "/proc/ausam/run") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("ausam: /proc/ausam/run")
+    assert error.endswith("cannot be made: No such file or directory. Choose another --out.")
 
 
 def test_digits_are_1000_with_exactly_200_wrong_labels_and_797_clean_ones():

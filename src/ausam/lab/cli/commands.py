@@ -9,14 +9,14 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ausam.lab.cli import config_file, exits, listing
+from ausam.lab.cli import announce, config_file, exits, listing
 from ausam.lab.cli.progress import Progress
 from ausam.lab.config import OF_ONE_PAIR, OF_TORCHRUN, Config
 from ausam.lab.experiments import bench, estimate, recipe
@@ -25,11 +25,11 @@ from ausam.lab.experiments.ray import on_ray
 from ausam.lab.experiments.rebuild import rebuild
 from ausam.lab.experiments.reproduce import Launch, reproduce
 from ausam.lab.experiments.reproduce import text as reproduced_text
-from ausam.lab.experiments.tune import HELD_OUT, tune, values
+from ausam.lab.experiments.tune import HELD_OUT, POLICY, tune, values
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import problem, resolve, suited
 from ausam.lab.problems.problem import measured_on
-from ausam.lab.registry.pairs import PAIRS, configured, method_and_policy, refuse_idle
+from ausam.lab.registry.pairs import PAIRS, configured, label, label_of, method_and_policy, refuse_idle, with_alpha
 from ausam.lab.report import records, skipped, tuning
 from ausam.lab.report.records import Run
 from ausam.lab.report.summary import comparison_text, conclusion
@@ -53,6 +53,7 @@ def train_command(args: argparse.Namespace) -> int:
         if here.rank:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
+        announce.runs(config, [config], given, sys.stderr)
         if args.resume and folder.saved_settings(out) is None:
             sys.stderr.write(f"{out} has no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
@@ -62,7 +63,8 @@ def train_command(args: argparse.Namespace) -> int:
     after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
     score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
     parts = [score, *filter(None, [skipped.of_run(run)]), str(out / "result.json")]
-    sys.stdout.write(f"{run.method} × {run.policy}: {'; '.join(parts)}\n")
+    called = label_of(config) if args.name is None else label(args.name, config.base)
+    sys.stdout.write(f"{called or run.pair}: {'; '.join(parts)}\n")
     return _idle([f"the run in {out}"] if run.idle else [])
 
 
@@ -77,7 +79,9 @@ def compare_command(args: argparse.Namespace) -> int:
     given = _settings(args, elsewhere={*OF_ONE_PAIR, *OF_TORCHRUN} - {"seed"})
     config = resolve(**given)
     _set_threads(config)
-    _prepare(config, [configured(name, config) for name in names], given)
+    runs = [configured(name, config) for name in names]
+    _prepare(config, runs, given)
+    announce.runs(config, runs, given, sys.stderr)
     command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))
@@ -149,7 +153,7 @@ def tune_command(args: argparse.Namespace) -> int:
     ranks.require_one_process("tune")
     if args.seeds < 1:
         raise ValueError(f"--seeds is {args.seeds}; give the number of runs per trial, at least 1.")
-    given = {"policy": "AUSampling", "validation": HELD_OUT} | _settings(args, elsewhere={*OF_TORCHRUN})
+    given = {"policy": POLICY, "validation": HELD_OUT} | _settings(args, elsewhere={*OF_TORCHRUN})
     config = resolve(**given)
     over = values(args.over, config)
     if twice := sorted(over.keys() & given.keys()):
@@ -163,8 +167,22 @@ def tune_command(args: argparse.Namespace) -> int:
         logs = Logs(tuple(args.log), out)
         command = shlex.join(["ausam", *args.argv])
         found = tune(over, seeds, config, out, command, progress.cells, progress.say, logs)
-    sys.stdout.write(f"{tuning.text(found)}\n\n{out / 'tuning.json'}\n")
+    line = _train_line(given | {"method": config.method, "policy": config.policy}, tuning.best(found).settings)
+    sys.stdout.write(f"{tuning.text(found)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.json'}\n")
     return 0
+
+
+def _train_line(given: dict[str, Any], best: Mapping[str, float]) -> str:
+    """The command that trains with the best settings of a search, and on all training samples."""
+    rest = {name: value for name, value in given.items() if name not in ("method", "policy", "validation", "seed")}
+    whole = {"method": given["method"], "policy": given["policy"], **best, **rest}
+    words = ["ausam", "train"]
+    for name, value in whole.items():
+        if value is None or value is False:
+            continue
+        number = isinstance(value, float) and value.is_integer()
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value:.0f}" if number else str(value)])]
+    return shlex.join(words)
 
 
 def report_command(args: argparse.Namespace) -> int:
@@ -228,7 +246,9 @@ def _of_pair(name: str, given: dict[str, Any]) -> Config:
     """The settings of one run of a named pair, the same as in a comparison."""
     if twice := [setting for setting in OF_ONE_PAIR if setting != "seed" and setting in given]:
         also = f"{twice[0]} is {given[twice[0]]!r}"
-        raise ValueError(f"{name} names a method and a policy, but {also} too. Leave out one of the two.")
+        meant = with_alpha(name, given["alpha"]) if twice == ["alpha"] else ""
+        remedy = f"Write {meant} in place of both." if meant else "Leave out one of the two."
+        raise ValueError(f"{name} names a method and a policy, but {also} too. {remedy}")
     return configured(name, resolve(**given))
 
 

@@ -12,7 +12,7 @@ from ausam import METHODS, POLICIES
 from ausam.lab.networks.build import FORECAST_MODELS, MODELS, POSE_MODELS, parameter_count
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.lookup import unknown
-from ausam.lab.registry.pairs import PAIRS, Pair, arguments_of, brief, pair
+from ausam.lab.registry.pairs import PAIRS, Pair, arguments_of, brief, mistake, pair
 from ausam.lab.report.text import text_table
 from ausam.settings import Range, rules
 
@@ -40,12 +40,14 @@ def text(found: dict[str, Any]) -> str:
     pairs = [[p["name"], f"{p['method']} × {p['policy']}"] for p in found["pairs"]]
     models = [[m["name"], f"{m['parameters']:,}"] for m in found["models"]]
     data = [[d["name"], d["about"]] for d in found["data"]]
+    trimmed = pair("ausam-trim-0.5")
     parts = [
         "Methods (passes: samples through forward + backward, per sample of the batch)",
         text_table(["Method", "Passes", "What it does"], methods, left=(0, 2)),
         "Policies (kept: fraction of the samples that is used)",
         text_table(["Policy", "Kept", "Ranks by", "What it does"], policies, left=(0, 2, 3)),
-        "Pairs (also METHOD-ALPHA for METHOD × AUSampling(ALPHA), METHOD+POLICY-ALPHA such as sam+balanced-0.25,\n"
+        f"Pairs (recommended: ausam-trim-ALPHA, e.g. ausam-trim-0.5 for {trimmed.method} × {trimmed.policy};\n"
+        "also METHOD-ALPHA for METHOD × AUSampling(ALPHA), METHOD+POLICY-ALPHA such as sam+balanced-0.25,\n"
         'any two as "sam x AUSampling(alpha=0.5, ema=0.5)", late-sam-P for SAM in the last fraction P of training,\n'
         "sam-ascent-P for ascent on a fraction P of each batch, M-sam for groups of M samples,\n"
         "NAME@F for a fraction F of the epochs, and NAME@FxB with a fraction B of the batch size too)",
@@ -101,7 +103,10 @@ def named(name: str) -> list[dict[str, Any]]:
     except ValueError:
         if not found:
             known = [key.lower() for table in (METHODS, POLICIES, PAIRS, MODELS, DATASETS) for key in table]
-            raise unknown("method, policy, pair, network or data set", name, list(dict.fromkeys(known))) from None
+            if why := mistake(name):
+                raise ValueError(why) from None
+            kind = "method, policy, pair, network or data set"
+            raise unknown(kind, name, list(dict.fromkeys(known)), "one of their names") from None
     return found
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any
 
 from ausam import __version__
 from ausam.lab.cli import commands
+from ausam.lab.cli.flags import Parser
 from ausam.lab.config import OF_ONE_PAIR, OF_TORCHRUN, Config
 from ausam.lab.diagnose import PARTS
 from ausam.lab.experiments import bench, recipe
-from ausam.lab.experiments.tune import HELD_OUT
+from ausam.lab.experiments.tune import HELD_OUT, POLICY
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.pairs import ARGUMENTS
 from ausam.lab.training.logs import KINDS
@@ -24,8 +26,13 @@ SUITED = {name for entry in DATASETS.values() for name in entry.settings}
 CHOICES = {name: list(rule.names) for name, (rule, _) in rules(Config).items() if isinstance(rule, OneOf)}
 
 
-def _add_settings(parser: argparse.ArgumentParser, skip: set[str]) -> None:
-    """A flag for every field of Config. A missing flag means the data set's default, or else Config's."""
+def _add_settings(
+    parser: argparse.ArgumentParser, skip: set[str], own: Mapping[str, str] = types.MappingProxyType({})
+) -> None:
+    """A flag for every field of Config. A missing flag means the data set's default, or else Config's.
+
+    ``own`` are the defaults that the command has instead of Config's.
+    """
     hints = typing.get_type_hints(Config)
     for f in fields(Config):
         if f.name in skip:
@@ -44,12 +51,14 @@ def _add_settings(parser: argparse.ArgumentParser, skip: set[str]) -> None:
             choices=CHOICES.get(f.name),
             default=argparse.SUPPRESS,
             metavar=None if f.name in CHOICES else f.name.upper(),
-            help=f"{f.metadata['help']}{_default(f)}",
+            help=f"{f.metadata['help']}{_default(f, own)}",
         )
 
 
-def _default(f: Field[Any]) -> str:
+def _default(f: Field[Any], of_command: Mapping[str, str]) -> str:
     """The text that says what a setting is without its flag."""
+    if f.name in of_command:
+        return f" (default: {of_command[f.name]})"
     own = f"the {ARGUMENTS[f.name]}'s own" if f.name in ARGUMENTS else f"{f.default}" or "none"
     return f" (default: {own}, or chosen for the data)" if f.name in SUITED else f" (default: {own})"
 
@@ -66,7 +75,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; ``args.run`` is the command."""
-    whole = argparse.ArgumentParser(
+    whole = Parser(
         prog="ausam", description="Sharpness-aware minimisation at the price of SGD: train, compare, measure."
     )
     whole.add_argument("--version", action="version", version=f"ausam {__version__}")
@@ -93,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     _add_settings(many, {*OF_ONE_PAIR, *OF_TORCHRUN})
     _add_config(many)
     _add_logs(many)
+    many.elsewhere = {f"--{name}": _of_name() for name in OF_ONE_PAIR if name != "seed"}
     many.set_defaults(run=commands.compare_command)
 
     again = subcommands.add_parser(
@@ -125,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
     search.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=_over_help())
     search.add_argument("--seeds", type=int, default=3, help="runs per trial in each round (default: 3)")
     search.add_argument("--out", default="runs/tune", help="folder of the search (default: runs/tune)")
-    _add_settings(search, {*OF_TORCHRUN, "validation"})
+    _add_settings(search, {*OF_TORCHRUN, "validation"}, {"policy": POLICY})
     held_out = f"fraction of the training samples held out to judge the trials (default: {HELD_OUT})"
     search.add_argument("--validation", type=float, default=argparse.SUPPRESS, metavar="VALIDATION", help=held_out)
     _add_config(search)
@@ -169,6 +179,10 @@ def _diagnose_help() -> str:
 
 def _name_help() -> str:
     return "a pair in place of --method and --policy: sgd, sam, ausam-0.5, sam+random, ...; see ausam list"
+
+
+def _of_name() -> str:
+    return "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
 
 
 def _config_help() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ausam.lab.experiments import compare, recipe, reproduce
 from ausam.lab.experiments.layout import pair_of
 from ausam.lab.io import files
-from ausam.lab.registry.pairs import PAIRS
+from ausam.lab.registry.pairs import PAIRS, label_of
 from ausam.lab.report import equal_cost, page, records, tables
 from ausam.lab.report.records import Comparison, EqualCost, PaperTable, Run
 from ausam.lab.report.summary import comparison_text, conclusion
@@ -87,4 +87,5 @@ def _single(folder: Path) -> Comparison:
     name = f"{run.method} × {run.policy}"
     named = compare.named_run(name, folder)
     title = f"{run.config.data}: one run"
-    return compare.comparison(title, "", [run.seed], run.config, [(name, name)], [named] if named else [], 1)
+    labels = [(name, label_of(run.config) or run.pair)]
+    return compare.comparison(title, "", [run.seed], run.config, labels, [named] if named else [], 1)

@@ -35,7 +35,7 @@ from ausam.lab.report.records import (
 )
 from ausam.lab.report.summary import headline
 from ausam.lab.training.failures import explained
-from ausam.lab.training.folder import epochs, finished, saved_settings
+from ausam.lab.training.folder import epochs, finished, make, saved_settings
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.loop import train
 
@@ -75,6 +75,7 @@ def reproduce(
     others, except those that start from it.
     """
     _claim(recipe, out)
+    make(out)
     write_now_and_then = _Occasional(lambda: write(recipe, out, command))
     failed: list[str] = []
     passed: list[Cell] = []

@@ -30,6 +30,7 @@ from ausam.lab.training import folder
 from ausam.lab.training.logs import Logs
 
 HELD_OUT = 0.2  # default fraction of the training samples
+POLICY = "AUSampling"  # default: Full has nothing to search for
 FACTOR = 3  # one in this many trials advances, to a round this many times as long
 SHORTEST = 3  # epochs of a round
 
@@ -120,7 +121,13 @@ def tune(
         refuse_idle(settings, [replace(config, **settings)])
     _claim(out, config)
     done: list[Round] = []
-    for count, epochs in rounds(len(every), config.epochs):
+    plan = rounds(len(every), config.epochs)
+    if len(plan) == 1 and len(every) >= FACTOR:
+        say(
+            f"One round: a round has at least {SHORTEST} epochs and the next is {FACTOR} times as long, which takes "
+            f"more than {config.epochs} epochs."
+        )
+    for count, epochs in plan:
         left = every if not done else [dict(trial.settings) for trial in done[-1].trials[:count]]
         done.append(_round(left, epochs, seeds, config, out, told, say, logs))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -130,7 +137,7 @@ def tune(
 
 
 def _claim(out: Path, config: Config) -> None:
-    """Refuse a folder that contains another search."""
+    """Make the folder; refuse one that contains another search."""
     old = records.read(out / "tuning.json", Tuning)
     if old is not None:
         theirs, mine = ({k: v for k, v in asdict(c).items() if k not in HERE} for c in (old.config, config))
@@ -138,6 +145,7 @@ def _claim(out: Path, config: Config) -> None:
             raise ValueError(
                 f"{out} contains another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
             )
+    folder.make(out)
 
 
 def _round(

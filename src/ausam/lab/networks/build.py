@@ -15,7 +15,7 @@ from ausam.lab.networks.resnet import ResNet, basic, bottleneck
 from ausam.lab.networks.samformer import SAMformer
 from ausam.lab.networks.wideresnet import WideResNet
 from ausam.lab.registry.lookup import find
-from ausam.lab.registry.user_code import imported, is_own
+from ausam.lab.registry.user_code import OWN, imported, is_own, refuse_other_form
 
 __all__ = [
     "FORECAST_MODELS",
@@ -88,12 +88,13 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
 
 def builder(name: str) -> Builder:
     """The builder of the network of this name; a ValueError for an unknown name."""
-    return _own(name) if is_own(name) else find("model", name, MODELS, ", or your own as module:function")
+    refuse_other_form("model", name)
+    return _own(name) if is_own(name) else find("model", name, MODELS, OWN)
 
 
 def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
     """Count the trainable parameters of a network of `MODELS` without allocating them."""
-    make = find("model", name, MODELS)
+    make = find("model", name, MODELS, OWN)
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in make(classes, channels).parameters())
 

@@ -24,7 +24,7 @@ from ausam.lab.problems.windows import WindowSet
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.pairs import canonical
-from ausam.lab.registry.user_code import is_own
+from ausam.lab.registry.user_code import OWN, is_own, refuse_other_form
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,9 @@ DATASETS: dict[str, Entry] = {
 
 
 def entry(name: str) -> Entry:
-    """The data set of this name, or a ValueError that lists the known ones."""
-    return find("data set", name, DATASETS, ", or your own as module:function")
+    """The data set of this name, or a ValueError."""
+    refuse_other_form("data set", name)
+    return find("data set", name, DATASETS, OWN)
 
 
 def suited(name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ausam import METHODS, POLICIES, Method, Policy, check
 from ausam.lab.config import Config
-from ausam.lab.registry.lookup import find, unknown
+from ausam.lab.registry.lookup import find, nearest, unknown
 from ausam.selection.ausampling import RECOMMENDED
 
 
@@ -89,10 +89,24 @@ AUSAM: dict[str, tuple[str, dict[str, float]]] = {"ausam": ("AUSAM", {}), "ausam
 # Short names of policies in names of pairs; the others use the name of their class.
 SHORT = {"balanced": "ClassBalanced", "info": "InfoBatch"}
 
+NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looked at
+
 NUMBER = r"(?P<alpha>0?\.\d+|1(\.0+)?)"
 ALPHA = re.compile(rf"(?P<method>.+)-{NUMBER}")
 SUM = re.compile(rf"(?P<method>[^+()]+(\(.*\))?)\+(?P<policy>\w+)(-{NUMBER}|(?P<arguments>\(.*\)))?")
+OUTSIDE = re.compile(r"(?P<method>.+)-(?P<alpha>\d+(\.\d+)?)")  # a number that may be no alpha
 PARTS = re.compile(r"(?P<name>.+)@(?P<parts>(?P<epochs>\d*\.?\d+)(x(?P<batch>\d*\.?\d+))?)")
+
+# What a name may be besides one of the table.
+FORMS = [
+    *FAMILIES,
+    "METHOD-ALPHA",
+    "ausam-trim-ALPHA",
+    "METHOD+POLICY-ALPHA",
+    "METHOD x POLICY(...)",
+    "NAME@F",
+    "NAME@FxB",
+]
 
 
 def pair(name: str) -> Pair:
@@ -130,16 +144,54 @@ def pair(name: str) -> Pair:
         if base:
             given = ", ".join(f"{k}={v}" for k, v in {"alpha": float(m["alpha"]), **settings}.items())
             return Pair(f"{label or base.label}-{m['alpha']}", base.method, f"AUSampling({given})")
-    forms = [
-        *FAMILIES,
-        "METHOD-ALPHA",
-        "ausam-trim-ALPHA",
-        "METHOD+POLICY-ALPHA",
-        "METHOD x POLICY(...)",
-        "NAME@F",
-        "NAME@FxB",
-    ]
-    raise unknown("pair", name, [*PAIRS, *forms])
+    raise _refusal(name)
+
+
+def _refusal(name: str) -> ValueError:
+    """The error for a name that is no pair."""
+    if why := mistake(name):
+        return ValueError(why)
+    # A fraction after @ is near to the alpha of another pair, which nobody meant.
+    known = [] if "@" in name else [*PAIRS, *(f"{family}-0.5" for family in AUSAM)]
+    m = ALPHA.fullmatch(name)
+    if begun := [one for one in known if one.startswith(f"{m['method'] if m else name}-")]:
+        known = begun
+    elif m and (near := nearest(m["method"], _with_alpha())):
+        known = [f"{near}-{m['alpha']}"]
+    return unknown("pair", name, known, f"the name of a pair, {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+
+
+def mistake(name: str) -> str:
+    """What is wrong with a name that is nearly one of a pair, and the remedy; empty if nothing is known."""
+    name = spelling(name)
+    parts = [] if "(" in name else name.split(",")
+    if len(parts) > 1 and any(map(_exists, parts)):
+        return f'"{name}": names are separated by spaces, e.g. ausam compare {" ".join(parts)}.'
+    if name in AUSAM:
+        return (
+            f'"{name}" needs ALPHA, the fraction of each mini-batch to keep. Did you mean {name}-0.5? See ausam list.'
+        )
+    m = OUTSIDE.fullmatch(name)
+    if m is None or m["method"] not in _with_alpha():
+        return ""
+    percent = float(m["alpha"]) / 100
+    meant = f"{m['method']}-{percent if 0.01 <= percent <= 1 and '.' not in m['alpha'] else 0.5:g}"
+    return (
+        f'"{name}": ALPHA is {m["alpha"]}, but it must be in (0, 1]: the fraction of each mini-batch to keep, e.g. '
+        f"{meant}."
+    )
+
+
+def _exists(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(pair(name))
+    return False
+
+
+def _with_alpha() -> list[str]:
+    """The methods of METHOD-ALPHA. LookSAM is not one of them here: a number after it is a number of steps."""
+    alone = [name for name, found in PAIRS.items() if found.policy == "Full"]
+    return [*AUSAM, *alone, *(name.lower() for name in METHODS if name != "LookSAM")]
 
 
 def _named(name: str) -> Pair | None:
@@ -184,6 +236,40 @@ def label(name: str, base: str) -> str:
     return pair(name).label.replace("SGD", BASE_LABELS[base])
 
 
+def with_alpha(name: str, alpha: float) -> str:
+    """The name of a pair with AUSampling added: ausam-0.5 for sam; empty if the name has a policy or cannot have it."""
+    alone, at, parts = spelling(name).partition("@")
+    found = pair(alone)
+    if found.policy != "Full" or not has_radius(found.method):
+        return ""
+    whole = f"{'ausam' if alone == 'sam' else alone}-{alpha:g}{at}{parts}"
+    return whole if _exists(whole) else ""
+
+
+def label_of(config: Config) -> str:
+    """The label of the pair with the method and the policy of a run; empty if no name is known for the two.
+
+    Other settings do not matter: in a comparison, too, a pair keeps its name whatever the rho or the ramp.
+    """
+    with contextlib.suppress(ValueError):  # a record may name a method of another version
+        mine = _objects(config.method, config.policy, config.alpha)
+        alpha = f"{getattr(mine[1], 'alpha', '')}"
+        families = _with_alpha() if re.fullmatch(NUMBER, alpha) else []
+        for name in (*PAIRS, *(f"{method}-{alpha}" for method in families)):
+            found = pair(name)
+            if _objects(found.method, found.policy) == mine:
+                return label(name, config.base)
+    return ""
+
+
+def _objects(method: str, policy: str, alpha: float | None = None) -> tuple[Any, Any]:
+    """Method and policy to compare with others: what the data and the length of a run decide is the same for all."""
+    return (
+        construct("method", method, total_steps=1),
+        construct("policy", policy, alpha=alpha, epochs=1, labels=NO_LABELS),
+    )
+
+
 def configured(name: str, config: Config) -> Config:
     """The settings of a comparison, adapted to one of its pairs."""
     found = pair(name)
@@ -204,13 +290,16 @@ def configured(name: str, config: Config) -> Config:
     )
 
 
+EXAMPLES = {"method": "SAM(rho=0.1)", "policy": "AUSampling(alpha=0.5)"}
+
+
 def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
     """``"LookSAM(k=5)"`` as a class name and its arguments; literals and nested methods only, nothing is executed."""
     match = re.fullmatch(r"\s*([A-Za-z0-9_]+)\s*(\((.*)\))?\s*", text, re.DOTALL)
     if match is None:
-        raise ValueError(f'"{text}" is not a {kind}: write a name, or a name with arguments such as SAM(rho=0.1).')
+        raise ValueError(f'"{text}" is not a {kind}: write a name, or a name with arguments such as {EXAMPLES[kind]}.')
     table: dict[str, Any] = METHODS if kind == "method" else POLICIES
-    cls = find(kind, match[1], table)
+    cls = find(kind, match[1], table, f"its name, or its name with arguments such as {EXAMPLES[kind]}")
     try:
         call = ast.parse(f"f({match[3] or ''})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
@@ -219,7 +308,7 @@ def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
         nested = {k: construct("method", ast.unparse(v), **settings) for k, v in values.items() if k == "inner"}
         arguments = {k: nested[k] if k in nested else _value(v) for k, v in values.items()}
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f'The arguments of "{text}" cannot be read ({error}). Write e.g. SAM(rho=0.1).') from None
+        raise ValueError(f'The arguments of "{text}" cannot be read ({error}). Write e.g. {EXAMPLES[kind]}.') from None
     wrong = set(arguments) - {f.name for f in fields(cls)}
     if wrong:
         raise ValueError(f"{cls.__name__} has no argument {sorted(wrong)[0]}. It takes {arguments_of(cls)}.")
@@ -369,7 +458,7 @@ def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) 
         s_max=config.s_max,
         ramp=config.ramp,
         epochs=config.epochs,
-        labels=torch.zeros(1, dtype=torch.int64) if labels is None else labels,
+        labels=NO_LABELS if labels is None else labels,
     )
     check(method, policy)
     return method, policy

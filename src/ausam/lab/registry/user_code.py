@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
+# What the name of a data set or network may be besides one of the table.
+OWN = "a name, or your own as module:function"
+
 
 def is_own(name: str) -> bool:
     """Whether a name refers to user-defined code: ``module:function``."""
     return ":" in name
+
+
+def refuse_other_form(kind: str, name: str) -> None:
+    """Raise a ValueError for a name that looks like user-defined code, but is not ``module:function``."""
+    if is_own(name):
+        return
+    if name.endswith(".py"):
+        functions = _functions(Path(name))
+        meant = f"{name}:{functions[0]}" if len(functions) == 1 else f"{name}:FUNCTION"
+        which = f" Its functions: {', '.join(functions)}." if len(functions) > 1 else ""
+    elif re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name):
+        meant, which = ":".join(name.rsplit(".", 1)), ""
+    else:
+        return
+    raise ValueError(f'"{name}" is not a {kind}: did you mean {meant}?{which}')
+
+
+def _functions(path: Path) -> list[str]:
+    """The public functions of a file, which is only read; none if it cannot be."""
+    try:
+        parts = ast.parse(path.read_bytes()).body
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    return [part.name for part in parts if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
@@ -38,7 +69,14 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
             f'{kind} "{name}": there is no module {module_name} in {here} or in the installed packages.'
         ) from None
     function = getattr(module, function_name, None)
-    if not callable(function):
+    # A network can be called, but with samples: it is not the function that makes it.
+    if function is not None and (not callable(function) or isinstance(function, nn.Module)):
+        kind_of = type(function).__name__
+        raise ValueError(
+            f'{kind} "{name}": {function_name} is {"an" if kind_of[0] in "aeiouAEIOU" else "a"} {kind_of}, not a '
+            "function. Write a function that returns it."
+        )
+    if function is None:
         mine = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         raise ValueError(
             f'{kind} "{name}": {module_name} ({module.__file__}) has no function {function_name}. '

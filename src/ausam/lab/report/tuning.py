@@ -5,7 +5,7 @@ from __future__ import annotations
 from ausam.lab.report.records import Round, Trial, Tuning
 from ausam.lab.report.statistics import against
 from ausam.lab.report.summary import heading, interval
-from ausam.lab.report.text import NONE, show, text_table
+from ausam.lab.report.text import NONE, join, show, text_table
 
 RULE = (
     "± is the standard deviation over seeds. The difference from the best of the round is the mean over seeds with its "
@@ -18,9 +18,9 @@ RULE = (
 def text(found: Tuning) -> str:
     """Every trial with the last round it reached, best first, and the recommended settings."""
     rounds = list(reversed(found.rounds))
-    best = rounds[0].trials[0]
+    first = best(found)
     row = next(t.row for t in rounds[0].trials if t.row is not None)
-    head = [*best.settings, "Epochs", heading(row.metric, row.unit, row.lower_is_better), "from the best [95 %]"]
+    head = [*first.settings, "Epochs", heading(row.metric, row.unit, row.lower_is_better), "from the best [95 %]"]
     lines: list[list[str]] = []
     ends, shown = [], set()
     for one in rounds:
@@ -28,11 +28,27 @@ def text(found: Tuning) -> str:
         shown |= {_key(trial) for trial in one.trials}
         ends.append(len(lines) - 1)
     table = text_table([*head, "Samples%", "Train s"], lines, ends[:-1], left=())
-    flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in best.settings.items())
     score = f"{row.metric} {show(row.mean, row.decimals, row.std)} {row.unit}".rstrip()
     judge = f"{100 * found.config.validation:g} % of the training samples"
     seeds = "one seed" if row.n == 1 else f"{row.n} seeds"
-    return "\n\n".join([table, RULE, f"Best: {flags} ({score} on {judge}, {seeds}). No test sample was used."])
+    last = f"Best: {_flags(first)} ({score} on {judge}, {seeds}).{_tie(found)} No test sample was used."
+    return "\n\n".join([table, RULE, last])
+
+
+def best(found: Tuning) -> Trial:
+    """The first trial of the last round; of several with the same score, the one that was named first."""
+    return found.rounds[-1].trials[0]
+
+
+def _flags(trial: Trial) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in trial.settings.items())
+
+
+def _tie(found: Tuning) -> str:
+    """The trials that share the best score, if any."""
+    first, *rest = found.rounds[-1].trials
+    same = [t for t in rest if t.row is not None and first.row is not None and t.row.mean == first.row.mean]
+    return f" A tie with {join([_flags(trial) for trial in same])}: it is only the first of them." if same else ""
 
 
 def _key(trial: Trial) -> tuple[tuple[str, float], ...]:

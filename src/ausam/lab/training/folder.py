@@ -29,6 +29,7 @@ def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack
     using.
     """
     refuse_foreign(out, config, resume)  # before locking, which would add a file to an unrelated folder
+    make(out)
     with files.written(out):
         mine = until.enter_context(held(out / LOCK))
     if not mine:
@@ -43,6 +44,15 @@ def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack
     if files.read_json(out / "config.json") != asdict(run.config):
         files.write_json(out / "config.json", asdict(run.config))
     return True
+
+
+def make(out: Path) -> None:
+    """Make the folder; a ValueError where there can be none, such as in /proc."""
+    with files.written(out):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:
+            raise ValueError(f"{out} cannot be made: {error.strerror}. Choose another --out.") from error
 
 
 def _tidy(out: Path) -> None:

@@ -1,0 +1,87 @@
+"""What a command says before it trains, and what it calls the run afterwards."""
+
+import pytest
+
+from ausam.lab.cli import announce
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.pairs import configured
+from tests.lab.helpers import read, run
+
+FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]
+DEFAULT = "digits with 20 % wrong labels (the default for this data; --label-noise 0 for none), resnet-tiny"
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({}, f"{DEFAULT}, 30 epochs, batch 64"),
+        ({"label_noise": 0.3, "epochs": 1}, "digits with 30 % wrong labels, resnet-tiny, 1 epoch, batch 64"),
+        ({"label_noise": 0.0}, "digits, resnet-tiny, 30 epochs, batch 64"),
+        (
+            {"label_noise": 0.1, "imbalance": 0.05},
+            "digits with long tail 0.05 and 10 % wrong labels, resnet-tiny, 30 epochs, batch 64",
+        ),
+        ({"data": "fashion-mnist", "batch_size": 32}, "fashion-mnist, resnet-small, 30 epochs, batch 32"),
+    ],
+)
+def test_data_network_epochs_and_batch(given, line):
+    assert announce.problem(resolve(**given), given) == line
+
+
+@pytest.mark.parametrize("command", [["train"], ["compare", "sam", "--seeds", 1]], ids=lambda c: c[0])
+def test_the_first_line(tmp_path, capsys, command):
+    assert run(*command, *FEW, "--out", tmp_path / "run") == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == f"{DEFAULT}, 2 epochs, batch 64"
+    assert "wrong labels" not in out
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"policy": "AUSampling", "epochs": 3}, "Use --ramp 0,"),
+        ({"policy": "AUSampling", "epochs": 30}, "Use --ramp 4,"),
+        ({"policy": "AUSampling(ramp=40)", "epochs": 20}, "Use ramp=3,"),
+        ({"policy": "AUSampling", "epochs": 31}, ""),
+        ({"policy": "AUSampling", "epochs": 30, "ramp": 5}, ""),
+        ({"policy": "AUSampling", "epochs": 1}, ""),  # the only epoch uses every sample anyway
+        ({"policy": "Random", "epochs": 3}, ""),
+    ],
+)
+def test_a_ramp_as_long_as_the_training(given, remedy):
+    text = announce.long_ramp([resolve(**given)])
+    assert bool(text) == bool(remedy)
+    assert remedy in text
+
+
+def test_the_ramp_is_told_once(tmp_path, capsys):
+    names = ["sam", "ausam-0.5", "ausam-0.7"]
+    assert announce.long_ramp([configured(name, resolve(epochs=3)) for name in names]) == (
+        "AUSampling: the influence of the scores grows over 30 epochs (ramp), but the training has 3, so they hardly "
+        "count. Use --ramp 0, about 0.15 of the epochs."
+    )
+    assert run("compare", *names, "--seeds", 1, *FEW, "--out", tmp_path / "run") == 0
+    assert capsys.readouterr().err.count("hardly count") == 1
+    assert run("train", "sam", *FEW, "--out", tmp_path / "other") == 0
+    assert "hardly count" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "label", "alone"),
+    [
+        (["ausam-0.5"], "AUSAM-0.5", "AUSAM-0.5"),
+        (["--policy", "ausampling", "--alpha", 0.7], "AUSAM-0.7", "AUSAM-0.7"),
+        (["sam@0.5"], "SAM@0.5", "SAM"),
+        (["--method", "sam(rho=0.3)"], "SAM(rho=0.3) × Full()", "SAM(rho=0.3) × Full()"),
+    ],
+    ids=str,
+)
+def test_a_run_has_the_label_of_its_pair(tmp_path, capsys, flags, label, alone):
+    assert run("train", *flags, *FEW, "--out", tmp_path / "run") == 0
+    assert capsys.readouterr().out.startswith(f"{label}: ")
+    assert run("report", tmp_path / "run") == 0
+    out = capsys.readouterr().out
+    assert f"\n{alone}  " in out
+    assert f"{alone} reaches " in out
+    assert "s_min" not in out
+    assert read(tmp_path / "run" / "result.json")["method"].startswith("SAM(rho=")

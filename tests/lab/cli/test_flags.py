@@ -1,0 +1,40 @@
+"""Unknown flags and wrong values: one line with the remedy, and nothing is guessed."""
+
+import pytest
+
+from tests.lab.helpers import run
+
+SET_BY_NAME = "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["train", "--batchsize", "32"], "There is no flag --batchsize. Did you mean --batch-size?"),
+        (["train", "--batch_size=32"], "There is no flag --batch_size. Did you mean --batch-size?"),
+        (["train", "--learning-rate", "0.1"], "There is no flag --learning-rate. Did you mean --lr?"),
+        (["train", "--quux", "1"], "There is no flag --quux."),
+        (["train", "--batch", "32"], "There is no flag --batch. Did you mean --batch-size?"),  # no abbreviations
+        (["reproduce", "table1", "--seed", "2"], "There is no flag --seed. Did you mean --seeds?"),
+        (["list", "--learning-rate"], "There is no flag --learning-rate."),
+        (["train", "sgd", "sam"], "sam: too many arguments."),
+        (["compare", "sam", "--alpha", "0.5"], f"--alpha: {SET_BY_NAME}"),
+        (["compare", "sam", "--method=gsam"], f"--method: {SET_BY_NAME}"),
+        (["compare", "sam", "--policy", "random"], f"--policy: {SET_BY_NAME}"),
+        (["train", "--epochs", "many"], "argument --epochs: invalid int value: 'many'."),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_one_line_and_the_way_to_the_help(tmp_path, monkeypatch, capsys, argv, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        run(*argv)
+    assert left.value.code == 2
+    assert capsys.readouterr().err == f"ausam: {message} See ausam {argv[0]} --help.\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_command():
+    with pytest.raises(SystemExit) as left:
+        run()
+    assert left.value.code == 2
