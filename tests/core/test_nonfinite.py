@@ -164,14 +164,10 @@ def test_a_skipped_step_leaves_nothing_of_its_earlier_micro_batches(method):
         model = network()
         opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model)
         train(opt, model, 2)
-        state = model.state_dict()
         if spoilt:
             opt.backward(losses_of(model), *data(7))
-            model.load_state_dict(state)
             opt.backward(losses_of(model), data(8)[0] * float("nan"), data(8)[1])
             opt.step()
             opt.zero_grad()
-        buffers = {k: v.clone() for k, v in model.state_dict().items() if "running" in k or "num" in k}
         found.append(copy.deepcopy(opt.state_dict()["ausam"]["memory"]))
-        assert buffers
     assert_equal(*found)
