@@ -177,6 +177,9 @@ def test_two_parts_of_a_benchmark_are_joined_and_judged_again():
     assert whole.problems == (problem(),)
     assert whole.missing == 0
     assert budgets.joined(second, first).problems == whole.problems
+    more = benchmark(*second.problems, problem(name="series"), runs=80)
+    assert [p.name for p in budgets.joined(first, more).problems] == [p.name for p in more.problems]
+    assert budgets.joined(first, more).problems[0] == whole.problems[0]
     budget, control, scores = FIGURES["gsam"]
     other = benchmark(problem(FIGURES | {"gsam": (budget, control, [*scores[:4], 1.0])}))
     with pytest.raises(

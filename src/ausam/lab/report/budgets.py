@@ -90,11 +90,14 @@ def verdict(contender: Entry) -> str:
 def joined(a: EqualCost, b: EqualCost) -> EqualCost:
     """One benchmark from two parts of it, run in different folders; rows that both have must agree.
 
-    A row that both have comes from the part with more seeds; title, tuning and command are those of ``b``.
+    A row that both have comes from the part with more seeds; title, tuning and command are those of ``b``, whose recipe
+    may have more problems.
     """
-    if [_shape(problem) for problem in a.problems] != [_shape(problem) for problem in b.problems]:
+    older = {problem.name: problem for problem in a.problems}
+    both = [(older[q.name], q) for q in b.problems if q.name in older]
+    if len(both) < len(older) or any(_shape(p) != _shape(q) for p, q in both):
         raise ValueError("The two benchmarks have different problems or rows. Run both with the same recipe.")
-    return _with_problems(b, [_joined_problem(p, q) for p, q in zip(a.problems, b.problems, strict=True)])
+    return _with_problems(b, [_joined_problem(older[q.name], q) if q.name in older else q for q in b.problems])
 
 
 def complete(found: EqualCost) -> EqualCost:
