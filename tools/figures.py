@@ -46,7 +46,15 @@ COMPARISONS = {
     "cifar10-noisy.png": Chart("cifar10-noisy.json"),
     "long-tail-chosen.png": Chart("long-tail.json", "classes"),
 }
-PROBLEMS = ("digits-noisy", "digits-longtail", "digits-longtail-0.1", "digits-longtail-0.01", "etth1")
+PROBLEMS = (
+    "digits-noisy",
+    "digits-longtail",
+    "digits-longtail-0.1",
+    "digits-longtail-0.01",
+    "etth1",
+    "cifar10",
+    "cifar10-longtail",
+)
 # Rows that failed, so far from the others that nothing else could be told apart; the page names them.
 OFF_SCALE = {"digits-noisy": ("asam", "wsam"), "etth1": ("s2-sam@0.5",)}
 EQUAL_COST = {f"equal-cost-{name}.png": name for name in PROBLEMS}
