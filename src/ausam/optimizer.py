@@ -277,7 +277,8 @@ class SharpnessAware(Optimizer):
                 f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
                 f"{len(step.params)} trained parameters is needed, e.g. what step.gradient() returns."
             )
-        if not any(map(operator.is_not, gradient, itertools.repeat(None))):
+        empty = not any(map(operator.is_not, gradient, itertools.repeat(None)))
+        if empty and not isinstance(step, ClosureStep):  # a closure may decide to pass over a batch
             self._tell(
                 "nothing",
                 "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model "
