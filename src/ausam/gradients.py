@@ -32,7 +32,7 @@ class Mark:
         self._zeros = torch.zeros_like(p)
         self._version = self._zeros._version
         self._seen: bool | None = None  # whether the slot was cleared, as the hook saw it
-        self._hook: Action = (bool,)
+        self._hook: Action | None = None  # takes the hook away
         p.grad = self._zeros
         if not sharded(p):  # FSDP adds to the slot of a sharded one without calling its hooks
             handle: Any = p.register_hook(self._look)  # type: ignore[no-untyped-call]
@@ -48,7 +48,8 @@ class Mark:
 
         ``alone``: there is one process, so only the closure can have written to a slot that no gradient reached.
         """
-        operator.call(*self._hook)
+        if self._hook is not None:
+            operator.call(*self._hook)
         if self._seen is not None:
             return self._seen
         written = alone and not sharded(self._p) and self._zeros._version != self._version

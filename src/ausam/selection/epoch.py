@@ -101,8 +101,11 @@ class Epoch:
     def _planned(self, samples: int) -> Iterator[Tensor]:
         """Plan the next blocks until enough samples are planned."""
         while samples > 0:
-            done, recent = self.done, max(0, len(self._blocks) - (1 if self._told else AHEAD))
-            self._blocks = [b for b in self._blocks[:recent] if b.stop > done] + self._blocks[recent:]
+            if self._told:
+                done = self.done
+                self._blocks = [b for b in self._blocks[:-1] if b.stop > done] + self._blocks[-1:]
+            else:
+                self._blocks = self._blocks[-AHEAD:]
             last = self._blocks[-1]
             index = self._draw(last.after)
             self._blocks.append(Block(last.stop, index, last.after + 1))
