@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.forkserver
 import os
 import runpy
 import socket
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import torch
+import torch.distributed as dist
 
 SHARDS = ("torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict")
 LIGHT = ("torch._dynamo", "ausam.lab.cli.main", "sklearn.datasets", "pytest", "hypothesis", *SHARDS)
@@ -33,10 +36,16 @@ def _member(environment, target, *args):
     torch.set_num_threads(1)
     os.environ.update(environment)
     target(*args)
+    if dist.is_initialized():
+        gc.collect()  # torch can deadlock when a DDP wrapper outlives its group: pytorch issue 56297
+        dist.destroy_process_group()
 
 
 def group(world, target, *args, preload=(), seconds=600, **environment):
-    """Exit codes of processes that do this together; once rank 0 has ended, the others have five seconds."""
+    """Exit codes of processes that do this together; -9 for one that has not ended after so many seconds.
+
+    If rank 0 fails, the others have five seconds more.
+    """
     context = forked(*preload)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **environment}
     place |= {
@@ -49,9 +58,12 @@ def group(world, target, *args, preload=(), seconds=600, **environment):
     them = [context.Process(target=_member, args=(mine, target, *args)) for mine in environments]
     for p in them:
         p.start()
+    end = time.monotonic() + seconds
     them[0].join(seconds)
+    if them[0].exitcode != 0:
+        end = min(end, time.monotonic() + 5)
     for p in them:
-        p.join(5)
+        p.join(max(0, end - time.monotonic()))
         if p.is_alive():
             p.kill()
             p.join()

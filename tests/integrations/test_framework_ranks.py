@@ -212,8 +212,6 @@ def with_accumulated_perturbations():
 
 def saved(work, folder):
     torch.save(work(), folder / f"{work.__name__}-{os.environ['RANK']}.pt")
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def both(work, folder):

@@ -4,6 +4,7 @@ One group of two processes does most, one of three the rest, each leaving what i
 """
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,6 +191,19 @@ def joined(folder, work):
         torch.save(work(folder, here), folder / f"{work.__name__}-{here.rank}.pt")
 
 
+def wrapper_in_a_cycle(folder):
+    """Whether a wrapper that only the garbage collector can free is still there when the process group ends."""
+    alive, destroy = [], dist.destroy_process_group
+    with pytest.MonkeyPatch.context() as patch, ranks.joined("cpu", 120) as here:
+        model = here.wrapped(nn.Linear(2, 2))
+        model.itself = [model]
+        wrapper = weakref.ref(model)
+        patch.setattr(dist, "destroy_process_group", lambda: alive.append(wrapper() is not None) or destroy())
+        del model
+        gc.disable()
+    torch.save(alive, folder / f"alive-{here.rank}.pt")
+
+
 def command(folder, *args):
     os.chdir(ROOT)
     told = (folder / f"told-{os.environ['RANK']}").open("w")
@@ -334,6 +349,12 @@ def test_a_run_of_which_a_rank_was_killed_goes_on(killed, both, all_three, folde
         result = read(folder / f"killed-{world}" / "result.json")
         assert (result["ranks"], result["samples_forward"]) == (world, whole["samples_forward"])
         assert [row["samples"] for row in rows(folder / f"killed-{world}")] == [48, 48, 48]
+
+
+def test_no_ddp_wrapper_outlives_its_process_group(folder):
+    """With gloo torch can then deadlock: the wrapper's end holds the GIL and waits for a thread that wants it."""
+    assert group(2, wrapper_in_a_cycle, folder) == [0, 0]
+    assert [torch.load(folder / f"alive-{rank}.pt") for rank in range(2)] == [[False], [False]]
 
 
 def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):

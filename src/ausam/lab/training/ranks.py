@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -178,6 +179,8 @@ def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
         ) from error
     finally:
         if dist.is_initialized():
+            # torch can deadlock when a DDP wrapper outlives its group: github.com/pytorch/pytorch/issues/56297
+            gc.collect()
             dist.destroy_process_group()
 
 
