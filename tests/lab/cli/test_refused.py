@@ -10,7 +10,7 @@ import torch
 from ausam.lab.cli import commands
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.devices import device, known
-from ausam.lab.registry.pairs import canonical, with_canonical
+from ausam.lab.registry.expressions import canonical, with_canonical
 from ausam.lab.training.failures import explained
 from tests.lab.helpers import read, run
 

@@ -5,7 +5,9 @@ import torch
 
 from ausam import METHODS, POLICIES
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.pairs import PAIRS, Pair, brief, configured, label_of, method_and_policy, pair, spelling
+from ausam.lab.registry.build import configured, method_and_policy
+from ausam.lab.registry.expressions import brief
+from ausam.lab.registry.pairs import PAIRS, Pair, label_of, pair, spelling
 
 
 def test_names_are_pairs():

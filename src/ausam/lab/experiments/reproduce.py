@@ -20,7 +20,8 @@ from ausam.lab.io import files
 from ausam.lab.io.locks import held
 from ausam.lab.problems.catalogue import changes
 from ausam.lab.problems.download import DownloadError
-from ausam.lab.registry.pairs import label, with_canonical
+from ausam.lab.registry.expressions import with_canonical
+from ausam.lab.registry.pairs import label
 from ausam.lab.report import budgets, csv, equal_cost, records, tables
 from ausam.lab.report.records import (
     BudgetProblem,

@@ -22,8 +22,8 @@ from ausam.lab.problems.sources.tiny import tiny_imagenet
 from ausam.lab.problems.user_datasets import user_data
 from ausam.lab.problems.windows import WindowSet
 from ausam.lab.registry.devices import device
+from ausam.lab.registry.expressions import canonical
 from ausam.lab.registry.lookup import find
-from ausam.lab.registry.pairs import canonical
 from ausam.lab.registry.user_code import OWN, is_own, refuse_other_form
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ausam import METHODS, POLICIES, Method, Policy, check
+from ausam import METHODS, POLICIES
 from ausam.lab.config import Config
-from ausam.lab.registry.lookup import find, nearest, unknown
+from ausam.lab.registry.expressions import NO_LABELS, arguments_of, canonical, construct, has_radius, parse
+from ausam.lab.registry.lookup import nearest, unknown
 from ausam.selection.ausampling import RECOMMENDED
 
 
@@ -29,13 +24,6 @@ class Pair:
     epochs: float = 1.0  # fraction of a comparison's epochs
     batch: float = 1.0  # fraction of its batch size
 
-
-# A comparison sets rho for SAM; these methods need a multiple of it. ASAM: its authors' ratio. Momentum-SAM: the best
-# ratio on the digits; its authors' ratio of 15, for larger networks, is too large there.
-RHO_SCALE = {"ASAM": 10.0, "MomentumSAM": 5.0}
-
-# Arguments that the papers count in epochs, but the methods in steps because they do not know epochs.
-IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
 
 PAIRS = {
     "sgd": Pair("SGD", "Plain"),
@@ -89,12 +77,14 @@ AUSAM: dict[str, tuple[str, dict[str, float]]] = {"ausam": ("AUSAM", {}), "ausam
 # Short names of policies in names of pairs; the others use the name of their class.
 SHORT = {"balanced": "ClassBalanced", "info": "InfoBatch"}
 
-NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looked at
-
 NUMBER = r"(?P<alpha>0?\.\d+|1(\.0+)?)"
+
 ALPHA = re.compile(rf"(?P<method>.+)-{NUMBER}")
+
 SUM = re.compile(rf"(?P<method>[^+()]+(\(.*\))?)\+(?P<policy>\w+)(-{NUMBER}|(?P<arguments>\(.*\)))?")
+
 OUTSIDE = re.compile(r"(?P<method>.+)-(?P<alpha>\d+(\.\d+)?)")  # a number that may be no alpha
+
 PARTS = re.compile(r"(?P<name>.+)@(?P<parts>(?P<epochs>\d*\.?\d+)(x(?P<batch>\d*\.?\d+))?)")
 
 # What a name may be besides one of the table.
@@ -268,197 +258,3 @@ def _objects(method: str, policy: str, alpha: float | None = None) -> tuple[Any,
         construct("method", method, total_steps=1),
         construct("policy", policy, alpha=alpha, epochs=1, labels=NO_LABELS),
     )
-
-
-def configured(name: str, config: Config) -> Config:
-    """The settings of a comparison, adapted to one of its pairs."""
-    found = pair(name)
-    kind = parse("method", found.method)[0]
-    rho = None if config.rho is None else config.rho * RHO_SCALE.get(kind, 1.0)
-    full = spelling(name).partition("@")[0] == FULL
-    return replace(
-        config,
-        method=found.method,
-        policy=found.policy,
-        rho=rho,
-        rho_schedule=config.rho_schedule if has_radius(found.method) else "constant",
-        alpha=None,
-        quantize=0 if full else config.quantize,
-        init="" if full else config.init,
-        epochs=max(1, round(found.epochs * config.epochs)),
-        batch_size=max(1, round(found.batch * config.batch_size)),
-    )
-
-
-EXAMPLES = {"method": "SAM(rho=0.1)", "policy": "AUSampling(alpha=0.5)"}
-
-
-def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
-    """``"LookSAM(k=5)"`` as a class name and its arguments; literals and nested methods only, nothing is executed."""
-    match = re.fullmatch(r"\s*([A-Za-z0-9_]+)\s*(\((.*)\))?\s*", text, re.DOTALL)
-    if match is None:
-        raise ValueError(f'"{text}" is not a {kind}: write a name, or a name with arguments such as {EXAMPLES[kind]}.')
-    table: dict[str, Any] = METHODS if kind == "method" else POLICIES
-    cls = find(kind, match[1], table, f"its name, or its name with arguments such as {EXAMPLES[kind]}")
-    try:
-        call = ast.parse(f"f({match[3] or ''})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError("every argument needs its name")
-        values = {str(k.arg): k.value for k in call.keywords}
-        nested = {k: construct("method", ast.unparse(v), **settings) for k, v in values.items() if k == "inner"}
-        arguments = {k: nested[k] if k in nested else _value(v) for k, v in values.items()}
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f'The arguments of "{text}" cannot be read ({error}). Write e.g. {EXAMPLES[kind]}.') from None
-    wrong = set(arguments) - {f.name for f in fields(cls)}
-    if wrong:
-        raise ValueError(f"{cls.__name__} has no argument {sorted(wrong)[0]}. It takes {arguments_of(cls)}.")
-    return cls.__name__, arguments
-
-
-def _value(node: ast.expr) -> Any:
-    """A literal; a bare word is text, or True, False or None in any case."""
-    if isinstance(node, ast.Name):
-        return {"true": True, "false": False, "none": None}.get(node.id.lower(), node.id)
-    return ast.literal_eval(node)
-
-
-def canonical(kind: str, text: str) -> str:
-    """The canonical text: the name of the class, then its arguments in order. ``full`` becomes ``Full``."""
-    name, arguments = parse(kind, text)
-    cls: Any = (METHODS if kind == "method" else POLICIES)[name]
-    given = [f"{f.name}={_text(arguments[f.name])}" for f in fields(cls) if f.name in arguments]
-    return f"{name}({', '.join(given)})" if given else name
-
-
-def _text(value: Any) -> str:
-    if value in (math.inf, -math.inf):
-        return "1e999" if value > 0 else "-1e999"  # inf is not a literal
-    return f"{type(value).__name__}({', '.join(_given(value))})" if type(value).__name__ in METHODS else repr(value)
-
-
-def _given(thing: Any) -> list[str]:
-    """The arguments that differ from their defaults, as text."""
-    return [
-        f"{f.name}={_text(value)}"
-        for f in fields(thing)
-        if (value := getattr(thing, f.name)) != (f.default if f.default_factory is MISSING else f.default_factory())
-    ]
-
-
-def with_canonical(settings: dict[str, Any]) -> dict[str, Any]:
-    """Saved settings with method and policy in canonical form; unknown names are unchanged."""
-    out = dict(settings)
-    for kind in ("method", "policy"):
-        with contextlib.suppress(ValueError, TypeError):
-            out[kind] = canonical(kind, out[kind])
-    return out
-
-
-# The axis of each flag: method or policy.
-ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
-
-
-def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
-    """Raise a ValueError for a setting that was given but that no run uses."""
-    for name, kind in ARGUMENTS.items():
-        if given.get(name) is None:
-            continue
-        texts = list(dict.fromkeys(getattr(run, kind) for run in runs))
-        if not any(_uses(kind, text, name) for text in texts):
-            flag = f"--{name.replace('_', '-')}"
-            own = [text for text in texts if name in parse(kind, text)[1]]
-            why = (
-                f"{own[0]} sets it already"
-                if own
-                else f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
-            )
-            raise ValueError(f"{flag} is {given[name]}, but {why}, so it has no effect. Leave out {flag}.")
-    shape = given.get("rho_schedule") or "constant"
-    if shape != "constant" and not any(has_radius(run.method) for run in runs):
-        methods = " and ".join(dict.fromkeys(run.method for run in runs))
-        raise ValueError(f"--rho-schedule is {shape}, but {methods} has no rho to change. Leave out --rho-schedule.")
-
-
-def has_radius(text: str) -> bool:
-    """Whether the method in the text, or its inner method, has a rho."""
-    names = {f.name for f in fields(METHODS[parse("method", text)[0]])}
-    return "rho" in names or ("inner" in names and has_radius(_inner(text)))
-
-
-def _uses(kind: str, text: str, name: str) -> bool:
-    """Whether the object in the text, or its inner method, has this argument and the text does not set it."""
-    cls, arguments = parse(kind, text)
-    names = {f.name for f in fields((METHODS if kind == "method" else POLICIES)[cls])}
-    if name in arguments:
-        return False
-    return name in names or ("inner" in names and _uses(kind, _inner(text), name))
-
-
-def _inner(text: str) -> str:
-    """The text of the inner method; SAM if none is given."""
-    call = ast.parse(text.strip(), mode="eval").body
-    found = [ast.unparse(k.value) for k in call.keywords if k.arg == "inner"] if isinstance(call, ast.Call) else []
-    return found[0] if found else "SAM"
-
-
-def arguments_of(cls: Any) -> str:
-    """The arguments of a method or policy with their defaults, if any: ``rho=0.05, k=5``."""
-    return ", ".join(f.name + _default(f) for f in fields(cls))
-
-
-def _default(f: Field[Any]) -> str:
-    if f.default_factory is not MISSING:
-        return f"={brief(f.default_factory())}"
-    return "" if f.default is MISSING else f"={f.default!r}"
-
-
-def construct(kind: str, text: str, **settings: Any) -> Any:
-    """The object in the text; ``settings`` fill the arguments that the text does not set."""
-    settings = {k: v for k, v in settings.items() if v is not None}
-    name, arguments = parse(kind, text, **settings)
-    cls: Any = (METHODS if kind == "method" else POLICIES)[name]
-    takes = {f.name for f in fields(cls)}
-    if "inner" in takes and "inner" not in arguments:
-        arguments["inner"] = construct("method", "SAM", **settings)
-    try:
-        return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
-    except TypeError as error:
-        raise ValueError(f'An argument of "{text}" has the wrong type: {error}.') from None
-
-
-def brief(thing: object) -> str:
-    """A method or policy as text: its first argument, and those that differ from their defaults."""
-    shown = [f for f in fields(thing) if f.repr]  # type: ignore[arg-type]
-    given = [
-        f"{f.name}={brief(value) if f.name == 'inner' else repr(value)}"
-        for i, f in enumerate(shown)
-        if (value := getattr(thing, f.name)) != f.default or i == 0
-    ]
-    return f"{type(thing).__name__}({', '.join(given)})"
-
-
-def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) -> tuple[Method, Policy]:
-    """The method and policy of a run, checked against each other; ``steps`` is for methods with a schedule.
-
-    ``labels`` are the training labels, for policies that need them; without them, the pair is only for inspection.
-    """
-    name, arguments = parse("method", config.method)
-    if name == "SAF" and isinstance(gap := arguments.get("gap"), int) and gap > config.epochs:
-        raise ValueError(
-            f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so no output is old "
-            f"enough. Use a gap of at most {config.epochs}."
-        )
-    counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(name, {}).items()}
-    method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)
-    policy: Policy = construct(
-        "policy",
-        config.policy,
-        alpha=config.alpha,
-        s_min=config.s_min,
-        s_max=config.s_max,
-        ramp=config.ramp,
-        epochs=config.epochs,
-        labels=NO_LABELS if labels is None else labels,
-    )
-    check(method, policy)
-    return method, policy

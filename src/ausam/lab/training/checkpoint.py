@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 
 from ausam.lab.config import HERE, Config, completed, differences
 from ausam.lab.io import digests, files
-from ausam.lab.registry.pairs import with_canonical
+from ausam.lab.registry.expressions import with_canonical
 from ausam.lab.report import records
 from ausam.lab.report.records import Epoch
 from ausam.lab.training.schedule import cannot_extend

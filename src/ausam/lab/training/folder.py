@@ -11,7 +11,7 @@ from typing import Any
 from ausam.lab.config import HERE, Config, completed, differences
 from ausam.lab.io import digests, files
 from ausam.lab.io.locks import held
-from ausam.lab.registry.pairs import with_canonical
+from ausam.lab.registry.expressions import with_canonical
 from ausam.lab.report import records
 from ausam.lab.report.records import Epoch, Run
 from ausam.lab.training import checkpoint

@@ -1,0 +1,92 @@
+"""From the settings of a run to its method and policy; a setting that no run uses is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ausam import Method, Policy, check
+from ausam.lab.config import Config
+from ausam.lab.registry.expressions import NO_LABELS, construct, has_radius, parse, uses
+from ausam.lab.registry.pairs import FULL, pair, spelling
+
+# A comparison sets rho for SAM; these methods need a multiple of it. ASAM: its authors' ratio. Momentum-SAM: the best
+# ratio on the digits; its authors' ratio of 15, for larger networks, is too large there.
+RHO_SCALE = {"ASAM": 10.0, "MomentumSAM": 5.0}
+
+# Arguments that the papers count in epochs, but the methods in steps because they do not know epochs.
+IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
+
+# The axis of each flag: method or policy.
+ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
+
+
+def configured(name: str, config: Config) -> Config:
+    """The settings of a comparison, adapted to one of its pairs."""
+    found = pair(name)
+    kind = parse("method", found.method)[0]
+    rho = None if config.rho is None else config.rho * RHO_SCALE.get(kind, 1.0)
+    full = spelling(name).partition("@")[0] == FULL
+    return replace(
+        config,
+        method=found.method,
+        policy=found.policy,
+        rho=rho,
+        rho_schedule=config.rho_schedule if has_radius(found.method) else "constant",
+        alpha=None,
+        quantize=0 if full else config.quantize,
+        init="" if full else config.init,
+        epochs=max(1, round(found.epochs * config.epochs)),
+        batch_size=max(1, round(found.batch * config.batch_size)),
+    )
+
+
+def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) -> tuple[Method, Policy]:
+    """The method and policy of a run, checked against each other; ``steps`` is for methods with a schedule.
+
+    ``labels`` are the training labels, for policies that need them; without them, the pair is only for inspection.
+    """
+    name, arguments = parse("method", config.method)
+    if name == "SAF" and isinstance(gap := arguments.get("gap"), int) and gap > config.epochs:
+        raise ValueError(
+            f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so no output is old "
+            f"enough. Use a gap of at most {config.epochs}."
+        )
+    counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(name, {}).items()}
+    method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)
+    policy: Policy = construct(
+        "policy",
+        config.policy,
+        alpha=config.alpha,
+        s_min=config.s_min,
+        s_max=config.s_max,
+        ramp=config.ramp,
+        epochs=config.epochs,
+        labels=NO_LABELS if labels is None else labels,
+    )
+    check(method, policy)
+    return method, policy
+
+
+def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
+    """Raise a ValueError for a setting that was given but that no run uses."""
+    for name, kind in ARGUMENTS.items():
+        if given.get(name) is None:
+            continue
+        texts = list(dict.fromkeys(getattr(run, kind) for run in runs))
+        if not any(uses(kind, text, name) for text in texts):
+            flag = f"--{name.replace('_', '-')}"
+            own = [text for text in texts if name in parse(kind, text)[1]]
+            why = (
+                f"{own[0]} sets it already"
+                if own
+                else f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
+            )
+            raise ValueError(f"{flag} is {given[name]}, but {why}, so it has no effect. Leave out {flag}.")
+    shape = given.get("rho_schedule") or "constant"
+    if shape != "constant" and not any(has_radius(run.method) for run in runs):
+        methods = " and ".join(dict.fromkeys(run.method for run in runs))
+        raise ValueError(f"--rho-schedule is {shape}, but {methods} has no rho to change. Leave out --rho-schedule.")
