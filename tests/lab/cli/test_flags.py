@@ -2,6 +2,7 @@
 
 import pytest
 
+from ausam.lab.cli.parser import parser
 from tests.lab.helpers import run
 
 SET_BY_NAME = "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
@@ -32,6 +33,33 @@ def test_one_line_and_the_way_to_the_help(tmp_path, monkeypatch, capsys, argv, m
     assert left.value.code == 2
     assert capsys.readouterr().err == f"ausam: {message} See ausam {argv[0]} --help.\n"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "value"),
+    [
+        (["compare", "sgd", "--epochs", "5", "sam", "--all"], "names", ["sgd", "sam"]),
+        (["compare", "--epochs", "5", "sgd", "sam"], "names", ["sgd", "sam"]),
+        (["compare", "--all"], "names", []),
+        (["diagnose", "compare", "--samples", "64", "runs/demo"], "place", ["compare", "runs/demo"]),
+        (["reproduce", "--dry-run", "table1"], "table", "table1"),
+        (["train", "--epochs", "5", "ausam-0.5"], "name", "ausam-0.5"),
+        (["train", "--epochs", "5"], "name", None),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_flags_may_stand_anywhere(argv, name, value):
+    assert getattr(parser().parse_args(argv), name) == value
+
+
+@pytest.mark.parametrize("argv", [["reproduce", "--dry-run"], ["diagnose"], ["report"]], ids=" ".join)
+def test_a_name_that_is_missing(capsys, argv):
+    with pytest.raises(SystemExit) as left:
+        parser().parse_args(argv)
+    assert left.value.code == 2
+    told = capsys.readouterr().err
+    assert "the following arguments are required" in told
+    assert told.endswith(f"See ausam {argv[0]} --help.\n")
 
 
 def test_no_command():

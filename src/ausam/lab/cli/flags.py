@@ -26,10 +26,20 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **how: Any) -> None:
         super().__init__(**how, allow_abbrev=False)
         self.elsewhere: Mapping[str, str] = {}  # flags of other commands, and what to do instead
+        self._mixing = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse the rest here, where the flags of the command are known."""
-        found, rest = super().parse_known_args(args, namespace)
+        """Flags may stand between the names of a command: compare sgd --epochs 5 sam. The rest is refused."""
+        if self._mixing:
+            return super().parse_known_args(args, namespace)
+        if self._subparsers is not None:
+            found, rest = super().parse_known_args(args, namespace)
+        else:
+            self._mixing = True  # argparse takes the flags first and then the names, each time through this method
+            try:
+                found, rest = self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self._mixing = False
         if rest:
             self.error(self._unknown(rest))
         return found, rest
