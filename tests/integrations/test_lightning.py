@@ -1,5 +1,6 @@
 """The Lightning adapter: ``Trainer.fit`` does what a plain loop with SharpnessAware does, in both packages."""
 
+import copy
 import importlib
 
 import pytest
@@ -521,6 +522,26 @@ def test_the_other_package_selects_too(tmp_path):
     plain, _, expected, _ = by_hand(None)
     same(module, plain)
     assert torch.equal(chosen.scores.sum, expected.scores.sum)
+
+
+def test_metrics_find_the_outputs_of_the_pass_at_w(tmp_path):
+    class Metrics(Net):
+        seen = 0
+
+        def on_train_batch_start(self, batch, batch_idx):
+            net = copy.deepcopy(self.net)
+            self.expected = net(batch["x"]).detach()  # in training mode, before the step
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            torch.testing.assert_close(outputs["outputs"], self.expected)
+            assert not outputs["outputs"].requires_grad
+            mean = F.cross_entropy(self.expected, batch["y"])
+            torch.testing.assert_close(outputs["loss"], mean)
+            self.seen += 1
+
+    module, fit = Metrics(), trainer(tmp_path, 2)
+    fit.fit(module, SelectiveLoader(Points(), sampler()))
+    assert module.seen == fit.global_step > 0
 
 
 def test_hooks_see_batches_without_an_index(tmp_path):

@@ -269,7 +269,7 @@ class RowsClosure(BatchClosure):
         if self._loader is not None:
             self._loader.batches.update(feedback)
         mean = mean_loss(feedback)
-        output = {"loss": mean, "train_loss": mean, "samples": len(feedback.loss)}
+        output = {"loss": mean, "train_loss": mean, "samples": len(feedback.loss), "outputs": feedback.outputs}
         self._result = self._loop.output_result_cls.from_training_step_output(output, self._parts)
         loss: Tensor = self._result.loss
         return loss

@@ -21,6 +21,7 @@ class SharpnessAwareModule(_lightning.Losses, LightningModule):
     """A LightningModule for methods and policies that need the loss of each sample.
 
     Define ``losses(batch)`` in place of ``training_step``: it returns per-sample losses, or ``(losses, outputs)``.
+    ``on_train_batch_end`` finds the outputs of the pass at ``w`` in ``outputs["outputs"]``, for metrics.
     ``configure_optimizers`` returns ``SharpnessAware(base, method, self)``, with schedulers as Lightning takes them.
     With a policy, train on a :class:`SelectiveLoader`. Everything else is Lightning's: clipping, accumulation,
     precision, schedulers, checkpoints.
