@@ -1,4 +1,7 @@
-"""Which examples of docstrings are left out (those of adapters whose framework is not installed), and a quick gc."""
+"""Which examples of docstrings are left out (those of adapters whose framework is not installed), and a quick gc.
+
+Property tests draw the same examples each time, without a deadline: a test must not fail by chance.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,17 @@ import gc
 from importlib.util import find_spec
 from pathlib import Path
 
-import hypothesis  # noqa: F401  (before gc.freeze: it looks for referrers, and those are frozen then)
+import hypothesis  # before gc.freeze: it looks for referrers, and those are frozen then
+import pytest
+
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("tests")
 
 ADAPTERS = Path(__file__).parent / "src" / "ausam" / "integrations"
 NEEDS = {
@@ -28,6 +41,15 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_report_header() -> list[str]:
     """Say what is left out, and why."""
     return [f"not collected: {path.name}, which needs {package}" for path, package in MISSING.items()]
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy, or colours that the shell asks for, must not change what a test sees."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1,localhost")
 
 
 def pytest_collection_finish() -> None:

@@ -69,7 +69,8 @@ def _patch(tell, step, name, count, room, linger):
             file.write(data[: int(part * len(data))])
             file.flush()
             os.write(tell, b"!")
-            signal.pause()
+            while True:
+                time.sleep(0.05)
         original(file, data)
 
     def on_step(row):
@@ -78,6 +79,8 @@ def _patch(tell, step, name, count, room, linger):
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
         elif left["steps"] == 0:
             os.write(tell, b"!")
+        while room is None and step and left["steps"] <= -6:  # the parent is late: wait here for its signal
+            time.sleep(0.05)
 
     def counted(config, out, **how):
         try:

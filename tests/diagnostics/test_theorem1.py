@@ -12,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 from ausam.diagnostics import theorem1, theorem1_bounds, theorem1_summary
 from tests.diagnostics.closed_forms import loop
 
-entry = st.floats(-1e3, 1e3, allow_subnormal=False)
+# Squares must not underflow: a norm loses its precision there.
+entry = st.floats(-1e3, 1e3).filter(lambda value: value == 0 or abs(value) > 1e-100)
 
 
 @st.composite

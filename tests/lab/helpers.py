@@ -79,3 +79,20 @@ def named(name, *scores, curve=(), **changes):
     """Named runs with these scores, seeds from 0."""
     points = tuple(CurvePoint(i + 1, 1.0, float(s), float(i)) for i, s in enumerate(curve))
     return [NamedRun(name, a_run(score, seed, **changes), points) for seed, score in enumerate(scores)]
+
+
+def pausing(module, name, epoch):
+    """The command line as code for ``python -c``; the run in a folder of this name waits after that epoch."""
+    return f"""
+import sys, time
+from ausam.lab.cli.main import main
+import {module} as place
+
+def waits(config, out, **how):
+    for done in train(config, out, **how):
+        yield done
+        while "{name}" in out.parts and done.epoch == {epoch}:
+            time.sleep(1)
+
+train, place.train = place.train, waits
+"""

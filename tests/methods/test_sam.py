@@ -91,7 +91,7 @@ def test_against_another_implementation():
         closure()
         other.step(closure)
         for p, q in zip(model.parameters(), peer.parameters(), strict=True):
-            torch.testing.assert_close(p, q, rtol=0, atol=1e-8)  # the other one takes its norm in float32
+            torch.testing.assert_close(p, q, rtol=0, atol=1e-7)  # the other one takes its norm in float32
         torch.testing.assert_close(model[1].running_mean, mean, **EXACT)
         torch.testing.assert_close(model[1].running_var, var, **EXACT)
         assert int(model[1].num_batches_tracked) == step

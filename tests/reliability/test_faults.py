@@ -416,15 +416,15 @@ def test_the_number_of_a_sample_is_that_of_the_innermost_dataset():
 
 
 def test_a_sample_that_is_broken_from_the_start_is_named_too(mine, tmp_path, monkeypatch, capsys):
-    (tmp_path / "mine_broken.py").write_text(
+    (tmp_path / "mine_sample.py").write_text(
         "class Rows:\n    def __len__(self):\n        return 9\n    def __getitem__(self, i):\n"
         "        return (__import__('torch').zeros(8), [0, 1, 2, 0][i])\ndef data():\n    return Rows(), Rows()\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert run("train", "--data", "mine_broken:data", "--model", "mine_faults:net", "--out", "run") == 1
+    assert run("train", "--data", "mine_sample:data", "--model", "mine_faults:net", "--out", "run") == 1
     assert said(capsys) == (
-        "ausam: Sample 4 of the training set of mine_broken:data cannot be read: IndexError: list index out of range "
-        f"({tmp_path}/mine_broken.py, line 5). Repair it, or remove it from the dataset. No epoch was finished; run "
+        "ausam: Sample 4 of the training set of mine_sample:data cannot be read: IndexError: list index out of range "
+        f"({tmp_path}/mine_sample.py, line 5). Repair it, or remove it from the dataset. No epoch was finished; run "
         "the same command with --resume to continue."
     )
     sys.path.remove(str(tmp_path))

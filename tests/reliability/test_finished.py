@@ -140,7 +140,7 @@ def holding(path, ready, done):
     with held(path) as mine:
         assert mine
         ready.set()
-        done.wait(60)
+        done.wait(600)
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])

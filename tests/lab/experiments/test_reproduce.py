@@ -98,7 +98,7 @@ def whole(tmp_path_factory):
     )
     command = [sys.executable, "-c", code, str(base / "recipes"), *RUN, "--out", str(base / "out")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=200)[1] for process in both]
+    said = [process.communicate(timeout=900)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     return base / "out", said
 

@@ -39,7 +39,7 @@ from ausam.lab.training import weights
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
 from tests.helpers import make
-from tests.lab.helpers import read
+from tests.lab.helpers import pausing, read
 
 TINY = ["--train-size", "256", "--test-size", "200", "--batch-size", "32", "--label-noise", "0", "--threads", "1"]
 
@@ -701,11 +701,9 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
 
 def test_a_killed_table_goes_on(micro6, tmp_path):
     """kill -9 while a quantised row is trained; the end is that of a table nobody disturbed."""
-    code = (
-        "import sys; from pathlib import Path; from ausam.lab.experiments import recipe; "
-        "from ausam.lab.cli.main import main; "
-        "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
-    )
+    code = pausing("ausam.lab.experiments.reproduce", "sam", 1)
+    code += "from pathlib import Path; from ausam.lab.experiments import recipe; "
+    code += "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
     args = [*RUN, "--only", "one/sam"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     command = [sys.executable, "-c", code, str(micro6), *args, "--out", str(killed)]

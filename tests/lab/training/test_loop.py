@@ -21,7 +21,7 @@ from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import learning_rate, random_numbers, train
 from ausam.lab.training.selection import selection_summary
 from ausam.lab.training.weights import sha256
-from tests.lab.helpers import read, run
+from tests.lab.helpers import pausing, read, run
 
 ONE = ["--threads", "1"]
 
@@ -90,8 +90,9 @@ def test_plain_and_full_is_ordinary_training(tmp_path):
 def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
     out = tmp_path / "run"
     flags = ["train", "--policy", "ausampling", "--ramp", "2", "--epochs", "5", "--out", str(out), *ONE]
+    code = pausing("ausam.lab.cli.commands", "run", 2) + "sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
-        [sys.executable, "-m", "ausam", *flags, "--resume"],
+        [sys.executable, "-c", code, *flags, "--resume"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

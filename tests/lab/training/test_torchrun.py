@@ -193,15 +193,37 @@ def joined(folder, work):
 
 def wrapper_in_a_cycle(folder):
     """Whether a wrapper that only the garbage collector can free is still there when the process group ends."""
-    alive, destroy = [], dist.destroy_process_group
-    with pytest.MonkeyPatch.context() as patch, ranks.joined("cpu", 120) as here:
+    watched(folder, lambda here, seen: seen(here.wrapped(nn.Linear(2, 2))))
+
+
+def wrapper_of_a_failure(folder):
+    """The same for a wrapper in the frames of an error."""
+
+    def fails(here, seen):
         model = here.wrapped(nn.Linear(2, 2))
+        seen(model)
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        watched(folder, fails)
+
+
+def watched(folder, work):
+    alive, destroy, wrappers = [], dist.destroy_process_group, []
+
+    def destroyed():
+        alive.extend(wrapper() is not None for wrapper in wrappers)
+        torch.save(alive, folder / f"alive-{dist.get_rank()}.pt")
+        destroy()
+
+    def seen(model):
         model.itself = [model]
-        wrapper = weakref.ref(model)
-        patch.setattr(dist, "destroy_process_group", lambda: alive.append(wrapper() is not None) or destroy())
-        del model
-        gc.disable()
-    torch.save(alive, folder / f"alive-{here.rank}.pt")
+        wrappers.append(weakref.ref(model))
+
+    gc.disable()
+    with pytest.MonkeyPatch.context() as patch, ranks.joined("cpu", 120) as here:
+        patch.setattr(dist, "destroy_process_group", destroyed)
+        work(here, seen)
 
 
 def command(folder, *args):
@@ -351,18 +373,19 @@ def test_a_run_of_which_a_rank_was_killed_goes_on(killed, both, all_three, folde
         assert [row["samples"] for row in rows(folder / f"killed-{world}")] == [48, 48, 48]
 
 
-def test_no_ddp_wrapper_outlives_its_process_group(folder):
+@pytest.mark.parametrize("work", [wrapper_in_a_cycle, wrapper_of_a_failure])
+def test_no_ddp_wrapper_outlives_its_process_group(folder, work):
     """With gloo torch can then deadlock: the wrapper's end holds the GIL and waits for a thread that wants it."""
-    assert group(2, wrapper_in_a_cycle, folder) == [0, 0]
+    assert group(2, work, folder) == [0, 0]
     assert [torch.load(folder / f"alive-{rank}.pt") for rank in range(2)] == [[False], [False]]
 
 
 def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
     marker = str(folder / "hang")
-    codes = group(2, command, folder, *flags(folder / "hanging"), "--timeout", 8, MARKER=marker)
+    codes = group(2, command, folder, *flags(folder / "hanging"), "--timeout", 15, MARKER=marker)
     told = (folder / "told-0").read_text()
     assert codes[0] == 1, told
-    assert "ausam: Rank 0 of 2 has lost contact with another: no answer for 8 s (--timeout)." in told
+    assert "ausam: Rank 0 of 2 has lost contact with another: no answer for 15 s (--timeout)." in told
     assert "holds the run up to epoch 1; run the same command with --resume to continue." in told
     assert [row["epoch"] for row in rows(folder / "hanging")] == [1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -32,6 +33,7 @@ def versions() -> dict[str, str]:
     }
 
 
+@functools.cache  # as it was when this process began: what is changed later is not what runs
 def commit() -> str | None:
     """The commit of the source, with a plus sign if it has local changes; None for an installed package."""
     git = ["git", "-C", str(Path(ausam.__file__).parent)]

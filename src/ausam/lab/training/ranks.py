@@ -7,6 +7,7 @@ import datetime
 import gc
 import itertools
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -166,10 +167,11 @@ def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
         backend = "gloo" if device == "cpu" else "nccl"
         dist.init_process_group(backend, store=meeting, rank=rank, world_size=world, timeout=limit)
         yield Ranks(rank, world)
-    except RuntimeError as error:
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # they hold the DDP wrapper, which must go first: see below
         text = str(error)
         # gloo has no exception class: its message names the source file that failed.
-        if not (isinstance(error, dist.DistError) or "/gloo/" in text):
+        if not (isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in text)):
             raise
         waited = "" if seconds is None else f" for {seconds:g} s (--timeout)"
         why = f"no answer{waited}" if "timed out" in text.lower() else "its connection is closed"
