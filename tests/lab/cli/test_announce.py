@@ -4,7 +4,7 @@ import pytest
 
 from ausam.lab.cli import announce
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.build import configured
+from ausam.lab.registry.from_config import configured
 from tests.lab.helpers import read, run
 
 FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]

@@ -11,7 +11,7 @@ from ausam.lab.config import Config
 from ausam.lab.experiments import recipe, reproduce
 from ausam.lab.problems.catalogue import entry, problem
 from ausam.lab.problems.labels import long_tail
-from ausam.lab.registry.build import configured, method_and_policy
+from ausam.lab.registry.from_config import configured, method_and_policy
 from ausam.lab.report import records
 from ausam.lab.report.records import EqualCost
 from tests.lab.helpers import read

@@ -20,7 +20,7 @@ from ausam.lab.io.locks import held
 from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.problems.download import DownloadError
-from ausam.lab.registry.build import method_and_policy
+from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.registry.pairs import pair
 from ausam.lab.report import records, tables
 from ausam.lab.report.records import PaperTable

@@ -5,8 +5,8 @@ import torch
 
 from ausam import METHODS, POLICIES
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.build import configured, method_and_policy
 from ausam.lab.registry.expressions import brief
+from ausam.lab.registry.from_config import configured, method_and_policy
 from ausam.lab.registry.pairs import PAIRS, Pair, label_of, pair, spelling
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.build import configured
+from ausam.lab.registry.from_config import configured
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
 from tests.lab.helpers import read, run

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from ausam.lab.config import Config
-from ausam.lab.registry.build import method_and_policy
 from ausam.lab.registry.expressions import parse
+from ausam.lab.registry.from_config import method_and_policy
 
 PART = 0.15  # of the epochs: the paper's ramp, 30 of 200
 

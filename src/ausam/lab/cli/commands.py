@@ -29,7 +29,7 @@ from ausam.lab.experiments.tune import HELD_OUT, POLICY, tune, values
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import problem, resolve, suited
 from ausam.lab.problems.problem import measured_on
-from ausam.lab.registry.build import configured, method_and_policy, refuse_idle
+from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle
 from ausam.lab.registry.pairs import PAIRS, label, label_of, with_alpha
 from ausam.lab.report import records, skipped, tuning
 from ausam.lab.report.records import Run

@@ -17,7 +17,7 @@ from ausam.lab.diagnose import PARTS
 from ausam.lab.experiments import bench, recipe
 from ausam.lab.experiments.tune import HELD_OUT, POLICY
 from ausam.lab.problems.catalogue import DATASETS
-from ausam.lab.registry.build import ARGUMENTS
+from ausam.lab.registry.from_config import ARGUMENTS
 from ausam.lab.training.logs import KINDS
 from ausam.settings import OneOf, rules
 

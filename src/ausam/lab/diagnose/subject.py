@@ -19,9 +19,9 @@ from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
-from ausam.lab.registry.build import RHO_SCALE, method_and_policy
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.expressions import brief, construct
+from ausam.lab.registry.from_config import RHO_SCALE, method_and_policy
 from ausam.lab.training import folder as run_files
 from ausam.lab.training import snapshots
 from ausam.lab.training.network import network

@@ -12,7 +12,7 @@ from ausam.lab.config import Config
 from ausam.lab.experiments.layout import run_folder
 from ausam.lab.io import files
 from ausam.lab.problems.catalogue import changes
-from ausam.lab.registry.build import configured, method_and_policy
+from ausam.lab.registry.from_config import configured, method_and_policy
 from ausam.lab.registry.pairs import label, spelling
 from ausam.lab.report import csv, page, records, statistics
 from ausam.lab.report.records import Comparison, CurvePoint, Epoch, NamedRun

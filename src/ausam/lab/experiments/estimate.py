@@ -14,7 +14,7 @@ from ausam.lab.networks.build import build
 from ausam.lab.networks.memory_format import laid_out, with_format
 from ausam.lab.networks.quantisation import quantize
 from ausam.lab.problems.catalogue import entry, training_samples
-from ausam.lab.registry.build import method_and_policy
+from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.report.text import text_table
 from ausam.lab.training import folder
 

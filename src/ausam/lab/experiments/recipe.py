@@ -13,8 +13,8 @@ from ausam import METHODS
 from ausam.lab.config import Config
 from ausam.lab.experiments.layout import run_folder
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.build import configured
 from ausam.lab.registry.expressions import parse
+from ausam.lab.registry.from_config import configured
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.pairs import FULL
 

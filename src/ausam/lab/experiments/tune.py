@@ -22,7 +22,7 @@ from ausam.lab.config import HERE, Config, differences
 from ausam.lab.experiments import reproduce
 from ausam.lab.experiments.compare import named_run
 from ausam.lab.experiments.recipe import Cell
-from ausam.lab.registry.build import method_and_policy, refuse_idle
+from ausam.lab.registry.from_config import method_and_policy, refuse_idle
 from ausam.lab.registry.lookup import find
 from ausam.lab.report import records, statistics
 from ausam.lab.report.records import Round, Trial, Tuning

@@ -19,8 +19,8 @@ from ausam.lab.io import digests, files
 from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.problem import VALIDATION, Problem, Score
-from ausam.lab.registry.build import method_and_policy
 from ausam.lab.registry.expressions import brief
+from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.report import records
 from ausam.lab.report.records import Epoch, Run, Samples
 from ausam.lab.training import checkpoint, folder, snapshots, weights

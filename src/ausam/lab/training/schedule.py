@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ausam.lab.config import Config, lr_parts
-from ausam.lab.registry.build import method_and_policy
+from ausam.lab.registry.from_config import method_and_policy
 
 
 def learning_rate(config: Config, epoch: float) -> float:

@@ -13,8 +13,8 @@ from ausam.lab.config import Config
 from ausam.lab.registry.expressions import NO_LABELS, construct, has_radius, parse, uses
 from ausam.lab.registry.pairs import FULL, pair, spelling
 
-# A comparison sets rho for SAM; these methods need a multiple of it. ASAM: its authors' ratio. Momentum-SAM: the best
-# ratio on the digits; its authors' ratio of 15, for larger networks, is too large there.
+# A comparison sets rho for SAM; these methods need a multiple of it. ASAM: its authors' ratio, which is too large for
+# the digits (docs/results.md). Momentum-SAM: the best ratio on the digits; its authors' ratio of 15 is too large there.
 RHO_SCALE = {"ASAM": 10.0, "MomentumSAM": 5.0}
 
 # Arguments that the papers count in epochs, but the methods in steps because they do not know epochs.
