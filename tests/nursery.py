@@ -17,11 +17,12 @@ import torch
 
 from ausam.lab.cli import commands
 from ausam.lab.cli.main import main
-from ausam.lab.experiments import compare, recipe, reproduce
-from ausam.lab.io import files
+from ausam.lab.experiments import compare
 from ausam.lab.problems.catalogue import problem, resolve
+from ausam.lab.records import files
 from ausam.lab.training import loop as training
 from ausam.lab.training.checkpoint import NAME
+from ausam.paper import recipe, reproduce
 
 RNG = random.Random(11)
 TIMES = 3 if os.environ.get("AUSAM_NIGHTLY") else 1  # as many kills: see docs/faults.md

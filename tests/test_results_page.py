@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ausam.lab.report import records
-from ausam.lab.report.records import EqualCost
+from ausam.lab.records import results as records
+from ausam.lab.records.results import EqualCost
 
 ROOT = Path(__file__).parent.parent
 

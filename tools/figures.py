@@ -13,10 +13,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from ausam.lab.io import files
-from ausam.lab.report import charts, equal_cost, records
+from ausam.lab.records import files
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Comparison, EqualCost
+from ausam.lab.report import charts
 from ausam.lab.report.page import pictures
-from ausam.lab.report.records import Comparison, EqualCost
+from ausam.paper import equal_cost
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"

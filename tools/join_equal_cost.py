@@ -14,8 +14,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ausam.lab.report import budgets, equal_cost, records
-from ausam.lab.report.records import EqualCost
+from ausam.lab.records import results as records
+from ausam.lab.records.results import EqualCost
+from ausam.paper import budgets, equal_cost
 
 
 def main() -> None:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ausam.lab.io import files
-from ausam.lab.report import equal_cost, records
-from ausam.lab.report.records import BudgetProblem, EqualCost
+from ausam.lab.records import files
+from ausam.lab.records import results as records
+from ausam.lab.records.results import BudgetProblem, EqualCost
+from ausam.paper import equal_cost
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "equal-cost.json"

@@ -4,8 +4,6 @@ It has two axes. Every SAM variant is a gradient estimator for :class:`Sharpness
 policy for :class:`SelectiveBatchSampler`, and :class:`Feedback` carries the per-sample losses between them.
 """
 
-from ausam import _early  # first: torch takes seconds to import
-from ausam.check import check
 from ausam.feedback import Feedback
 from ausam.methods import (
     AESAM,
@@ -27,28 +25,24 @@ from ausam.methods import (
     Plain,
     PreviousGradientSAM,
 )
-from ausam.optimizer import SharpnessAware
-from ausam.rho_schedule import RhoSchedule
-from ausam.selection import (
+from ausam.optimizer import Method, RhoSchedule, SharpnessAware, Step
+from ausam.pairing import check
+from ausam.policies import (
     POLICIES,
     UCB,
     AUSampling,
     ClassBalanced,
     EpsilonGreedy,
     Full,
-    Indexed,
     InfoBatch,
     OrderDP,
     Policy,
     Random,
     Repeated,
-    Scores,
-    SelectiveBatchSampler,
-    SelectiveStream,
     TopLoss,
     Uncertainty,
 )
-from ausam.step import Method, Step
+from ausam.sampler import Indexed, Scores, SelectiveBatchSampler, SelectiveStream
 
 __version__ = "0.2.0"
 
@@ -95,5 +89,3 @@ __all__ = [
     "Uncertainty",
     "check",
 ]
-
-_early.end()

@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from ausam import _early
-
 
 def main() -> int:
     """Run the command line, or say which extra it needs."""
-    with _early.watched():
-        missing = [name for name in ("filelock", "rich", "scipy", "sklearn") if find_spec(name) is None]
-        if missing:
-            sys.stderr.write(f'The command line needs {", ".join(missing)}: pip install "ausam[lab]"\n')
-            return 1
-        from ausam.lab.cli.main import main as run
+    missing = [name for name in ("filelock", "rich", "scipy", "sklearn") if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(f'The command line needs {", ".join(missing)}: pip install "ausam[lab]"\n')
+        return 1
+    from ausam.lab.cli.main import main as run
+
     return run()
 
 

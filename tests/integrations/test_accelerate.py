@@ -338,7 +338,7 @@ def test_what_cannot_work_is_refused(monkeypatch):
         "Accelerate would not run the closure of a batch that is only accumulated. Call opt.backward(loss_fn, *batch) "
         "and then opt.step()."
     )
-    monkeypatch.setattr("ausam.distributed.place", lambda: (0, 2))
+    monkeypatch.setattr("ausam.integrations.accelerate.rank_and_world_size", lambda: (0, 2))
     assert told(accelerator) == (
         "torch.distributed has 2 processes, but Accelerate sees 1, so each would train its own model. On CPUs, "
         "use Accelerator(cpu=True), or use_cpu=True for the Trainer."

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
-from ausam.lab.io import digests
-from ausam.lab.problems.problem import Score
+from ausam.lab.records import digests
+from ausam.lab.records.results import Comparison, CurvePoint, Environment, Hardware, NamedRun, Run, Samples
+from ausam.lab.records.score import Score
 from ausam.lab.report import statistics
-from ausam.lab.report.records import Comparison, CurvePoint, Environment, Hardware, NamedRun, Run, Samples
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ausam import ESAM, SAM, SharpnessAware
-from ausam.random import generator
+from ausam.common.random import generator
 from tests.helpers import losses_of
 from tests.methods.slow import (
     LR,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ausam import ESAM, RST, SAM, Plain, SharpnessAware
-from ausam.random import generator
+from ausam.common.random import generator
 from tests.helpers import refused, with_logits
 from tests.methods.slow import apply, assert_same, batches, network, sgd, slow_gradient, slow_sam
 

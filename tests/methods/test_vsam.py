@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ausam import VSAM
+from ausam.common.random import generator
 from ausam.methods._quota import drift, due, observe, push, renew
-from ausam.random import generator
 from tests.methods.slow import SEED, assert_path, grad_at, length, ours, plus, theirs
 
 

@@ -14,8 +14,9 @@ import shutil
 import pytest
 
 from ausam.lab.cli.main import main
-from ausam.lab.experiments import compare, recipe, reproduce
+from ausam.lab.experiments import compare
 from ausam.lab.training import loop
+from ausam.paper import recipe, reproduce
 from tests.lab.helpers import run
 from tests.reliability.test_faults import MICRO, TIMES, outcome
 

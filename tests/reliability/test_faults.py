@@ -19,11 +19,12 @@ from torch.utils.data import Subset
 
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
 from ausam.lab.cli.main import main
-from ausam.lab.experiments import compare, recipe
-from ausam.lab.io import files
+from ausam.lab.experiments import compare
 from ausam.lab.problems.loading import DataError, loaded
+from ausam.lab.records import files
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
+from ausam.paper import recipe
 from tests.lab.helpers import TESTS, rewrite, run
 
 MICRO = """

@@ -10,11 +10,12 @@ import pytest
 
 from ausam.lab.config import Config
 from ausam.lab.diagnose.subject import open_run
-from ausam.lab.experiments import compare, recipe
-from ausam.lab.io.locks import held
+from ausam.lab.experiments import compare
 from ausam.lab.problems.download import DownloadError, unpack
+from ausam.lab.records.locks import held
+from ausam.lab.records.results import NamedRun
 from ausam.lab.report.csv import csv_text
-from ausam.lab.report.records import NamedRun
+from ausam.paper import recipe
 from tests.lab.helpers import a_run, run
 from tests.processes import forked
 from tests.reliability.test_faults import MICRO, outcome

@@ -15,13 +15,13 @@ from ausam.diagnostics.geometry import (
     step_geometry,
 )
 from ausam.diagnostics.hessian import Eigenvalues, Trace, hessian_eigenvalues, hessian_product, hessian_trace
-from ausam.diagnostics.inclusion import inclusion_probabilities
 from ausam.diagnostics.landscape import Slice, Surface, loss_between, loss_line, loss_surface
-from ausam.diagnostics.lemma1 import AverageDLP, Lemma1, average_dlp, lemma1
 from ausam.diagnostics.samples import sample_gradient_norms, sample_gradients
 from ausam.diagnostics.sharpness import Sharpness, sharpness
 from ausam.diagnostics.statistics import Agreement, agreement, pearson, spearman
-from ausam.diagnostics.theorem1 import (
+from ausam.paper.theory.inclusion import inclusion_probabilities
+from ausam.paper.theory.lemma1 import AverageDLP, Lemma1, average_dlp, lemma1
+from ausam.paper.theory.theorem1 import (
     Bounds,
     Theorem1,
     Theorem1Summary,
@@ -29,8 +29,8 @@ from ausam.diagnostics.theorem1 import (
     theorem1_bounds,
     theorem1_summary,
 )
-from ausam.diagnostics.theorem2 import Theorem2, theorem2
-from ausam.diagnostics.theorem3 import (
+from ausam.paper.theory.theorem2 import Theorem2, theorem2
+from ausam.paper.theory.theorem3 import (
     LogisticRegression,
     Problem,
     Quadratic,
@@ -41,7 +41,7 @@ from ausam.diagnostics.theorem3 import (
     theorem3_bounds,
     theorem3_counterexample,
 )
-from ausam.diagnostics.theorem4 import Expected, Theorem4, expected_selection, theorem4
+from ausam.paper.theory.theorem4 import Expected, Theorem4, expected_selection, theorem4
 
 __all__ = [
     "MEASURES",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ausam.settings import Range, holding
+from ausam.common.settings import Range, holding
 
 
 def count(name: str, value: Any, low: int = 1) -> int:

@@ -13,9 +13,9 @@ from ausam.diagnostics.arguments import count, positive
 from ausam.diagnostics.batches import Batch, taken
 from ausam.diagnostics.geometry import step_geometry
 from ausam.diagnostics.hessian import hessian_eigenvalues, hessian_trace
-from ausam.diagnostics.lemma1 import lemma1
 from ausam.diagnostics.objective import LossFn
 from ausam.diagnostics.sharpness import sharpness
+from ausam.paper.theory.lemma1 import lemma1
 
 Row = dict[str, float]
 

@@ -12,10 +12,10 @@ from torch import nn
 
 from ausam.diagnostics.arguments import count, positive
 from ausam.diagnostics.batches import Batch
-from ausam.diagnostics.lemma1 import direction
 from ausam.diagnostics.objective import LossFn, Objective
 from ausam.diagnostics.statistics import Array, array
 from ausam.diagnostics.untouched import untouched
+from ausam.paper.theory.lemma1 import direction
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
 from ausam.integrations._settings import Setting
-from ausam.selection import SelectiveBatchSampler
+from ausam.sampler import SelectiveBatchSampler
 
 # Distributed types that shard or own the parameters themselves.
 OWNERS = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM, DistributedType.XLA)

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from ausam.feedback import Feedback
 from ausam.methods import ESAM, KSAM, MESA, SAF, FunctionalSAM
-from ausam.selection import Indexed, SelectiveBatchSampler
+from ausam.sampler import Indexed, SelectiveBatchSampler
 
 INDEX = "ausam_index"  # in a batch that is a dict
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ausam.check import check
 from ausam.integrations._batches import mean_loss, needs_rows
 from ausam.integrations._loader import SelectiveLoader
-from ausam.optimizer import SharpnessAware
-from ausam.selection import SelectiveBatchSampler, SelectiveStream
+from ausam.optimizer.sharpness_aware import SharpnessAware
+from ausam.pairing import check
+from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
 # Strategies that own the parameters, the step or both.
 REFUSED = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy", "SingleDeviceXLAStrategy", "XLAStrategy")

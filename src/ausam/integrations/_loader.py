@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from ausam.integrations._batches import Batches, Numbered
-from ausam.selection import SelectiveBatchSampler
+from ausam.sampler import SelectiveBatchSampler
 
 
 class SelectiveLoader:

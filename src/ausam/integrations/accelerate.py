@@ -10,14 +10,14 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ausam import distributed
+from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
 from ausam.integrations._accelerator_arguments import ACCELERATOR, LOADER, OUTCOME, Circumstances
 from ausam.integrations._batches import Batches
 from ausam.integrations._settings import refuse_settings
-from ausam.optimizer import SharpnessAware
-from ausam.selection import SelectiveBatchSampler, SelectiveStream
-from ausam.step import LossFn
+from ausam.optimizer.sharpness_aware import SharpnessAware
+from ausam.optimizer.step import LossFn
+from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
 
 class PreparedOptimizer(AcceleratedOptimizer):
@@ -77,7 +77,7 @@ def refuse(accelerator: Accelerator, sampler: SelectiveBatchSampler | None = Non
     circumstances = Circumstances(accelerator, sampler)
     for table in (OUTCOME, ACCELERATOR, LOADER):
         refuse_settings(table, circumstances)
-    world = distributed.place()[1]
+    world = rank_and_world_size()[1]
     if accelerator.num_processes != world:
         raise ValueError(
             f"torch.distributed has {world} processes, but Accelerate sees {accelerator.num_processes}, so each would "

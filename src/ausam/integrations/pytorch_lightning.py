@@ -12,7 +12,7 @@ from pytorch_lightning import Callback, LightningModule
 
 from ausam.integrations import _lightning
 from ausam.integrations._loader import SelectiveLoader
-from ausam.optimizer import SharpnessAware
+from ausam.optimizer.sharpness_aware import SharpnessAware
 
 __all__ = ["SelectiveLoader", "SharpnessAwareModule"]
 

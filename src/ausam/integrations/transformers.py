@@ -16,15 +16,16 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import seed_worker
 
-from ausam.check import check
 from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss, needs_rows
 from ausam.integrations._sequences import per_sample, shifts
 from ausam.integrations._settings import refuse_settings, warn_of_unknown
 from ausam.integrations._training_arguments import TABLE, Circumstances
 from ausam.integrations.accelerate import prepare_loader, refuse
-from ausam.optimizer import SharpnessAware
-from ausam.selection import Policy, SelectiveBatchSampler
-from ausam.step import Method
+from ausam.optimizer.sharpness_aware import SharpnessAware
+from ausam.optimizer.step import Method
+from ausam.pairing import check
+from ausam.policies import Policy
+from ausam.sampler import SelectiveBatchSampler
 
 STATE = "sampler.pt"
 

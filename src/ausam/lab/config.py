@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, get_args
 
-from ausam.optimizer import NonFinite
-from ausam.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Probability, Range, check
+from ausam.common.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Probability, Range, check
+from ausam.optimizer.sharpness_aware import NonFinite
 
 RhoShape = Annotated[str, OneOf(("constant", "linear", "cosine", "lr"))]
 Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]

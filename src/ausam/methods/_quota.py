@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ausam.tensors import CPU, TINY
+from ausam.common.tensors import CPU, TINY
 
 
 def renew(memory: Mapping[str, Any], alpha1: float, alpha2: float, most: int) -> dict[str, Any]:

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from ausam.common.settings import Decay, Finite, PositiveCount, check
+from ausam.common.tensors import Vector, norm
 from ausam.methods._inner import Inner, refuse, reuse, second
 from ausam.methods.sam import SAM
-from ausam.settings import Decay, Finite, PositiveCount, check
-from ausam.tensors import Vector, norm
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.settings import NonNegative, OneOf, check
-from ausam.tensors import Vector, as_complex, as_real, ascent_, multiply, present
+from ausam.common.settings import NonNegative, OneOf, check
+from ausam.common.tensors import Vector, as_complex, as_real, ascent_, multiply, present
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ausam.settings import NonNegative, check
-from ausam.tensors import Vector
+from ausam.common.settings import NonNegative, check
+from ausam.common.tensors import Vector
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

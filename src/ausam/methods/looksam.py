@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.settings import NonNegative, Positive, PositiveCount, check
-from ausam.tensors import TINY, Vector, add, ascent, matching, norm, orthogonal, scale
+from ausam.common.settings import NonNegative, Positive, PositiveCount, check
+from ausam.common.tensors import TINY, Vector, add, ascent, matching, norm, orthogonal, scale
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

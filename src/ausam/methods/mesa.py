@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from ausam.common.settings import Count, Decay, NonNegative, Positive, check
+from ausam.common.tensors import Vector, average
 from ausam.methods._trajectory import logits, trajectory
-from ausam.settings import Count, Decay, NonNegative, Positive, check
-from ausam.tensors import Vector, average
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

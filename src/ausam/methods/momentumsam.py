@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.settings import NonNegative, check
-from ausam.tensors import Vector, ascent, present, scale
+from ausam.common.settings import NonNegative, check
+from ausam.common.tensors import Vector, ascent, present, scale
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
+from ausam.common.settings import NonNegative, OneOf, PositiveCount, Probability, check
+from ausam.common.tensors import CPU, Vector, add, scale
 from ausam.methods._inner import Inner, refuse, second
 from ausam.methods._schedule import SCHEDULES, needs_total, probability
 from ausam.methods.sam import SAM
-from ausam.settings import NonNegative, OneOf, PositiveCount, Probability, check
-from ausam.tensors import CPU, Vector, add, scale
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from ausam.common.settings import Count, NonNegative, Positive, PositiveCount, check, known_device
+from ausam.common.tensors import Vector
 from ausam.methods import _ring
 from ausam.methods._trajectory import logits, trajectory
-from ausam.settings import Count, NonNegative, Positive, PositiveCount, check, known_device
-from ausam.tensors import Vector
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

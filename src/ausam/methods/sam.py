@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ausam.settings import NonNegative, Part, PositiveCount, check
-from ausam.tensors import CPU, Vector, add, rounded
+from ausam.common.settings import NonNegative, Part, PositiveCount, check
+from ausam.common.tensors import CPU, Vector, add, rounded
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ausam.common.settings import NonNegative, Part, PositiveCount, Probability, check
+from ausam.common.tensors import Vector, add, ascent, matching, norm, scale
 from ausam.methods._quota import due, observe, renew
-from ausam.settings import NonNegative, Part, PositiveCount, Probability, check
-from ausam.tensors import Vector, add, ascent, matching, norm, scale
 
 if TYPE_CHECKING:
-    from ausam.step import Step
+    from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ausam.lab.report import tables
-from ausam.lab.report.records import PaperTable, Published, TableCell, TableColumn
+from ausam.lab.records.results import PaperTable, Published, TableCell, TableColumn
 from ausam.lab.report.skipped import of_run
 from ausam.lab.report.summary import comparison_text
+from ausam.paper import tables
 from tests.lab.helpers import a_comparison, a_run, named, read, run
 
 MINE = """

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from ausam.lab.diagnose.compare import diagnose_comparison
 from ausam.lab.diagnose.records import NAMES, VERSION, FlatComparison
 from ausam.lab.diagnose.subject import open_run
-from ausam.lab.io import sealed
+from ausam.lab.records import sealed
 from tests.lab.helpers import run
 
 SMALL = ["--train-size", 100, "--test-size", 50, "--batch-size", 32, "--epochs", 1, "--threads", 1]

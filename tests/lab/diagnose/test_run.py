@@ -14,8 +14,8 @@ from ausam.lab.diagnose import PARTS, measures, parts
 from ausam.lab.diagnose.records import NAMES, VERSION, Diagnosis, Lemma1At
 from ausam.lab.diagnose.run import diagnose
 from ausam.lab.diagnose.subject import ROOM, open_run, radius_of, spread
-from ausam.lab.io import sealed
 from ausam.lab.problems.catalogue import resolve
+from ausam.lab.records import sealed
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.training import snapshots
 from ausam.lab.training.loop import ALONE, begin, train

@@ -10,11 +10,13 @@ import torch
 from ausam.lab.cli import commands
 from ausam.lab.cli.main import main
 from ausam.lab.cli.parser import parser
-from ausam.lab.experiments import reproduce, tune
+from ausam.lab.experiments import tune
 from ausam.lab.problems import catalogue, images
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.report import records, tuning
-from ausam.lab.report.records import Tuning
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Tuning
+from ausam.lab.report import tuning
+from ausam.paper import reproduce
 from tests.lab.helpers import read
 
 SMALL = ["--train-size", "160", "--threads", "1", "--seeds", "2", "--epochs", "9"]

@@ -10,14 +10,15 @@ from ausam.lab.networks.build import (
     FORECAST_MODELS,
     MODELS,
     POSE_MODELS,
-    MobileNet,
-    PyramidNet,
-    WideResNet,
     build,
     parameter_count,
 )
-from ausam.lab.networks.pyramidnet import Pyramidal
-from ausam.lab.networks.wideresnet import PreActivation
+from ausam.paper import catalogue
+from ausam.paper.networks.mobilenet import MobileNet
+from ausam.paper.networks.pyramidnet import Pyramidal, PyramidNet
+from ausam.paper.networks.wideresnet import PreActivation, WideResNet
+
+catalogue.register()
 
 RESNETS = ["resnet-tiny", "resnet-small", "resnet18-w8", "resnet50-w8"]
 SMALL = [*RESNETS, "wrn10-2", "pyramidnet14-24", "mobilenetv1-cifar-quarter"]

@@ -24,6 +24,7 @@ from PIL import Image
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from ausam import AUSampling, Feedback, Full, SelectiveBatchSampler
+from ausam.common.random import generator
 from ausam.lab.cli.main import main
 from ausam.lab.networks.build import MODELS, build
 from ausam.lab.problems import augment, download
@@ -34,7 +35,6 @@ from ausam.lab.problems.images import ImageSet
 from ausam.lab.problems.labels import balanced
 from ausam.lab.problems.sources import cifar, ett, fashion, tiny
 from ausam.lab.training.loop import evaluate, train
-from ausam.random import generator
 from tests.lab.helpers import ROOT
 
 DOCS = ROOT / "docs"

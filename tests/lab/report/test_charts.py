@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 from PIL import Image
 
-from ausam.lab.report import charts, pictures, records, shell
+from ausam.lab.records import results as records
+from ausam.lab.report import charts, pictures, shell
 from ausam.lab.report.charts import Field, frontier
 from tests.lab.report.example import FIGURES, compared
 

@@ -11,11 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from ausam.lab.config import Config
-from ausam.lab.problems.problem import Score
-from ausam.lab.report import tables
-from ausam.lab.report.csv import csv_text
-from ausam.lab.report.page import answer, pictures, rare, render, write_report
-from ausam.lab.report.records import (
+from ausam.lab.records.results import (
     Environment,
     Group,
     NamedRun,
@@ -25,7 +21,11 @@ from ausam.lab.report.records import (
     TableCell,
     TableColumn,
 )
+from ausam.lab.records.score import Score
+from ausam.lab.report.csv import csv_text
+from ausam.lab.report.page import answer, pictures, rare, render, write_report
 from ausam.lab.report.summary import comparison_text, conclusion, headline, judged, judged_texts
+from ausam.paper import tables
 from tests.lab.helpers import HARDWARE, a_comparison, named
 from tests.lab.report.example import FIGURES, LABELS, compared
 

@@ -18,25 +18,27 @@ import torch
 
 from ausam.lab.cli import announce, config_file, exits, listing
 from ausam.lab.cli.progress import Progress
+from ausam.lab.cli.rebuild import rebuild
 from ausam.lab.config import OF_ONE_PAIR, OF_TORCHRUN, Config
-from ausam.lab.experiments import bench, estimate, recipe
+from ausam.lab.experiments import bench
 from ausam.lab.experiments.compare import compare
-from ausam.lab.experiments.ray import on_ray
-from ausam.lab.experiments.rebuild import rebuild
-from ausam.lab.experiments.reproduce import Launch, reproduce
-from ausam.lab.experiments.reproduce import text as reproduced_text
 from ausam.lab.experiments.tune import HELD_OUT, POLICY, tune, values
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import problem, resolve, suited
-from ausam.lab.problems.problem import measured_on
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Run
+from ausam.lab.records.score import measured_on
 from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle
 from ausam.lab.registry.pairs import PAIRS, label, label_of, with_alpha
-from ausam.lab.report import records, skipped, tuning
-from ausam.lab.report.records import Run
+from ausam.lab.report import skipped, tuning
 from ausam.lab.report.summary import comparison_text, conclusion
 from ausam.lab.training import folder, ranks
 from ausam.lab.training.logs import Logs
 from ausam.lab.training.loop import train
+from ausam.paper import estimate, recipe
+from ausam.paper.ray import on_ray
+from ausam.paper.reproduce import Launch, reproduce
+from ausam.paper.reproduce import text as reproduced_text
 
 
 def train_command(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ausam.lab.config import Config
-from ausam.lab.io.typed_json import typed
+from ausam.lab.records.typed_json import typed
 from ausam.lab.registry.lookup import unknown
 
 READERS = {".toml": tomllib.loads, ".json": json.loads}

@@ -9,13 +9,13 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from ausam import METHODS, POLICIES
+from ausam.common.settings import Range, rules
 from ausam.lab.networks.build import FORECAST_MODELS, MODELS, POSE_MODELS, parameter_count
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.expressions import arguments_of, brief
 from ausam.lab.registry.lookup import unknown
 from ausam.lab.registry.pairs import PAIRS, Pair, mistake, pair
 from ausam.lab.report.text import text_table
-from ausam.settings import Range, rules
 
 
 def everything() -> dict[str, Any]:

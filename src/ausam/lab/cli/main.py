@@ -16,11 +16,13 @@ from ausam.lab.cli.parser import parser
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.training import checkpoint, logs
 from ausam.lab.training.failures import explained
+from ausam.paper import catalogue
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the arguments and run the command; errors become one line and an exit code (docs/faults.md)."""
     argv = sys.argv[1:] if argv is None else argv
+    catalogue.register()
     args = parser().parse_args(argv, argparse.Namespace(argv=argv))
     logging.basicConfig(
         level=logging.WARNING,

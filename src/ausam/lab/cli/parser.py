@@ -10,16 +10,17 @@ from dataclasses import Field, fields
 from typing import Any
 
 from ausam import __version__
+from ausam.common.settings import OneOf, rules
 from ausam.lab.cli import commands
 from ausam.lab.cli.flags import Parser
 from ausam.lab.config import OF_ONE_PAIR, OF_TORCHRUN, Config
 from ausam.lab.diagnose import PARTS
-from ausam.lab.experiments import bench, recipe
+from ausam.lab.experiments import bench
 from ausam.lab.experiments.tune import HELD_OUT, POLICY
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.from_config import ARGUMENTS
 from ausam.lab.training.logs import KINDS
-from ausam.settings import OneOf, rules
+from ausam.paper import recipe
 
 # Settings with a default per data set.
 SUITED = {name for entry in DATASETS.values() for name in entry.settings}

@@ -9,9 +9,9 @@ from rich import progress as rich
 from rich.console import Console
 
 from ausam.lab.config import Config
+from ausam.lab.records.results import Epoch
 from ausam.lab.registry.from_config import configured
 from ausam.lab.registry.pairs import spelling
-from ausam.lab.report.records import Epoch
 from ausam.lab.training.loop import Batch
 
 

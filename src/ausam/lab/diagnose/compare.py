@@ -17,10 +17,10 @@ from ausam.lab.diagnose.run import Tell, checked, conditions
 from ausam.lab.diagnose.store import Store
 from ausam.lab.diagnose.subject import Subject, open_run
 from ausam.lab.experiments.layout import pair_of
-from ausam.lab.io import files, sealed
+from ausam.lab.records import files, sealed
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Comparison, Run
 from ausam.lab.registry.pairs import PAIRS, label
-from ausam.lab.report import records
-from ausam.lab.report.records import Comparison, Run
 
 MEASURES: dict[str, Callable[[FlatRun], float]] = {
     "largest eigenvalue": lambda r: r.eigenvalues.values[0],

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import torch
 
 from ausam import diagnostics as dg
+from ausam.common.random import generator
 from ausam.diagnostics.statistics import numbers
 from ausam.diagnostics.untouched import untouched
 from ausam.lab.diagnose.records import (
@@ -26,8 +27,7 @@ from ausam.lab.diagnose.records import (
 )
 from ausam.lab.diagnose.subject import WATCHED, Subject
 from ausam.lab.training.schedule import learning_rate
-from ausam.random import generator
-from ausam.selection.signals import AT_PERTURBED_WEIGHTS
+from ausam.policies.signals import AT_PERTURBED_WEIGHTS
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the run's rho
 THEOREM2_SAMPLES = 256

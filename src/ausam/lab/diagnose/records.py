@@ -19,7 +19,7 @@ from ausam.diagnostics import (
     Trace,
 )
 from ausam.lab.config import Config
-from ausam.lab.report.records import Environment
+from ausam.lab.records.results import Environment
 
 VERSION = 3  # of the records and of the measurements; pieces with another version are measured again
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ausam.lab.diagnose.records import VERSION
-from ausam.lab.io import digests, sealed
+from ausam.lab.records import digests, sealed
 
 T = TypeVar("T")
 log = logging.getLogger("ausam")

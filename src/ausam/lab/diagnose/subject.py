@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from ausam import SAM, AUSampling, Method, Policy, Random, Scores, SelectiveBatchSampler, TopLoss
-from ausam.diagnostics.lemma1 import direction
+from ausam.common.random import generator
 from ausam.diagnostics.objective import Objective
 from ausam.diagnostics.untouched import untouched
 from ausam.lab.config import Config
-from ausam.lab.io.typed_json import typed
 from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
+from ausam.lab.records.typed_json import typed
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.expressions import brief, construct
 from ausam.lab.registry.from_config import RHO_SCALE, method_and_policy
@@ -26,7 +26,7 @@ from ausam.lab.training import folder as run_files
 from ausam.lab.training import snapshots
 from ausam.lab.training.network import network
 from ausam.lab.training.snapshots import Saved
-from ausam.random import generator
+from ausam.paper.theory.lemma1 import direction
 
 WATCHED = 12  # most epochs at which a quantity is measured over training
 ROOM = 2**26  # numbers that per-sample gradients may occupy at once: 256 MB

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from ausam.lab.config import Config
 from ausam.lab.experiments.layout import run_folder
-from ausam.lab.io import files
 from ausam.lab.problems.catalogue import changes
+from ausam.lab.records import files
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Comparison, CurvePoint, Epoch, NamedRun
 from ausam.lab.registry.from_config import configured, method_and_policy
 from ausam.lab.registry.pairs import label, spelling
-from ausam.lab.report import csv, page, records, statistics
-from ausam.lab.report.records import Comparison, CurvePoint, Epoch, NamedRun
+from ausam.lab.report import csv, page, statistics
 from ausam.lab.training import folder
 from ausam.lab.training.environment import environment
 from ausam.lab.training.logs import NO_LOGS, Logs

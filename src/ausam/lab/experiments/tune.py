@@ -19,15 +19,16 @@ from typing import Any
 
 from ausam import AUSampling
 from ausam.lab.config import HERE, Config, differences
-from ausam.lab.experiments import reproduce
 from ausam.lab.experiments.compare import named_run
-from ausam.lab.experiments.recipe import Cell
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Round, Trial, Tuning
 from ausam.lab.registry.from_config import method_and_policy, refuse_idle
 from ausam.lab.registry.lookup import find
-from ausam.lab.report import records, statistics
-from ausam.lab.report.records import Round, Trial, Tuning
+from ausam.lab.report import statistics
 from ausam.lab.training import folder
 from ausam.lab.training.logs import Logs
+from ausam.paper import reproduce
+from ausam.paper.recipe import Cell
 
 HELD_OUT = 0.2  # default fraction of the training samples
 POLICY = "AUSampling"  # default: Full has nothing to search for

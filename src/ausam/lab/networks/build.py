@@ -8,32 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ausam.lab.networks.hrnet import HRNet
-from ausam.lab.networks.mobilenet import MobileNet
-from ausam.lab.networks.pyramidnet import PyramidNet
 from ausam.lab.networks.resnet import ResNet, basic, bottleneck
 from ausam.lab.networks.samformer import SAMformer
-from ausam.lab.networks.wideresnet import WideResNet
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.user_code import OWN, imported, is_own, refuse_other_form
-
-__all__ = [
-    "FORECAST_MODELS",
-    "MODELS",
-    "POSE_MODELS",
-    "HRNet",
-    "MobileNet",
-    "PyramidNet",
-    "ResNet",
-    "SAMformer",
-    "WideResNet",
-    "basic",
-    "bottleneck",
-    "build",
-    "builder",
-    "check_fit",
-    "parameter_count",
-]
 
 Builder = Callable[[int, int], nn.Module]
 
@@ -48,25 +26,17 @@ MODELS: dict[str, Builder] = {
     "resnet18": partial(ResNet, basic, (2, 2, 2, 2), 64),
     "resnet50-w8": partial(ResNet, bottleneck, (3, 4, 6, 3), 8),
     "resnet50": partial(ResNet, bottleneck, (3, 4, 6, 3), 64),
-    "wrn10-2": partial(WideResNet, 10, 2),
-    "wrn28-10": partial(WideResNet, 28, 10),
-    "pyramidnet14-24": partial(PyramidNet, 14, 24),
-    "pyramidnet110-270": partial(PyramidNet, 110, 270),
-    "mobilenetv1-cifar-quarter": partial(MobileNet, 0.25, 1),
-    "mobilenetv1-cifar": partial(MobileNet, 1.0, 1),
-    "mobilenetv1": partial(MobileNet, 1.0, 2),
-    "mobilenetv1-224": partial(MobileNet, 1.0, 2, pixels=224),
 }
 
-# for poses, where classes are joints
-POSE_MODELS: dict[str, Builder] = {
-    "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels
-    "hrnet-w32": partial(HRNet, 32, (1, 4, 3), 4, 64, 256),
-}
+# for poses, where classes are joints; ausam.paper has some
+POSE_MODELS: dict[str, Builder] = {}
 
 # for forecasting, where classes are steps ahead
 FORECAST_MODELS: dict[str, Builder] = {"samformer": SAMformer}
-MODELS |= POSE_MODELS | FORECAST_MODELS
+MODELS |= FORECAST_MODELS
+
+# setting of Config -> what it does to a network, given the setting's value; ausam.paper has "quantize"
+TRANSFORMS: dict[str, Callable[[nn.Module, int], nn.Module]] = {}
 
 
 def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:

@@ -16,8 +16,6 @@ from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
 from ausam.lab.problems.sources.ett import etth1, etth2, ettm1, ettm2
 from ausam.lab.problems.sources.fashion import fashion_mnist
-from ausam.lab.problems.sources.mpii import mpii
-from ausam.lab.problems.sources.stick_figures import stick_figures
 from ausam.lab.problems.sources.tiny import tiny_imagenet
 from ausam.lab.problems.user_datasets import user_data
 from ausam.lab.problems.windows import WindowSet
@@ -50,21 +48,6 @@ PAPER = {
     "rho": 0.1,
     "label_smoothing": 0.1,
     "augment": "cutout",
-}
-
-# The paper's settings for SimCC, and those that it takes from SimCC.
-POSE = {
-    "model": "hrnet-w32",
-    "epochs": 210,
-    "batch_size": 64,
-    "base": "adam",
-    "lr": 0.001,
-    "lr_steps": "0.8095,0.9524",  # after 170 and 200 of 210
-    "weight_decay": 0.0001,
-    "rho": 0.05,
-    "label_smoothing": 0.2,
-    "augment": "standard",
-    "workers": 4,
 }
 
 # SAMformer's settings at horizon 96; its demo uses every window and 100 epochs.
@@ -134,34 +117,6 @@ DATASETS: dict[str, Entry] = {
         train=100_000,
         test=10_000,
         settings=PAPER,
-    ),
-    "stick-figures": Entry(
-        load=stick_figures,
-        about="poses: drawn figures of 64x64 with 16 joints, embedded: 1,000 for training, 250 for testing",
-        image=(3, 64, 64),
-        classes=16,
-        train=1_000,
-        test=250,
-        settings=POSE
-        | {
-            "model": "hrnet-w16-small",
-            "epochs": 20,
-            "batch_size": 32,
-            "lr": 0.005,
-            "ramp": 3,  # of 20 epochs, as 30 of 210
-            "augment": "none",
-            "workers": 0,
-            "threads": 1,
-        },
-    ),
-    "mpii": Entry(
-        load=mpii,
-        about="poses: people with 16 joints, shown at 256x256; download its files by hand",
-        image=(3, 256, 256),
-        classes=16,
-        train=22_246,
-        test=2_958,
-        settings=POSE,
     ),
     "etth1": Entry(
         load=etth1,

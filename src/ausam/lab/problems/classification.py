@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from ausam.lab.problems.problem import Score, Task
+from ausam.lab.problems.problem import Task
+from ausam.lab.records.score import Score
 
 GROUPS = ("head", "middle", "tail")
 

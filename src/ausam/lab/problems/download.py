@@ -22,8 +22,8 @@ from typing import BinaryIO
 from rich import progress as rich
 from rich.console import Console
 
-from ausam.lab.io.files import written
-from ausam.lab.io.locks import held
+from ausam.lab.records.files import written
+from ausam.lab.records.locks import held
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte

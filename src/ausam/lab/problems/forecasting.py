@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ausam.lab.problems.problem import Score
+from ausam.lab.records.score import Score
 
 
 class Forecasting:

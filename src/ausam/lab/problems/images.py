@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ausam import SelectiveBatchSampler
+from ausam.common.random import generator
 from ausam.lab.problems.augment import augmented, normalised
 from ausam.lab.problems.classification import Labelled
 from ausam.lab.problems.labels import arranged
 from ausam.lab.problems.problem import Wanted
-from ausam.random import generator
 
 
 @dataclass(frozen=True)

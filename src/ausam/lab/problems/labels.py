@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ausam.common.random import generator
 from ausam.lab.problems.problem import Problem, Wanted
-from ausam.random import generator
 
 P = TypeVar("P", bound=Problem)
 

@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 from torch import Tensor, nn
 
 from ausam import SelectiveBatchSampler
-from ausam.settings import Finite, check
-
-VALIDATION = "validation "  # prefix of the name of a score measured on held-out training samples
-
-
-def measured_on(name: str) -> str:
-    """The name of a score with the data that it was measured on: test accuracy, validation accuracy."""
-    return name if name.startswith(VALIDATION) else f"test {name}"
-
-
-def decimals(unit: str) -> int:
-    """Number of decimals of a score: two for a percentage, four for an error such as 0.3857."""
-    return 2 if unit == "%" else 4
-
-
-@dataclass(frozen=True)
-class Score:
-    """The result of an evaluation: a figure with its name and unit, and further figures as parts, if any."""
-
-    value: Finite
-    name: str = "accuracy"
-    unit: str = "%"  # empty for a plain number
-    parts: dict[str, float] = field(default_factory=dict)
-    lower_is_better: bool = False
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.value:.{decimals(self.unit)}f} {self.unit}".rstrip()
+from ausam.lab.records.score import Score
 
 
 class Task(Protocol):

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from ausam import Indexed, SelectiveBatchSampler
+from ausam.common.random import generator
 from ausam.lab.problems.classification import Labelled
 from ausam.lab.problems.images import ImageSet
 from ausam.lab.problems.labels import arranged
 from ausam.lab.problems.loading import loaded, sample
 from ausam.lab.problems.problem import Wanted
 from ausam.lab.registry.user_code import imported
-from ausam.random import generator
 
 log = logging.getLogger("ausam")
 

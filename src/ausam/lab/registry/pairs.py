@@ -11,7 +11,7 @@ from ausam import METHODS, POLICIES
 from ausam.lab.config import Config
 from ausam.lab.registry.expressions import NO_LABELS, arguments_of, canonical, construct, has_radius, parse
 from ausam.lab.registry.lookup import nearest, unknown
-from ausam.selection.ausampling import RECOMMENDED
+from ausam.policies.ausampling import RECOMMENDED
 
 
 @dataclass(frozen=True)

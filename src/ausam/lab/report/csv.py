@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from ausam.lab.report.records import NamedRun
+from ausam.lab.records.results import NamedRun
 
 SETTINGS = (
     *("data", "label_noise", "imbalance", "validation", "horizon", "train_stride", "train_size"),

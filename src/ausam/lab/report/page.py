@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from ausam.lab.config import OF_ONE_PAIR
-from ausam.lab.io import files
-from ausam.lab.problems.problem import VALIDATION, measured_on
+from ausam.lab.records import files
+from ausam.lab.records.results import Comparison, Group, NamedRun, Row, Selection
+from ausam.lab.records.score import VALIDATION, measured_on
 from ausam.lab.report import charts, skipped
 from ausam.lab.report.charts import Field, PlainRow, Spec
-from ausam.lab.report.records import Comparison, Group, NamedRun, Row, Selection
 from ausam.lab.report.shell import figure, fill, page
 from ausam.lab.report.summary import (
     JUDGED,

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ausam.lab.io import files
-from ausam.lab.report import charts, records
+from ausam.lab.records import files
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Comparison
+from ausam.lab.report import charts
 from ausam.lab.report.page import pictures
-from ausam.lab.report.records import Comparison
 
 
 def write(found: Comparison, folder: Path, theme: Literal["light", "dark"] = "light", scale: float = 2.0) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ausam.lab.report.records import Row, Run
+from ausam.lab.records.results import Row, Run
 
 WHY = "because the loss or the gradient was not finite"
 

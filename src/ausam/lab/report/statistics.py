@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ausam.lab.report.records import Difference, NamedRun, Row, Run
+from ausam.lab.records.results import Difference, NamedRun, Row, Run
 
 LEVEL = 0.95
 MANY = 10  # from this many seeds on, nothing is assumed about the distribution of the differences

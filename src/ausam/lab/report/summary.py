@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ausam.lab.problems.problem import measured_on
-from ausam.lab.report.records import Comparison, Difference, Row
+from ausam.lab.records.results import Comparison, Difference, Row
+from ausam.lab.records.score import measured_on
 from ausam.lab.report.skipped import notes
 from ausam.lab.report.statistics import holm, paired
 from ausam.lab.report.text import capital, join, show, text_table

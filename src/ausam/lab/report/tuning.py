@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ausam.lab.report.records import Round, Trial, Tuning
+from ausam.lab.records.results import Round, Trial, Tuning
 from ausam.lab.report.statistics import against
 from ausam.lab.report.summary import heading, interval
 from ausam.lab.report.text import NONE, join, show, text_table

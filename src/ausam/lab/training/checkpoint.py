@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from ausam.lab.config import HERE, Config, completed, differences
-from ausam.lab.io import digests, files
+from ausam.lab.records import digests, files
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Epoch
 from ausam.lab.registry.expressions import with_canonical
-from ausam.lab.report import records
-from ausam.lab.report.records import Epoch
 from ausam.lab.training.schedule import cannot_extend
 
 log = logging.getLogger("ausam")

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from ausam.lab.io.files import WriteError
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.loading import DataError
+from ausam.lab.records.files import WriteError
 from ausam.lab.training.logs import LogError
 from ausam.lab.training.ranks import LostError
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ausam.lab.config import HERE, Config, completed, differences
-from ausam.lab.io import digests, files
-from ausam.lab.io.locks import held
+from ausam.lab.records import digests, files
+from ausam.lab.records import results as records
+from ausam.lab.records.locks import held
+from ausam.lab.records.results import Epoch, Run
 from ausam.lab.registry.expressions import with_canonical
-from ausam.lab.report import records
-from ausam.lab.report.records import Epoch, Run
 from ausam.lab.training import checkpoint
 from ausam.lab.training.schedule import cannot_extend
 

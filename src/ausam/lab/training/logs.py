@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ausam.lab.config import Config
-from ausam.lab.io import files
-from ausam.lab.problems.problem import measured_on
-from ausam.lab.report.records import Epoch
+from ausam.lab.records import files
+from ausam.lab.records.results import Epoch
+from ausam.lab.records.score import measured_on
 
 Figures = dict[str, float]
 

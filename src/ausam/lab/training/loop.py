@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from ausam import Method, Policy, RhoSchedule, SelectiveBatchSampler, SharpnessAware
+from ausam.common.random import generator
 from ausam.lab.config import Config
-from ausam.lab.io import digests, files
 from ausam.lab.networks.memory_format import laid_out
 from ausam.lab.problems.catalogue import problem
-from ausam.lab.problems.problem import VALIDATION, Problem, Score
+from ausam.lab.problems.problem import Problem
+from ausam.lab.records import digests, files
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Epoch, Run, Samples
+from ausam.lab.records.score import VALIDATION, Score
 from ausam.lab.registry.expressions import brief
 from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.report import records
-from ausam.lab.report.records import Epoch, Run, Samples
 from ausam.lab.training import checkpoint, folder, snapshots, weights
 from ausam.lab.training.environment import environment
 from ausam.lab.training.logs import NO_LOGS, Logs
@@ -30,9 +32,8 @@ from ausam.lab.training.network import network
 from ausam.lab.training.ranks import ALONE, Ranks
 from ausam.lab.training.schedule import learning_rate
 from ausam.lab.training.selection import selection_summary
-from ausam.optimizer import NonFinite
-from ausam.random import generator
-from ausam.rho_schedule import Shape
+from ausam.optimizer.rho_schedule import Shape
+from ausam.optimizer.sharpness_aware import NonFinite
 
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from ausam.lab.config import HERE, Config, completed
-from ausam.lab.io import files
-from ausam.lab.io.typed_json import typed
+from ausam.lab.records import files
+from ausam.lab.records.typed_json import typed
 from ausam.lab.registry.devices import device
 from ausam.lab.training import checkpoint, folder
 from ausam.lab.training.loop import train

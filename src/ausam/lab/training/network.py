@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from ausam.lab.config import Config
-from ausam.lab.networks.build import build, check_fit
+from ausam.lab.networks.build import TRANSFORMS, build, check_fit
 from ausam.lab.networks.memory_format import with_format
-from ausam.lab.networks.quantisation import quantize
 from ausam.lab.problems.problem import Problem
 
 
@@ -15,5 +14,6 @@ def network(config: Config, data: Problem) -> nn.Module:
     """Build the network in the settings for this data: quantised if asked, on its device, in its memory format."""
     model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
     check_fit(config.model, model, data.example(), data.answer)
-    model = quantize(model, config.quantize) if config.quantize else model
+    if config.quantize:
+        model = TRANSFORMS["quantize"](model, config.quantize)
     return with_format(model, config.memory_format)

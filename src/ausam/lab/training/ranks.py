@@ -20,8 +20,8 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from ausam.distributed import gather
-from ausam.random import generator
+from ausam.common.random import generator
+from ausam.common.ranks import gather
 
 T = TypeVar("T")
 

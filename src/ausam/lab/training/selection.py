@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ausam import Policy, Scores
-from ausam.lab.report.records import Group, Selection
+from ausam.lab.records.results import Group, Selection
 
 
 def selection_summary(

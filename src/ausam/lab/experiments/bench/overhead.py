@@ -20,21 +20,21 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-import ausam.step
+import ausam.optimizer.step
 from ausam import SAM, SharpnessAware
-from ausam.buffers import Snapshot
-from ausam.displacement import Displacement, Swappable
-from ausam.gradients import GradientSlots
-from ausam.inventory import Inventory
+from ausam.common.random import generator
 from ausam.lab.experiments.side_by_side import interleaved
 from ausam.lab.networks.build import build
-from ausam.random import generator
+from ausam.optimizer.buffers import Snapshot
+from ausam.optimizer.displacement import Displacement, Swappable
+from ausam.optimizer.gradients import GradientSlots
+from ausam.optimizer.parameters import Inventory
 
 RHO, LR, MOMENTUM = 0.05, 1e-3, 0.9
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "norm and scaling": [(ausam.step, "ascent_")],
+    "norm and scaling": [(ausam.optimizer.step, "ascent_")],
     "moving the weights": [(Displacement, "__enter__"), (Displacement, "__exit__")],
-    "finite or not": [(ausam.step, "nonfinite")],
+    "finite or not": [(ausam.optimizer.step, "nonfinite")],
     "buffers": [(Snapshot, "take"), (Snapshot, "note"), (Snapshot, "restore")],
     "gradient slots": [(GradientSlots, "__init__"), (GradientSlots, "collect"), (GradientSlots, "deposit")],
     "what has changed": [(Inventory, "refresh"), (Swappable, "__call__")],

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from ausam import AUSampling, Feedback, SelectiveBatchSampler
+from ausam.common.random import generator
 from ausam.lab.experiments.bench.peak import resident
-from ausam.random import generator
 
 BATCH = 128
 TABLE = 12  # bytes per sample of the scores

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ausam import SAM, AUSampling, Feedback, Full, Indexed, Method, Plain, Policy, SelectiveBatchSampler, SharpnessAware
+from ausam.common.random import generator
 from ausam.lab.experiments.side_by_side import interleaved, median_ratio
 from ausam.lab.networks.build import build
-from ausam.random import generator
 
 BATCH = 128
 DECODE = 1e-3  # seconds per sample

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ausam.common.random import generator
 from ausam.lab.problems.images import ImageSet
-from ausam.random import generator
 
 
 def digits(data_dir: str = "") -> ImageSet:  # noqa: ARG001  (nothing to download)

@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from ausam.lab.io import files
 from ausam.lab.problems.download import Remote, folder_of
 from ausam.lab.problems.images import ImageSet
+from ausam.lab.records import files
 
 TINY = Remote("https://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
 SIDE = 64

@@ -1,0 +1,1 @@
+"""What every room uses: vectors of tensors, random numbers, checked settings, ranks."""

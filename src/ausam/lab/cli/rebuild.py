@@ -1,0 +1,93 @@
+"""Pages, tables and CSV from the runs in a folder, or from a file of results, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ausam.lab.experiments import compare
+from ausam.lab.experiments.layout import pair_of
+from ausam.lab.records import files
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Comparison, EqualCost, PaperTable, Run
+from ausam.lab.registry.pairs import PAIRS, label_of
+from ausam.lab.report import page
+from ausam.lab.report.summary import comparison_text, conclusion
+from ausam.lab.training.mend import result_again
+from ausam.paper import equal_cost, recipe, reproduce, tables
+
+
+def rebuild(place: Path) -> tuple[str, Path]:
+    """Rewrite all reports from the results; return the table as text, and the page.
+
+    ``place`` is the folder of ``ausam reproduce``, of ``ausam compare`` or of a single run, or a results.json.
+    """
+    if place.is_file():
+        return _from_file(place)
+    text = _from_folder(place)
+    return text, place / "report.html"
+
+
+def _from_file(path: Path) -> tuple[str, Path]:
+    """The page next to a file of results, under the same name."""
+    out = path.with_suffix(".html")
+    kind = records.kind_of(path)
+    if kind is PaperTable:
+        table = records.read_finished(path, PaperTable)
+        files.write(out, tables.html(table))
+        return tables.text(table), out
+    if kind is EqualCost:
+        benchmark = records.read_finished(path, EqualCost)
+        files.write(out, equal_cost.html(benchmark))
+        return equal_cost.text(benchmark), out
+    found = records.read_finished(path, Comparison)
+    page.write_report(found, out)
+    return _text(found), out
+
+
+def _from_folder(folder: Path) -> str:
+    for path in folder.rglob("result.json"):
+        result_again(path.parent)  # otherwise the page would leave out a damaged run
+    kind = records.kind_of(folder / "results.json")
+    if kind is PaperTable:
+        old = records.read_finished(folder / "results.json", PaperTable)
+        found = recipe.read(old.table, old.scale, len(old.seeds))
+        return reproduce.text(reproduce.write(found, folder, old.command))
+    if kind is EqualCost:
+        before = records.read_finished(folder / "results.json", EqualCost)
+        found = recipe.read(before.table, seeds={problem.name: len(problem.seeds) for problem in before.problems})
+        return reproduce.text(reproduce.write(found, folder, before.command))
+    if any(folder.glob("runs/*/seed-*/result.json")):
+        return _text(compare.write(_comparison(folder), folder))
+    if (folder / "result.json").exists():
+        return _text(compare.write(_single(folder), folder))
+    raise ValueError(
+        f"{folder} contains no finished run. Use the folder (--out) of ausam reproduce, ausam compare or ausam train, "
+        "or a results.json."
+    )
+
+
+def _text(found: Comparison) -> str:
+    return f"{comparison_text(found)}\n\n{conclusion(found)}"
+
+
+def _comparison(folder: Path) -> Comparison:
+    """The runs in the folder; command, title and order come from the old results.json."""
+    old = records.read(folder / "results.json", Comparison)
+    done = sorted(folder.glob("runs/*/seed-*/result.json"))
+    there = {pair_of(path.parent.name) for path in folder.glob("runs/*/seed-*") if path.is_dir()}  # begun counts
+    order = [row.name for row in old.rows] if old else []
+    order += [name for name in PAIRS if name not in order]
+    names = sorted(there, key=lambda name: (order.index(name) if name in order else len(order), name))
+    planned = old.seeds if old else ()
+    seeds = sorted({int(path.parent.name.removeprefix("seed-")) for path in done}.union(planned))
+    config = old.config if old else records.read_finished(done[0], Run).config
+    return compare.collect(names, seeds, config, folder, old.command if old else "", old.title if old else "")
+
+
+def _single(folder: Path) -> Comparison:
+    run = records.read_finished(folder / "result.json", Run)
+    name = f"{run.method} × {run.policy}"
+    named = compare.named_run(name, folder)
+    title = f"{run.config.data}: one run"
+    labels = [(name, label_of(run.config) or run.pair)]
+    return compare.comparison(title, "", [run.seed], run.config, labels, [named] if named else [], 1)

@@ -1,0 +1,144 @@
+"""Displacement: move the weights to another point, and back.
+
+The weights ``w`` are not overwritten. Their tensors borrow the storage of a vector that holds the other point, and get
+their own storage back afterwards: nothing is copied, and the return is exact. Where a swap would have side effects
+(sharded parameters, shared storage, addresses that a compiled graph has recorded) the values are copied instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, present, sharded, where
+from ausam.optimizer.journal import Journal, exhaust, get_data, set_data
+
+
+class Displacement:
+    """A context in which the weights are at another point; leaving it restores them bit for bit.
+
+    Arguments:
+        params: the parameters to move.
+        values: the target: one tensor per parameter, None where it stays. They are overwritten if ``relative``.
+        relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
+        journal: records how to return, before anything moves.
+        modules: the model's modules; their casts and gathered weights are stale once the weights have moved.
+        swap: whether the storage of these parameters may be swapped.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[nn.Parameter],
+        values: Vector,
+        journal: Journal,
+        modules: Sequence[nn.Module],
+        *,
+        relative: bool,
+        swap: bool,
+    ) -> None:
+        if len(values) != len(params):
+            raise ValueError(f"{len(values)} values for {len(params)} parameters. Give one per parameter, or None.")
+        self._values = present(values)
+        self._params = params if len(self._values) == len(params) else where(params, values)
+        self._relative = relative
+        self._journal = journal
+        self._modules = modules
+        self._swap = swap
+        self.active = False
+
+    def __enter__(self) -> None:
+        self.active = True
+        if self._params:
+            if self._swap:
+                self._home = list(map(get_data, self._params))
+                there = (_beyond if self._relative else _as)(self._home, self._values)
+                self._journal.note_each(set_data, self._params, self._home)
+                exhaust(map(set_data, self._params, there))
+            else:
+                self._home = [local(p).detach() for p in self._params]
+                self._saved = [t.clone() for t in self._home]
+                self._journal.note(torch._foreach_copy_, self._home, self._saved)
+                values = [local(v) for v in self._values]
+                move = torch._foreach_add_ if self._relative else torch._foreach_copy_
+                move(self._home, values)
+        self._values = []  # saves one copy of the weights during the passes inside
+        self._forget()
+
+    def __exit__(self, *_: object) -> None:
+        if self._params:
+            if self._swap:
+                exhaust(map(set_data, self._params, self._home))
+            else:
+                torch._foreach_copy_(self._home, self._saved)
+        self._forget()
+        self.active = False
+
+    def _forget(self) -> None:
+        """Drop what was derived from the old weights: casts of an enclosing autocast, FSDP's gathered weights."""
+        if torch.is_autocast_cache_enabled():
+            torch.clear_autocast_cache()
+        if not self._swap and self._params and sharded(self._params[0]):
+            for m in self._modules:
+                reshard: Any = getattr(m, "reshard", None)
+                if reshard is not None:
+                    reshard()
+
+
+class Swappable:
+    """Whether the parameters' storage may be swapped; checked again only when one of them has moved in memory.
+
+    Each must be an ordinary tensor with its own storage, and no compiled graph may have recorded its address.
+
+    Arguments:
+        model: the model that they belong to.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._compiled = any(_compiled(m) for m in model.modules())
+        self._addresses: list[int] = []
+        self._answer = False
+
+    def __call__(self, params: Sequence[Tensor]) -> bool:
+        """Whether these parameters may be swapped."""
+        if self._compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
+            return False
+        addresses = list(map(Tensor.data_ptr, params))
+        if addresses != self._addresses or not any(addresses):  # no address: on the meta device, or empty
+            self._addresses, self._answer = addresses, _alone(params, addresses) and not self._shared(params)
+        return self._answer
+
+    def _shared(self, params: Sequence[Tensor]) -> bool:
+        """Whether another tensor of the model has the memory of one of these, and would not move with it."""
+        mine = set(params)
+        every = itertools.chain(self._model.parameters(), self._model.buffers())
+        others = {t.untyped_storage().data_ptr() for t in every if t not in mine and type(t) in PLAIN}
+        return any(p.data_ptr() in others for p in params if p.data_ptr())
+
+
+def _compiled(module: nn.Module) -> bool:
+    """Whether torch.compile made this module: CUDA graphs record the addresses of the weights."""
+    return module._compiled_call_impl is not None or "_orig_mod" in module._modules
+
+
+def _alone(params: Sequence[Tensor], addresses: list[int]) -> bool:
+    known = [a for a in addresses if a]
+    whole = all(p.untyped_storage().nbytes() == p.numel() * p.element_size() for p in params)
+    return whole and len(set(known)) == len(known)
+
+
+def _beyond(home: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    """``home + values``, in the memory of ``values`` where the weights can use it."""
+    if [*map(get_dtype, values), *map(get_device, values)] != [*map(get_dtype, home), *map(get_device, home)]:
+        return [(w + v.to(w.device)).to(w.dtype) for v, w in zip(values, home, strict=True)]
+    torch._foreach_add_(values, home)
+    return values
+
+
+def _as(home: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    """The values, in the form of the weights."""
+    return [v.to(w.device, w.dtype) for v, w in zip(values, home, strict=True)]

@@ -1,0 +1,171 @@
+"""RhoSchedule: a radius that changes during training, for every method that has one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+from ausam.common.settings import COUNT, NON_NEGATIVE, POSITIVE_COUNT, OneOf, Range, holding, rules
+from ausam.optimizer.sharpness_aware import SharpnessAware
+
+Shape = Literal["constant", "linear", "cosine", "lr"]
+
+
+class RhoSchedule:
+    """The radius of a method over training: ``rho_i(t) = f(t) * rho_i`` in each parameter group i.
+
+        constant:  f = start                                     u = min(t / total_steps, 1)
+        linear:    f = start + (end - start) * u
+        cosine:    f = start + (end - start) * (1 - cos(pi * u)) / 2
+        lr:        f = end + (start - end) * (lr_i - lr_min) / (lr_max - lr_min), between start and end
+
+    ``rho_i`` is the group's own ``"rho"`` when the schedule is built, otherwise the method's. Like torch's learning
+    rate schedulers, it writes ``"rho"`` and ``"initial_rho"`` into the parameter groups, so the radii are saved with
+    the optimizer. "lr" is GSAM's rule: ``GSAM(rho=rho_max)`` and ``end=rho_min / rho_max``.
+
+    >>> import torch
+    >>> from ausam import SAM, RhoSchedule, SharpnessAware
+    >>> model = torch.nn.Linear(2, 1)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(rho=0.2), model)
+    >>> schedule = RhoSchedule(opt, "linear", end=0.5, total_steps=4)
+    >>> for step in range(4):
+    ...     print(round(opt.param_groups[0]["rho"], 3))
+    ...     schedule.step()  # after opt.step(), and after the learning rate's scheduler
+    0.2
+    0.175
+    0.15
+    0.125
+
+    Arguments:
+        opt: the optimizer. Its method, or the method inside it, must have a rho.
+        shape: "constant", "linear", "cosine" or "lr".
+        start: factor of the radius at the start, or at ``lr_max``, >= 0.
+        end: factor at the end, or at ``lr_min``, >= 0. None (default): 0. Not with "constant".
+        total_steps: calls of ``step`` until the end, >= 1; needed by "linear" and "cosine", refused by the others.
+        lr_max: learning rate at which f is ``start``; only with "lr". None (default): each group's initial one. Set it
+            if the rate warms up.
+        lr_min: learning rate at which f is ``end``, >= 0; only with "lr". None (default): 0.
+    """
+
+    def __init__(
+        self,
+        opt: SharpnessAware,
+        shape: Shape,
+        *,
+        start: float = 1.0,
+        end: float | None = None,
+        total_steps: int | None = None,
+        lr_max: float | None = None,
+        lr_min: float | None = None,
+    ) -> None:
+        if not isinstance(opt, SharpnessAware):
+            raise TypeError(f"opt is a {type(opt).__name__}, but it must be the SharpnessAware whose radius changes.")
+        holding("RhoSchedule", "shape", shape, OneOf(get_args(Shape)))
+        self._method = with_radius(opt.method)
+        self._opt = opt
+        self.shape = shape
+        self.start = _number("start", start)
+        self.end = _of(shape, ("linear", "cosine", "lr"), "end", end, 0.0)
+        self.lr_max = _of(shape, ("lr",), "lr_max", lr_max, None)
+        self.lr_min = _of(shape, ("lr",), "lr_min", lr_min, 0.0)
+        self.total_steps = total_steps
+        if (total_steps is not None) != (shape in ("linear", "cosine")):
+            why = "it needs the calls of step() until the end" if total_steps is None else "it does not count steps"
+            raise ValueError(f'RhoSchedule: total_steps is {total_steps} with "{shape}", but {why}.')
+        if total_steps is not None:
+            holding("RhoSchedule", "total_steps", total_steps, POSITIVE_COUNT)
+        self.count = 0
+        for group in opt.param_groups:
+            self._begin(group)
+        self.at(0.0)
+
+    def step(self) -> None:
+        """Set the radii for the next step."""
+        self.count += 1
+        self.at(self.count / self.total_steps if self.total_steps else 0.0)
+
+    def at(self, part: float) -> None:
+        """Set the radii for this fraction of training, for loops that count it themselves."""
+        for group in self._opt.param_groups:
+            if "initial_rho" not in group:
+                self._begin(group)
+            group["rho"] = self._factor(group, min(part, 1.0)) * group["initial_rho"]
+
+    def _begin(self, group: dict[str, Any]) -> None:
+        """Record the group's starting radius, after checking that the method accepts the radii to come."""
+        rho = float(group.get("initial_rho", group.get("rho", self._method.rho)))
+        kind: type = type(self._method)
+        rule, _ = rules(kind).get("rho", (NON_NEGATIVE, False))
+        for name in ("start", "end"):
+            factor = getattr(self, name)
+            if isinstance(rule, Range) and factor is not None and not rule.holds(factor * rho):
+                raise ValueError(
+                    f"RhoSchedule: {name} is {factor}, which makes the radius {factor * rho:g}, but the rho of "
+                    f"{kind.__name__} must be {rule}. Use another {name}."
+                )
+        if self.shape == "lr":
+            lr = float(group.get("initial_lr", group["lr"]))
+            high, low = lr if self.lr_max is None else self.lr_max, self.lr_min or 0.0
+            if high <= low:
+                raise ValueError(
+                    f"RhoSchedule: lr_max is {high} and lr_min is {low}, but the learning rate must fall from "
+                    "lr_max to lr_min. Pass lr_max > lr_min."
+                )
+            group["initial_lr"] = lr
+        group["initial_rho"] = rho
+
+    def _factor(self, group: dict[str, Any], u: float) -> float:
+        if self.end is None:
+            return self.start
+        if self.shape == "cosine":
+            u = (1 - math.cos(math.pi * u)) / 2
+        elif self.shape == "lr":
+            high, low = group["initial_lr"] if self.lr_max is None else self.lr_max, self.lr_min or 0.0
+            u = 1 - min(max((float(group["lr"]) - low) / (high - low), 0.0), 1.0)
+        return self.start + (self.end - self.start) * u
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position and the settings; the radii themselves are in the optimizer's state."""
+        names = ("shape", "start", "end", "total_steps", "lr_max", "lr_min", "count")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state, loaded before or after the optimizer's; different settings are refused."""
+        mine = self.state_dict()
+        for name in mine:
+            if name != "count" and state_dict[name] != mine[name]:
+                raise ValueError(
+                    f"RhoSchedule: {name} is {mine[name]}, but {state_dict[name]} in the saved state. "
+                    "Build it with the settings of the saved one."
+                )
+        self.count = holding("RhoSchedule", "count", state_dict["count"], COUNT)
+        self.at(self.count / self.total_steps if self.total_steps else 0.0)
+
+
+def with_radius(method: Any) -> Any:
+    """The method that has the radius: this one, or the one inside it."""
+    found = method
+    while not hasattr(found, "rho") and hasattr(found, "inner"):
+        found = found.inner
+    if not hasattr(found, "rho"):
+        raise ValueError(
+            f"RhoSchedule: {type(method).__name__} has no rho to change. "
+            "Use it with SAM or another method that has one."
+        )
+    return found
+
+
+def _number(name: str, value: Any) -> float:
+    found: float = holding("RhoSchedule", name, value, NON_NEGATIVE)
+    return found
+
+
+def _of(shape: str, shapes: tuple[str, ...], name: str, value: Any, default: float | None) -> float | None:
+    """A setting that only some shapes have; None for the others."""
+    if shape in shapes:
+        return default if value is None else _number(name, value)
+    if value is not None:
+        raise ValueError(f'RhoSchedule: {name} is {value}, but "{shape}" does not use it. Leave {name} out.')
+    return None

@@ -1,0 +1,469 @@
+"""SharpnessAware: any torch optimizer, driven by the gradient of any method."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import operator
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from ausam.common.ranks import any_of
+from ausam.common.settings import COUNT, OneOf, YesNo, holding
+from ausam.common.tensors import CPU, Vector, nonfinite
+from ausam.feedback import Feedback
+from ausam.methods import Plain
+from ausam.optimizer.closure import ClosureStep
+from ausam.optimizer.frameworks import meet, refuse_stranger
+from ausam.optimizer.memory import Memory
+from ausam.optimizer.step import LossFn, Method, Step, Surroundings
+
+NonFinite = Literal["skip", "raise", "ignore"]
+
+HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+class Grad(enum.Enum):
+    """What :meth:`SharpnessAware.backward` has left in ``.grad`` since the last step."""
+
+    NOTHING = enum.auto()
+    GRADIENT = enum.auto()
+    NONFINITE = enum.auto()
+
+
+class SharpnessAware(Optimizer):
+    """A torch optimizer whose gradient comes from a sharpness-aware method.
+
+    ``opt.backward(loss_fn, *batch)`` replaces ``loss.backward()``. Everything after it stays the same: clipping,
+    accumulation, ``scaler.step(opt)``, schedulers, checkpoints.
+
+    >>> import torch
+    >>> from ausam import SAM, SharpnessAware
+    >>> model = torch.nn.Linear(4, 3)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), SAM(rho=0.1), model)
+    >>> losses = lambda x, y: torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+    >>> feedback = opt.backward(losses, torch.randn(8, 4), torch.randint(3, (8,)))
+    >>> opt.step(); opt.zero_grad()
+    >>> feedback.sharpness.shape
+    torch.Size([8])
+
+    Arguments:
+        base: the optimizer that takes the step. This class shares its ``param_groups``, ``state`` and ``defaults``.
+        method: computes the gradient: ``Plain()``, ``SAM(rho)``, ``ASAM(rho)``, ...
+        model: the module that produces the losses; with DDP, the wrapped one. Needed for BatchNorm and no_sync.
+        sync_perturbation: average the perturbation's gradient over processes. False (default): each process perturbs
+            with its own batch, as in the SAM paper. Sharded models (FSDP2) always average.
+        nonfinite: what to do when a loss or gradient is inf or NaN. "skip" (default): ``step`` changes nothing, counts
+            it in ``skipped`` and warns once. "raise": RuntimeError, with everything restored. "ignore": no check and no
+            guarantee.
+        seed: for a method's random decisions (RST's coin); the same in every process.
+        replay: draw torch's random numbers (dropout, stochastic depth) once per step. Later passes over the same rows
+            then see the same masks, as in the authors' JAX code. False (default): new numbers in each pass.
+
+    Between steps the model is at ``w``, so you can evaluate, save or copy it at any time. If a signal or an error
+    interrupts ``backward``, weights, buffers, gradients and modes are restored. Hooks registered here receive this
+    optimizer; hooks on ``base``, and torch's global ones, receive the base.
+    """
+
+    # A fused base asks GradScaler for its scale. Without this, GradScaler would give it to us and base.step() miss it.
+    _step_supports_amp_scaling = False
+
+    def __init__(
+        self,
+        base: Optimizer,
+        method: Method,
+        model: nn.Module,
+        *,
+        sync_perturbation: bool = False,
+        nonfinite: NonFinite = "skip",
+        seed: int = 0,
+        replay: bool = False,
+    ) -> None:
+        # No super().__init__(): groups, state, defaults and hooks are the base's own, through properties.
+        if isinstance(base, SharpnessAware):
+            raise TypeError("The base is already a SharpnessAware. Wrap the plain torch optimizer, once.")
+        if not isinstance(base, Optimizer):
+            raise TypeError(f"base is a {type(base).__name__}, but a torch.optim.Optimizer is needed, e.g. SGD(...).")
+        if isinstance(base, LBFGS):
+            raise TypeError(
+                "LBFGS searches along a line and evaluates its closure many times per step, so one sharpness-aware "
+                "gradient per step has no meaning for it. Use SGD, Adam, AdamW or RMSprop."
+            )
+        if isinstance(method, type) or not hasattr(method, "gradient"):
+            raise TypeError(f"method is {method!r}, but an instance such as SAM(rho=0.05) is needed.")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}, but it must be the torch.nn.Module being trained.")
+        if type(model).__name__ == "FullyShardedDataParallel":
+            raise TypeError(
+                "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
+                "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
+            )
+        if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+            raise TypeError(
+                "The model is, or contains, a TorchScript module, whose parameters and buffers cannot be moved. Train "
+                "the module that it was made from, and script or trace it afterwards."
+            )
+        holding("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
+        holding("SharpnessAware", "seed", seed, COUNT)
+        holding("SharpnessAware", "replay", replay, YesNo())
+        holding("SharpnessAware", "sync_perturbation", sync_perturbation, YesNo())
+        self.base = base
+        self.method = method
+        self.nonfinite = nonfinite
+        self.seed = seed
+        self.replay = replay
+        self.sync_perturbation = sync_perturbation
+        self.steps = 0
+        self.skipped = 0
+        self.samples_forward = 0
+        self.samples_backward = 0
+        self._memory = self._memory_at_step = Memory()  # now, and after the last step that was taken
+        self._grad = Grad.NOTHING
+        self._set_up(model)
+        meet(self, model)
+
+    def _set_up(self, model: nn.Module) -> None:
+        """Set up the parts that are neither saved nor copied."""
+        self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
+        self._under_way: dict[Step, int] = {}  # the unfinished steps and their threads
+        self._told: set[str] = set()
+        for hooks in HOOKS:  # ours: a hook receives this optimizer with all of its state, not the base
+            setattr(self, hooks, OrderedDict())
+
+    @property
+    def model(self) -> nn.Module:
+        """The module whose losses are minimised. Set it if a framework wraps the model after the optimizer is built."""
+        return self._surroundings.inventory.model
+
+    @model.setter
+    def model(self, model: nn.Module) -> None:
+        if model is not self.model:  # otherwise we would lose track of the gradients that DDP has not averaged
+            self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
+
+    # -- the step ------------------------------------------------------------------------------------------------
+
+    def backward(
+        self,
+        loss_fn: LossFn,
+        *batch: Any,
+        index: Any = None,
+        weight: Tensor | None = None,
+        backward: Callable[[Tensor], Any] = Tensor.backward,
+    ) -> Feedback:
+        """Add the method's gradient of the mean loss to ``.grad`` and return the per-sample losses.
+
+        Arguments:
+            loss_fn: ``loss_fn(*batch)`` returns losses of shape ``(n,)``, or ``(losses, outputs)``. It must not reduce
+                or back-propagate them. Called as often as the method needs.
+            batch: the arguments of ``loss_fn``. Methods that use some of the rows take them from every tensor with n
+                entries, so let ``loss_fn`` capture what is not per sample, such as prototypes.
+            index: dataset index of each sample, for the sampler's ``update``.
+            weight: factor of each sample's loss (``sampler.weight(index)``); the mean stays over n.
+            backward: how a scalar loss is back-propagated, e.g. ``lambda loss: scaler.scale(loss).backward()`` or
+                ``accelerator.backward``.
+        """
+        if not callable(loss_fn):
+            raise TypeError(
+                f"opt.backward got a {type(loss_fn).__name__}, but it needs the function that computes the losses, "
+                "because a method evaluates them more than once. In place of loss.backward() write "
+                'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
+            )
+        step = Step(loss_fn, batch, _as_index(index), weight, backward, **self._given())
+        feedback: Feedback = self._estimate(step)
+        return feedback
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the base optimizer's step. With a closure, compute the gradient first, by torch's protocol.
+
+        The closure runs forward and backward and returns the loss. It runs as often as the method needs; ``step``
+        returns its first value. If it clears the gradients, its gradient replaces ``.grad``; if not, it is added.
+        Methods that need rows or outputs refuse a closure.
+        """
+        if self._under_way:
+            raise RuntimeError(self._occupied())
+        for hook in self._hooks("_optimizer_step_pre_hooks"):
+            changed = hook(self, (closure,), {})
+            if changed is not None:
+                (closure, *_), _ = changed
+        loss = None
+        if closure is not None:
+            refuse_stranger(closure)
+            loss = self._estimate(ClosureStep(closure, **self._given()))
+        elif self._grad is Grad.NOTHING:
+            self._warn_if_passed_by()
+        if self._to_be_skipped():
+            self._memory = self._memory_at_step
+        else:
+            self.base.step()
+            self.steps += 1
+            self._memory_at_step = self._memory
+        self._grad = Grad.NOTHING
+        for hook in self._hooks("_optimizer_step_post_hooks"):
+            hook(self, (closure,), {})
+        return loss
+
+    def accumulate(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:
+        """The first half of ``step(closure)``: leave the gradient in ``.grad``, where more may be added to it.
+
+        Arguments:
+            closure: as for :meth:`step`; its first value is returned.
+            scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
+        """
+        return self._estimate(ClosureStep(closure, scale, **self._given()))
+
+    def _given(self) -> dict[str, Any]:
+        """What every step is given, whatever its source."""
+        return {
+            "surroundings": self._surroundings,
+            "memory": self._memory,
+            "number": self.steps,
+            "seed": self.seed,
+            "replay": self.replay,
+        }
+
+    def _estimate(self, step: Step) -> Any:
+        """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged.
+
+        A signal may raise at any function call. Before the commit, one C call undoes everything. The commit is also
+        one C call, so a step is recorded completely or not at all.
+        """
+        undo = step.journal.eraser()
+        try:
+            step.journal.note(self._under_way.pop, step, None)
+            self._under_way[step] = threading.get_ident()
+            if len(self._under_way) > 1:
+                raise RuntimeError(self._occupied())
+            step.begin()
+            gradient = self.method.gradient(step)
+            self._look_at(gradient, step)
+            step.settle()
+            accepted = self.nonfinite == "ignore" or self._finite(step, gradient)
+            if not accepted:
+                self._refuse(step, gradient)
+            result = step.result()
+            changes = {
+                "samples_forward": self.samples_forward + step.samples_forward,
+                "samples_backward": self.samples_backward + step.samples_backward,
+                "skipped": self.skipped + (not accepted),
+                "_memory": step.remembered() if accepted else self._memory,
+                "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
+            }
+            record = self.__dict__.update, changes
+            step.journal.commit([*step.deposit(gradient), record, (self._under_way.pop, step, None)])
+            return result
+        except BaseException:
+            undo()
+            raise
+
+    def _look_at(self, gradient: Vector, step: Step) -> None:
+        """Refuse what is no gradient, and warn of one that is empty."""
+        if not isinstance(gradient, list) or len(gradient) != len(step.params):
+            what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
+            raise TypeError(
+                f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
+                f"{len(step.params)} trained parameters is needed, e.g. what step.gradient() returns."
+            )
+        empty = not any(map(operator.is_not, gradient, itertools.repeat(None)))
+        if empty and not isinstance(step, ClosureStep):  # a closure may decide to pass over a batch
+            self._tell(
+                "nothing",
+                "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model "
+                "other than the one whose parameters the optimizer has? This warning appears once.",
+                stacklevel=5,
+            )
+
+    def _finite(self, step: Step, gradient: Vector) -> bool:
+        flag = step.nonfinite(gradient)
+        # Perhaps only one process met it. If the others continued, they would wait for it or diverge from it.
+        return not (flag.item() if step.group is None else any_of(flag, step.group))
+
+    def _refuse(self, step: Step, gradient: Vector) -> None:
+        """Undo a step that is not finite; only a non-finite ``.grad`` remains."""
+        step.rollback()
+        if self.nonfinite == "raise":
+            raise RuntimeError(
+                f"The loss or the gradient of step {self.steps} is not finite. Weights and buffers are restored. "
+                'Look for bad input or too large a learning rate, or pass nonfinite="skip" to skip such batches.'
+            )
+        for g in gradient:
+            if g is not None:
+                # Otherwise a finite gradient of an infinite loss would pass GradScaler's test and be used. All of them,
+                # because the first may be empty here: a parameter without elements, or another process's shard.
+                (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
+        self._tell(
+            "skipped",
+            f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
+            "This warning appears once; `opt.skipped` counts such steps.",
+            stacklevel=5,
+        )
+
+    def _to_be_skipped(self) -> bool:
+        """Whether ``.grad`` still holds a non-finite gradient: it may have been cleared or unscaled since."""
+        if self._grad is not Grad.NONFINITE:
+            return False
+        flag = nonfinite([p.grad for g in self.param_groups for p in g["params"]])
+        group = self._surroundings.sync.group(self._surroundings.inventory.params)
+        return bool(flag.item()) if group is None else any_of(flag, group)
+
+    def _warn_if_passed_by(self) -> None:
+        """Warn if the gradients of a step do not come from the method."""
+        if isinstance(self.method, Plain) or all(p.grad is None for g in self.param_groups for p in g["params"]):
+            return
+        self._tell(
+            "passed by",
+            f"opt.step() found gradients that {type(self.method).__name__} did not compute, so this is an ordinary "
+            "step of the base optimizer. Replace loss.backward() by opt.backward(loss_fn, *batch), or use "
+            "opt.step(closure). This warning appears once.",
+            stacklevel=4,
+        )
+
+    def _tell(self, key: str, message: str, *, stacklevel: int) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+
+    def _occupied(self) -> str:
+        here = threading.get_ident()
+        if all(thread == here for thread in self._under_way.values()):
+            return (
+                "The loss function or closure calls opt.backward or opt.step itself, while the weights may be "
+                "displaced. Let it compute the losses only, and call the optimizer after it returns."
+            )
+        return (
+            "Another thread is inside this optimizer, and the weights may be displaced. "
+            "Call opt.backward and opt.step from one thread at a time."
+        )
+
+    def _hooks(self, name: str) -> list[Callable[..., Any]]:
+        return list(getattr(self, name).values())
+
+    # -- the base's own ------------------------------------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The base's parameter groups, never a copy: load_state_dict replaces the list."""
+        return self.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.base.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        """The base's state, without anything of the method's."""
+        return self.base.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.base.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The base's defaults."""
+        return self.base.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.base.defaults = defaults
+
+    def __getattr__(self, name: str) -> Any:
+        """Forward everything else, such as hooks, to the base."""
+        if name.startswith("__") or "base" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of the base's parameters."""
+        self.base.zero_grad(set_to_none=set_to_none)
+        for step in self._under_way:
+            if isinstance(step, ClosureStep):
+                step.zero_grad_called()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base, with the base's defaults."""
+        self.base.add_param_group(param_group)
+
+    def __repr__(self) -> str:
+        return f"SharpnessAware({self.base!r}, {self.method!r})"
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The base's own state dict plus one key, so that the plain base optimizer loads it too."""
+        for hook in self._hooks("_optimizer_state_dict_pre_hooks"):
+            hook(self)
+        ours = {
+            "method": type(self.method).__name__,
+            "memory": self._memory.state_dict(),
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "samples_forward": self.samples_forward,
+            "samples_backward": self.samples_backward,
+        }
+        state_dict = {**self.base.state_dict(), "ausam": ours}
+        for hook in self._hooks("_optimizer_state_dict_post_hooks"):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load our state dict or a plain base optimizer's. With the latter, the method starts from scratch."""
+        state_dict = dict(state_dict)
+        for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
+        ours = state_dict.get("ausam", {})
+        for counter in ("steps", "skipped", "samples_forward", "samples_backward"):
+            setattr(self, counter, ours.get(counter, 0))
+        self._memory = Memory()
+        name = type(self.method).__name__
+        if ours.get("method", name) != name:
+            warnings.warn(
+                f"The state was saved with {ours['method']} and is loaded into {name}: "
+                "the base optimizer's part is used, and the method starts from scratch.",
+                stacklevel=2,
+            )
+        elif "memory" in ours:
+            inventory = self._surroundings.inventory
+            inventory.refresh()
+            self._memory = Memory.load(ours["memory"], inventory.params)
+        self._memory_at_step = self._memory
+        for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
+            hook(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A scheduler leaves a bound `step` on the instance.
+        transient = {"step", "_surroundings", "_under_way", "_told", *HOOKS}
+        return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        model = state.pop("model")
+        self.__dict__.update(state)
+        self._set_up(model)
+
+
+def _as_index(index: Any) -> Tensor | None:
+    if index is None:
+        return None
+    given: Tensor = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
+    if given.dim() != 1 or given.dtype.is_floating_point or given.dtype == torch.bool:
+        raise TypeError(
+            f"index has shape {tuple(given.shape)} and type {given.dtype}, but it must be one whole number per sample: "
+            "the dataset index that Indexed(dataset) returns."
+        )
+    return given

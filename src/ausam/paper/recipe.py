@@ -1,0 +1,230 @@
+"""The recipes of the paper's tables and of the equal-cost benchmark: TOML files, read into blocks, rows and cells."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ausam import METHODS
+from ausam.lab.config import Config
+from ausam.lab.experiments.layout import run_folder
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.expressions import parse
+from ausam.lab.registry.from_config import configured
+from ausam.lab.registry.lookup import find
+from ausam.lab.registry.pairs import FULL
+from ausam.paper import catalogue
+
+catalogue.register()  # recipes name the paper's networks and data
+
+FOLDER = Path(__file__).parent / "recipes"
+SCALES = ("paper", "small")
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """A row of a block: a named pair, the paper's figures for it, and its own settings."""
+
+    name: str
+    score: float | None = None
+    std: float | None = None
+    speed: float | None = None
+    note: str = ""  # a key of the recipe's notes: where the paper took the figures from
+    parts: dict[str, float] = field(default_factory=dict)  # the figures that the score averages
+    settings: dict[str, Any] = field(default_factory=dict)
+    budget: float | None = None  # at equal cost: the fraction of SAM's samples that it may use
+    control: bool = False  # its choice of samples does not depend on scores
+    label: str = ""  # its name in the table; empty: that of the pair
+
+    @property
+    def in_paper(self) -> bool:
+        """Whether the paper has figures for this row."""
+        return self.score is not None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A network on a data set: the columns of the table that share their settings."""
+
+    name: str
+    group: str  # its heading in the table
+    column: str
+    settings: dict[str, Any]
+    rows: tuple[RecipeRow, ...]
+    seeds: int  # runs of each row
+    tuning: str = ""  # which settings were tuned, and on what
+    of_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings of rows, by class of method
+
+    @property
+    def title(self) -> str:
+        """Its position in the paper's table."""
+        return " on ".join(filter(None, (self.group, self.column)))
+
+    @property
+    def names(self) -> list[str]:
+        """The pairs to run, without duplicates."""
+        return list(dict.fromkeys(row.name for row in self.rows))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table at one scale."""
+
+    table: str
+    scale: str  # empty if there is only one
+    title: str
+    notes: dict[str, str]
+    blocks: tuple[Block, ...]
+    metric: str = "accuracy"  # the score, in percent
+    tuning: str = ""  # of all blocks
+
+    @property
+    def equal_cost(self) -> bool:
+        """Whether its rows have budgets, rather than figures of the paper."""
+        return any(row.budget is not None for block in self.blocks for row in block.rows)
+
+    @property
+    def folder(self) -> str:
+        """The default name of its folder."""
+        return "-".join(filter(None, (self.table, self.scale)))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    block: str
+    name: str
+    config: Config
+    first: Cell | None = None  # the full-precision run whose weights it starts from
+
+    @property
+    def id(self) -> str:
+        """Its name, in messages and for --only."""
+        return f"{self.block}/{self.name}/seed-{self.config.seed}"
+
+    def folder(self, out: Path) -> Path:
+        """The folder of its run."""
+        return run_folder(out / self.block, self.name, self.config.seed)
+
+    def placed(self, out: Path) -> Config:
+        """Its settings, with the path of the initial weights in this folder."""
+        return self.config if self.first is None else replace(self.config, init=str(self.first.folder(out)))
+
+    def matches(self, pattern: str) -> bool:
+        """Whether the pattern matches its block, its row, both or its full name."""
+        names = (self.block, self.name, f"{self.block}/{self.name}", self.id)
+        return any(pattern == name or fnmatchcase(name, pattern) for name in names)
+
+
+def files() -> dict[str, Path]:
+    """The names of all recipes."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = None) -> Recipe:
+    """The recipe of a table.
+
+    Args:
+        table: the name of the table.
+        scale: one of SCALES, the first if empty; must be empty for a recipe without small settings.
+        seeds: runs of each row, or the same by block, instead of the recipe's.
+    """
+    path = find("table", table, files())
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "small" in content:
+        find("scale", scale := scale or SCALES[0], dict.fromkeys(SCALES))
+    elif scale:
+        raise ValueError(f'scale is "{scale}", but {path.stem} has only one scale. Leave out --scale.')
+    blocks = tuple(_block(block, content, scale) for block in content["block"])
+    if seeds is not None:
+        own = dict.fromkeys((b.name for b in blocks), seeds) if isinstance(seeds, int) else seeds
+        blocks = tuple(replace(block, seeds=own.get(block.name, block.seeds)) for block in blocks)
+    return Recipe(
+        path.stem,
+        scale,
+        content["title"],
+        content.get("notes", {}),
+        blocks,
+        content.get("metric", "accuracy"),
+        content.get("tuning", ""),
+    )
+
+
+def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
+    settings = content.get("settings", {}) | block["settings"]
+    if scale == "small":
+        settings |= content["small"] | block["small"]
+    rows = [RecipeRow(**{**row, "note": str(row.get("note", ""))}) for row in block.get("rows", [])]
+    full = content.get(FULL, {})  # settings of the run that the others start from; they override the common ones
+    full = {k: v for k, v in full.items() if k != "small"} | (full.get("small", {}) if scale == "small" else {})
+    rows = [replace(row, settings=full | row.settings) if row.name == FULL else row for row in rows]
+    rows += [RecipeRow(name) for name in block.get("extra", [])]
+    rows += _budget_rows(content.get("budget", {}), block.get("budget", {}))
+    for name in (without := block.get("without", [])):
+        if name not in {row.name for row in rows}:
+            raise ValueError(f"{block['name']} leaves out {name}, which is not one of its rows.")
+    rows = [row for row in rows if row.name not in without]
+    return Block(
+        block["name"],
+        block.get("group", ""),
+        block["column"],
+        settings,
+        tuple(rows),
+        block.get("seeds", content["seeds"]),
+        block.get("tuning", ""),
+        {find("method", name, METHODS).__name__: own for name, own in block.get("method", {}).items()},
+    )
+
+
+def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]:
+    """The controls and contenders of each budget: first those of all blocks, then the block's own."""
+    return [
+        RecipeRow(**({"name": row} if isinstance(row, str) else row), budget=float(budget), control=kind == "controls")
+        for budget in sorted({*shared, *own}, key=float)
+        for kind in ("controls", "contenders")
+        for row in (*shared.get(budget, {}).get(kind, []), *own.get(budget, {}).get(kind, []))
+    ]
+
+
+def base(block: Block, **here: Any) -> Config:
+    """The settings that the rows of a block share; ``here`` has those of the machine (data_dir, threads, device)."""
+    return resolve(**block.settings | here)
+
+
+def cells(recipe: Recipe, **here: Any) -> list[Cell]:
+    """All runs of a table, with seeds in the outer loop so that early results cover every row.
+
+    If a block has a full-precision row, its other rows start from the weights of that row, or from ``init`` if given.
+    """
+    found = []
+    for seed in range(max(block.seeds for block in recipe.blocks)):
+        for block in (block for block in recipe.blocks if seed < block.seeds):
+            shared = base(block, **here)
+            first: Cell | None = None
+            for name in block.names:
+                if name == FULL and shared.init:
+                    continue
+                config = configured(name, shared)
+                own = dict(block.of_method.get(parse("method", config.method)[0], {}))
+                own |= {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
+                found.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
+                if name == FULL:
+                    first = found[-1]
+    return found
+
+
+def chosen(cells: list[Cell], patterns: list[str]) -> list[Cell]:
+    """The cells that match a pattern, each after the one that it starts from; all cells without patterns."""
+    found = [c for c in cells if not patterns or any(c.matches(p) for p in patterns)]
+    if not found:
+        blocks, names = (", ".join(dict.fromkeys(getattr(c, k) for c in cells)) for k in ("block", "name"))
+        raise ValueError(
+            f"No cell matches --only {' '.join(patterns)}. Use a block ({blocks}), a row ({names}), or BLOCK/ROW; "
+            "* matches anything."
+        )
+    return list(dict.fromkeys(c for cell in found for c in (cell.first, cell) if c is not None))

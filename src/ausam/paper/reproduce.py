@@ -1,0 +1,326 @@
+"""The table of a recipe: every cell is an ordinary run in a folder, and the folder is the only state."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ausam.lab.config import HERE, Config
+from ausam.lab.experiments import compare
+from ausam.lab.problems.catalogue import changes
+from ausam.lab.problems.download import DownloadError
+from ausam.lab.records import files
+from ausam.lab.records import results as records
+from ausam.lab.records.locks import held
+from ausam.lab.records.results import (
+    BudgetProblem,
+    Comparison,
+    Entry,
+    Epoch,
+    EqualCost,
+    PaperTable,
+    Published,
+    TableCell,
+    TableColumn,
+)
+from ausam.lab.registry.expressions import with_canonical
+from ausam.lab.registry.pairs import label
+from ausam.lab.report import csv
+from ausam.lab.report.summary import headline
+from ausam.lab.training.failures import explained
+from ausam.lab.training.folder import epochs, finished, make, saved_settings
+from ausam.lab.training.logs import NO_LOGS, Logs
+from ausam.lab.training.loop import train
+from ausam.paper import budgets, equal_cost, tables
+from ausam.paper.recipe import Block, Cell, Recipe, base
+
+log = logging.getLogger("ausam")
+
+OnEpoch = Callable[[str, Epoch], None]
+Result = PaperTable | EqualCost
+
+SHARE = 0.1  # largest fraction of the time spent on tables and pages while cells run
+
+
+class Failed(NamedTuple):
+    """The message of a failed cell, and whether its data was unavailable."""
+
+    text: str
+    no_data: bool
+
+
+Outcome = str | Failed | None
+Launch = Callable[[Iterable[Cell], Path, OnEpoch, Logs], Iterator[tuple[Cell, Outcome]]]
+
+
+def reproduce(
+    recipe: Recipe,
+    cells: list[Cell],
+    out: Path,
+    command: str,
+    on_epoch: OnEpoch,
+    say: Callable[[str], None],
+    logs: Logs = NO_LOGS,
+    launch: Launch | None = None,
+) -> tuple[Result, list[str]]:
+    """Run the missing cells in ``out``, update the table from time to time, and return it with the failures.
+
+    Several processes may work on one folder. A cell that another process holds is skipped and tried again at the end,
+    and so is a cell whose full-precision run another process holds. A failed cell is reported and does not stop the
+    others, except those that start from it.
+    """
+    _claim(recipe, out)
+    make(out)
+    write_now_and_then = _Occasional(lambda: write(recipe, out, command))
+    failed: list[str] = []
+    passed: list[Cell] = []
+    no_data: set[str] = set()
+
+    def possible(cells: list[Cell]) -> Iterator[Cell]:
+        for cell in cells:
+            if cell.config.data in no_data or (cell.first is not None and cell.first.id in failed):
+                failed.append(cell.id)
+            else:
+                yield cell
+
+    for again, todo in ((False, cells), (True, passed)):
+        for cell, outcome in (launch or in_turn)(possible(todo), out, on_epoch, logs):
+            if isinstance(outcome, Failed):
+                log.error("%s failed: %s", cell.id, outcome.text)
+                failed.append(cell.id)
+                if outcome.no_data:
+                    no_data.add(cell.config.data)
+            elif outcome is None and not again:
+                passed.append(cell)
+            elif outcome is None:
+                say(f"{cell.id}: another process is working on it{' or its initial weights' if cell.first else ''}")
+            elif outcome:
+                say(f"{cell.id}: {outcome}")
+                write_now_and_then()
+    return write(recipe, out, command), failed
+
+
+class _Occasional:
+    """An action that runs on request, unless it would take more than its share of the time."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._do = do
+        self._next = 0.0
+        self()
+
+    def __call__(self) -> None:
+        start = time.monotonic()
+        if start >= self._next:
+            self._do()
+            self._next = time.monotonic() + (time.monotonic() - start) / SHARE
+
+
+def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[tuple[Cell, Outcome]]:
+    """Run the cells in this process, one after the other."""
+    for cell in cells:
+        yield cell, attempt(cell, out, on_epoch, logs)
+
+
+def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
+    """Run a cell like ``_run``; a Failed for an error that concerns this cell only. A full disk concerns all."""
+    try:
+        return _run(cell, out, on_epoch, logs)
+    except files.WriteError:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other cells can be computed)
+        known = explained(error)
+        text = known.text if known else f"{error}\n{''.join(traceback.format_exception(error))}"
+        return Failed(text, isinstance(error, DownloadError))
+
+
+def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
+    """Run a cell to its end: its outcome; empty if it was done before; None if another process holds it."""
+    folder = cell.folder(out)
+    if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
+        return None
+    with held(folder.with_name(folder.name + ".lock")) as mine:
+        if not mine:
+            return None
+        inside = folder.relative_to(out / cell.block / "runs")
+        last: Epoch | None = None
+        for last in _epochs(folder, cell.placed(out), logs.of(f"{cell.block}/{inside}")):
+            on_epoch(cell.id, last)
+    if last is None:
+        return ""
+    return f"{last.test}, {last.seconds:.1f} s of training"
+
+
+def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
+    """The remaining epochs. A run that was moved continues here; ``train`` refuses any other difference."""
+    theirs, mine = saved_settings(folder), with_canonical(asdict(config))
+    # The path of the initial weights is not part of a run's identity, but whether there are any is.
+    same = theirs is not None and bool(theirs["init"]) == bool(config.init)
+    if theirs is not None and same and theirs | {k: mine[k] for k in HERE} == mine:
+        if _done(folder):
+            with logs.opened(config, folder, epochs(folder)):
+                return iter(())
+        files.write_json(folder / "config.json", mine)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    return train(config, folder, resume=True, logs=logs)
+
+
+def _done(folder: Path) -> bool:
+    return finished(folder) is not None
+
+
+def _claim(recipe: Recipe, out: Path) -> None:
+    """Refuse a folder with other contents."""
+    path = out / "results.json"
+    found: Result | None
+    try:
+        equal = records.kind_of(path) is EqualCost
+        found = records.read(path, EqualCost) if equal else records.read(path, PaperTable)
+    except ValueError as error:
+        if not any((out / block.name / "runs").is_dir() for block in recipe.blocks):
+            raise ValueError(f"{out} contains other results. Choose another --out.") from None
+        log.warning("%s. It will be rewritten from the runs.", str(error).partition(". Remove it")[0])
+        return
+    scale = found.scale if isinstance(found, PaperTable) else ""
+    if found is not None and (found.table, scale) != (recipe.table, recipe.scale):
+        where = f" at scale {scale}" if scale else ""
+        raise ValueError(f"{out} contains {found.table}{where}. Choose another --out.")
+
+
+def write(recipe: Recipe, out: Path, command: str) -> Result:
+    """Write the table and the pages from the runs in ``out``; return the record in results.json."""
+    # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
+    with held(out / ".lock", wait=True):
+        found = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
+        result = _equal_cost(recipe, found, command) if recipe.equal_cost else _paper_table(recipe, found, command)
+        records.write(out / "results.json", result)
+        runs = [(block.name, named) for block, comparison in found for named in comparison.runs]
+        files.write(out / "results.csv", csv.csv_text(runs))
+        for name, content in _forms(result):
+            files.write(out / name, content)
+        return result
+
+
+def text(result: Result) -> str:
+    """The result for a terminal."""
+    return equal_cost.text(result) if isinstance(result, EqualCost) else tables.text(result)
+
+
+def _forms(result: Result) -> Iterator[tuple[str, str]]:
+    """The files next to results.json, with their contents."""
+    if isinstance(result, EqualCost):
+        yield from ((name, form(result)) for name, form in equal_cost.FORMS.items())
+    else:
+        yield from ((name, form(result)) for name, form in tables.FORMS.items())
+
+
+def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
+    """The results of a block; also writes its page."""
+    place = out / block.name
+    done = {int(p.parent.name.removeprefix("seed-")) for p in place.glob("runs/*/seed-*/result.json")}
+    seeds = sorted(done.union(range(block.seeds)))
+    found = compare.collect(block.names, seeds, base(block), place, command, f"{recipe.table}: {block.title}")
+    return compare.write(found, place)
+
+
+Found = list[tuple[Block, Comparison]]
+
+
+def _counted(found: Found) -> tuple[int, int]:
+    """The number of runs in the table, and how many of them are missing."""
+    expected = sum(len(comparison.seeds) * len(block.names) for block, comparison in found)
+    return expected, expected - sum(len(comparison.runs) for _, comparison in found)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _equal_cost(recipe: Recipe, found: Found, command: str) -> EqualCost:
+    runs, missing = _counted(found)
+    return EqualCost(
+        table=recipe.table,
+        title=recipe.title,
+        command=command,
+        created=_now(),
+        runs=runs,
+        missing=missing,
+        tuning=recipe.tuning,
+        problems=tuple(_problem(block, comparison) for block, comparison in found),
+    )
+
+
+def _problem(block: Block, found: Comparison) -> BudgetProblem:
+    ours = {row.name: row for row in found.rows}
+    # SAM passes every sample forward and backward twice
+    sam = 0 if found.data is None else 4 * found.data.train * found.config.epochs
+    entries = []
+    for row in block.rows:
+        if row.budget is not None:
+            run = ours.get(row.name)
+            cost = None if run is None else (run.samples_forward + run.samples_backward) / sam
+            name = row.label or label(row.name, found.config.base)
+            entries.append(Entry(row.name, name, row.budget, row.control, run, cost))
+    return BudgetProblem(
+        name=block.name,
+        title=block.title,
+        about=_about(found.config),
+        tuning=block.tuning,
+        seeds=found.seeds,
+        entries=budgets.judged(entries),
+    )
+
+
+def _paper_table(recipe: Recipe, found: Found, command: str) -> PaperTable:
+    runs, missing = _counted(found)
+    return PaperTable(
+        table=recipe.table,
+        scale=recipe.scale,
+        title=recipe.title + (" (small scale)" if recipe.scale == "small" else ""),
+        command=command,
+        created=_now(),
+        seeds=tuple(sorted({seed for _, comparison in found for seed in comparison.seeds})),
+        runs=runs,
+        missing=missing,
+        notes=recipe.notes,
+        metric=recipe.metric,
+        unit=next((row.unit for _, comparison in found for row in comparison.rows), "%"),
+        columns=tuple(_column(block, comparison) for block, comparison in found),
+    )
+
+
+def _about(config: Config) -> str:
+    size = f", {config.train_size:,} images" if config.train_size else ""
+    bits = f" with {config.quantize}-bit weights and activations" if config.quantize else ""
+    return f"{config.model}{bits} on {config.data}{size}{changes(config)}, {config.epochs} epochs"
+
+
+def _column(block: Block, found: Comparison) -> TableColumn:
+    ours = {row.name: row for row in found.rows}
+    cells = [
+        TableCell(
+            name=row.name,
+            label=label(row.name, found.config.base),
+            note=row.note,
+            paper=Published(row.score, row.std, row.speed, row.parts),
+            ours=ours.get(row.name),
+        )
+        for row in block.rows
+    ]
+    return TableColumn(
+        name=block.name,
+        group=block.group,
+        heading=block.column,
+        title=block.title,
+        about=_about(found.config),
+        headline=headline(found),
+        cells=tuple(cells),
+    )

@@ -1,0 +1,51 @@
+"""Which samples of each mini-batch to use: one file per policy."""
+
+from __future__ import annotations
+
+from ausam.policies.ausampling import AUSampling
+from ausam.policies.base import Policy
+from ausam.policies.classbalanced import ClassBalanced
+from ausam.policies.epsilongreedy import EpsilonGreedy
+from ausam.policies.full import Full
+from ausam.policies.infobatch import InfoBatch
+from ausam.policies.orderdp import OrderDP
+from ausam.policies.random import Random
+from ausam.policies.repeated import Repeated
+from ausam.policies.signals import SIGNALS
+from ausam.policies.toploss import TopLoss
+from ausam.policies.ucb import UCB
+from ausam.policies.uncertainty import Uncertainty
+
+POLICIES = {
+    p.__name__: p
+    for p in (
+        Full,
+        Random,
+        Repeated,
+        ClassBalanced,
+        AUSampling,
+        InfoBatch,
+        OrderDP,
+        TopLoss,
+        Uncertainty,
+        EpsilonGreedy,
+        UCB,
+    )
+}
+
+__all__ = [
+    "POLICIES",
+    "SIGNALS",
+    "UCB",
+    "AUSampling",
+    "ClassBalanced",
+    "EpsilonGreedy",
+    "Full",
+    "InfoBatch",
+    "OrderDP",
+    "Policy",
+    "Random",
+    "Repeated",
+    "TopLoss",
+    "Uncertainty",
+]

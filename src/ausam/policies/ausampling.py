@@ -1,0 +1,145 @@
+"""AUSAM's sampling (Deng et al., AAAI 2025): samples whose loss the perturbation changes much are drawn more often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from ausam.common.settings import Count, Decay, Flag, NonNegative, OneOf, Part, Positive, Probability, Range, check
+from ausam.policies.base import Choice, everything, part, race
+
+if TYPE_CHECKING:
+    from ausam.sampler.scores import Scores
+
+# The best settings on validation samples; all others are the paper's.
+RECOMMENDED = {"ema": 0.5, "trim": 0.8}
+
+
+@dataclass(frozen=True)
+class AUSampling:
+    """Draw a part of each mini-batch with odds that follow the samples' average loss change under SAM's perturbation.
+
+        g_i = mean over visits of |L_i(w + e) - L_i(w)|                       (score, the paper's ADLP)
+        odds_i = s_min + (g_i - min g) / (max g - min g) * (s - s_min)        (min and max over the mini-batch)
+        s = s_min + min(1, epoch / ramp) * (s_max - s_min)                    (epoch counts from 0)
+
+    and ``max(1, int(alpha n))`` of ``n`` samples are drawn without replacement. The first epoch uses every sample.
+    Deng, Pang, Zhang, Guo: Asymptotic Unbiased Sample Sampling to Speed Up Sharpness-Aware Minimization, AAAI 2025.
+
+    >>> from ausam import AUSampling, SelectiveBatchSampler
+    >>> sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5))
+    >>> [len(batch) for batch in sampler]
+    [4, 4, 2]
+
+    Arguments:
+        alpha: fraction of each mini-batch to keep, in (0, 1].
+        s_min: lower bound of the odds, in [0, s_max]. The paper: 0.1.
+        s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks.
+        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start), >= 0; 0: at once.
+        full_epochs: number of initial epochs that use every sample, >= 0. The paper: 1. With 0 the first epoch is
+            drawn uniformly.
+        ema: None for the mean of all visits (the paper), or a number in [0, 1): weight of the past in an exponential
+            moving average, which forgets the large values of early training; 0: the latest visit alone.
+        unbiased: weight each kept sample by the inverse of its inclusion probability, so that the gradient estimate of
+            the mini-batch is unbiased at any fixed weights (pass ``weight=sampler.weight(index)`` to
+            ``opt.backward``). The paper does not. Needs s_min > 0 and four more bytes per sample. See
+            :func:`ausam.policies.base.race` for the estimator.
+        trim: None (the paper), or a quantile in (0, 1). Samples that score above it in their mini-batch, where wrong
+            labels concentrate, get the lowest odds; the others are normalised without them.
+        mix: fraction of each draw's probability that is uniform, in [0, 1]. The paper: 0.
+        score: "sharpness" (the paper); "signed": ``max(0, L_i(w + e) - L_i(w))``; "progress": how much the loss of the
+            sample fell between its last two visits, known from the second visit on.
+
+    A sample without a score gets the mean of its mini-batch. Equal scores mean uniform sampling. Needs a method that
+    evaluates the loss at perturbed weights, unless score is "progress". Cost: a fraction alpha of the samples, after
+    the first epoch.
+    """
+
+    alpha: Part = 0.5
+    s_min: NonNegative = 0.1
+    s_max: Positive = 1.0
+    ramp: Count = 30
+    full_epochs: Count = 1
+    ema: Decay | None = None
+    unbiased: Flag = False
+    trim: Annotated[float, Range(low=0.0, high=1.0, low_open=True, high_open=True)] | None = None
+    mix: Probability = 0.0
+    score: Annotated[str, OneOf(("sharpness", "signed", "progress"))] = "sharpness"
+    scope: ClassVar[str] = "batch"
+    period: ClassVar[int] = 1
+    spread: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.s_min > self.s_max:
+            raise ValueError(
+                f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they are the lower and upper bound "
+                "of the odds. Use s_min <= s_max."
+            )
+        if self.unbiased and self.s_min == 0:
+            raise ValueError(
+                "AUSampling: unbiased=True divides by inclusion probabilities, and s_min=0 makes some of them 0. "
+                "Use s_min > 0."
+            )
+
+    @classmethod
+    def recommended(cls, alpha: float = 0.5, **settings: Any) -> AUSampling:
+        """Recommended settings for keeping half or more of each mini-batch: ``ema=0.5, trim=0.8``.
+
+        Recent visits count more, and the highest-scoring fifth of each mini-batch, where wrong labels concentrate, gets
+        the lowest odds. See docs/results.md for the evidence; there is none for ``alpha`` below 0.5.
+
+        >>> from ausam import AUSampling
+        >>> AUSampling.recommended(0.6, ramp=5) == AUSampling(0.6, ramp=5, ema=0.5, trim=0.8)
+        True
+        """
+        return cls(alpha, **(RECOMMENDED | settings))
+
+    @property
+    def signal(self) -> str:
+        """The signal that the scores average."""
+        return self.score
+
+    @property
+    def kept(self) -> float:
+        """Fraction of the samples used after the first epoch."""
+        return self.alpha
+
+    @property
+    def decay(self) -> float:
+        """Weight of a sample's past in its score."""
+        return 1.0 if self.ema is None else self.ema
+
+    def count(self, epoch: int, n: int) -> int:
+        """All samples in the first ``full_epochs`` epochs, then a fraction alpha."""
+        return n if epoch < self.full_epochs else part(self.alpha, n)
+
+    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+        """A weighted draw without replacement in each mini-batch."""
+        if epoch < self.full_epochs or self.alpha == 1:
+            return everything(candidates)
+        odds = self.odds(scores.of(candidates), epoch)
+        return race(odds, part(self.alpha, candidates.shape[1]), rng, weigh=self.unbiased)
+
+    def odds(self, g: Tensor, epoch: int) -> Tensor:
+        """Min-max normalised scores of each row: the paper's equation 8, with the upper bound ramped up.
+
+        Two additions to the paper: ``trim`` changes the scores beforehand, and ``mix`` changes the odds afterwards.
+        """
+        rise = min(1.0, epoch / self.ramp) if self.ramp else 1.0
+        upper = self.s_min + rise * (self.s_max - self.s_min)
+        if not g.sum().isfinite():
+            g = torch.where(g.isnan(), g.nanmean(dim=1, keepdim=True), g).nan_to_num_(0.0)
+        if self.trim is not None:
+            g = torch.where(g > g.quantile(self.trim, dim=1, keepdim=True), g.amin(dim=1, keepdim=True), g)
+        low, high = g.aminmax(dim=1, keepdim=True)
+        odds = (g - low).div_(high - low).mul_(upper - self.s_min).add_(self.s_min)
+        equal = (high <= low) | (upper <= 0)
+        if equal.any():
+            odds.masked_fill_(equal, 1.0)
+        if self.mix:
+            odds = (1 - self.mix) * odds / odds.sum(dim=1, keepdim=True) + self.mix / odds.shape[1]
+        return odds

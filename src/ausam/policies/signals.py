@@ -1,0 +1,98 @@
+"""The signals that a policy can rank by: pure functions from the feedback of a step to one value per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ausam.common.settings import OneOf
+from ausam.feedback import Feedback
+
+
+def loss(feedback: Feedback) -> Tensor:
+    """The loss at ``w``."""
+    return feedback.loss
+
+
+def perturbed(feedback: Feedback) -> Tensor:
+    """The loss at ``w + e``."""
+    return feedback.perturbed
+
+
+def sharpness(feedback: Feedback) -> Tensor:
+    """``|L(w + e) - L(w)|``, the paper's DLP."""
+    return feedback.sharpness
+
+
+def signed(feedback: Feedback) -> Tensor:
+    """``max(0, L(w + e) - L(w))``: a loss that the perturbation lowers counts as 0."""
+    return (feedback.perturbed - feedback.loss).clamp_min(0.0)
+
+
+def uncertainty(feedback: Feedback) -> Tensor:
+    """``1 - max_c p_c`` with ``p = softmax(outputs)``."""
+    return 1.0 - _logits(feedback, "uncertainty").softmax(1).amax(1)
+
+
+def el2n(feedback: Feedback) -> Tensor:
+    """``||p - onehot(y)||_2`` (Paul et al. 2021), with the label from :func:`label`."""
+    z = _logits(feedback, "el2n")
+    error = z.softmax(1)
+    error.scatter_add_(1, label(z, feedback.loss)[:, None], torch.full_like(error[:, :1], -1.0))
+    return torch.where(feedback.loss.isfinite(), error.norm(dim=1), torch.nan)
+
+
+def wrong(feedback: Feedback) -> Tensor:
+    """1 if the largest output is not that of the label, otherwise 0; the label is from :func:`label`."""
+    z = _logits(feedback, "wrong")
+    miss = (z.argmax(1) != label(z, feedback.loss)).to(z.dtype)
+    return torch.where(feedback.loss.isfinite() & z.isfinite().all(1), miss, torch.nan)
+
+
+def label(z: Tensor, losses: Tensor) -> Tensor:
+    """Infer the label, which feedback does not carry: the class of each row whose ``-log p`` is nearest to the loss.
+
+    For plain cross-entropy ``p_y = exp(-loss)``, so this is the label, or a class of equal probability. With any other
+    loss (label smoothing, mixup, an added penalty) it is reliable only where the prediction is confident.
+    """
+    return (z.log_softmax(1) + losses[:, None]).abs().argmin(1)
+
+
+def _logits(feedback: Feedback, name: str) -> Tensor:
+    z = feedback.outputs
+    if z is None:
+        raise TypeError(
+            f'Ranking samples by "{name}" needs the model\'s outputs, but the feedback has none. '
+            'Return both from loss_fn: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
+        )
+    n = len(feedback.loss)
+    if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != n or z.shape[1] < 2:
+        found = f"of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"in a {type(z).__name__}"
+        raise ValueError(
+            f'Ranking samples by "{name}" needs one output per class for each of the {n} samples, shape '
+            f"({n}, classes), but loss_fn returned outputs {found}. "
+            "Return the logits with the losses, or rank by loss."
+        )
+    return z.detach().to(torch.promote_types(z.dtype, torch.float32))
+
+
+SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
+    "loss": loss,
+    "perturbed": perturbed,
+    "sharpness": sharpness,
+    "signed": signed,
+    "uncertainty": uncertainty,
+    "el2n": el2n,
+    "wrong": wrong,
+    "forgetting": wrong,  # the scores count how often it turns from 0 to 1
+    "progress": loss,  # the scores average how much it falls from visit to visit
+}
+
+# Signals that need a method which evaluates the loss at perturbed weights, with their names in messages.
+AT_PERTURBED_WEIGHTS = {"sharpness": "sharpness", "signed": "signed sharpness", "perturbed": "perturbed loss"}
+
+RANKED_BY = OneOf(tuple(SIGNALS))
+Signal = Annotated[str, RANKED_BY]

@@ -1,0 +1,330 @@
+"""SelectiveBatchSampler: a batch sampler that loads only the chosen samples of each mini-batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sized
+from dataclasses import asdict
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler
+
+from ausam.common.random import generator
+from ausam.common.tensors import CPU
+from ausam.feedback import Feedback
+from ausam.policies.base import Policy, Sliced
+from ausam.policies.signals import SIGNALS
+from ausam.sampler.arguments import (
+    Bystander,
+    check_policy,
+    check_sizes,
+    checked_count,
+    checked_flag,
+    checked_length,
+    checked_seed,
+    refuse_sampler,
+    warn_if_blind,
+)
+from ausam.sampler.epoch import Epoch, resumed
+from ausam.sampler.exchange import Exchange
+from ausam.sampler.plan import PICK, Chosen, choose_epoch, plan_batches, plan_chosen, plan_slice
+from ausam.sampler.scores import Scores
+from ausam.sampler.weights import Weights
+
+
+class SelectiveBatchSampler(BatchSampler):
+    """Batches of dataset indices for ``DataLoader(dataset, batch_sampler=...)``, chosen by a policy before loading.
+
+    The samples are shuffled and split into mini-batches, and the policy keeps some of each (or of the whole epoch,
+    which is then split). A sample that is not kept is never read, decoded or copied. An epoch is planned in blocks, as
+    they are needed. The result is the same as planning it all at the start: a sample is a candidate once per epoch, so
+    feedback from earlier batches concerns other samples. (Feedback on samples still to come would count.)
+
+    >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler
+    >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
+    >>> for index in sampler:                                         # the first epoch: every sample
+    ...     loss = torch.rand(len(index))
+    ...     sampler.update(Feedback(torch.tensor(index), loss, loss + 0.1))
+    >>> sum(len(index) for index in sampler)                          # from then on: half
+    50
+
+    Arguments:
+        dataset: the dataset (only its length is used), or its length, >= 1.
+        batch_size: samples per mini-batch before the policy chooses, >= 1; per process if there are several.
+        policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
+        drop_last: leave out a short last mini-batch.
+        seed: determines the plan, together with the epoch and the scores; a whole number >= 0.
+        rank: rank of this process; None: torch.distributed's, or 0 for a single process.
+        world_size: number of processes; given with ``rank`` or not at all.
+        split: if True, batch_size is the total over all processes and each gets a share, so the plan does not depend on
+            the number of processes.
+        min_batch: smallest batch in each process, >= 1. A smaller batch is joined to the next one, and the last to the
+            one before. Use 2 for a network with BatchNorm.
+
+    One pass is one epoch, and the sampler counts them. Call ``update`` with the feedback of every batch: it feeds the
+    scores and records which batches were consumed. With prefetching workers, that is fewer than were handed out.
+
+    Several processes share one plan: the policy chooses from mini-batches of ``world_size * batch_size`` (``split``: of
+    ``batch_size``), as one process with that batch size would. The kept samples are divided without overlap, and
+    shares differ by at most one. All get the same number of batches, none with fewer than ``min_batch`` samples.
+    Scores are exchanged when a pass begins, so every process must begin every pass.
+
+    Cost: 12 bytes per sample for the scores, 4 more if the policy weights samples. Planning takes about one random
+    memory access per sample and per column that the policy reads.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
+        """Refuse to be built from another sampler: frameworks that replace a loader's batch sampler do that."""
+        refuse_sampler(*args, **kwargs)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        batch_size: int,
+        policy: Policy,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        split: bool = False,
+        min_batch: int = 1,
+    ) -> None:
+        n = checked_length(dataset)
+        check_policy(policy)
+        # Batches differ in length. Code that reads batch_size (Accelerate's shards) would drop the shorter ones.
+        self.batch_size = None  # type: ignore[assignment]
+        self.mini_batch = checked_count("batch_size", batch_size)
+        self.min_batch = checked_count("min_batch", min_batch)
+        self.split = checked_flag("split", split)
+        self.drop_last = checked_flag("drop_last", drop_last)
+        self.policy = policy
+        self.seed = checked_seed("seed", seed)
+        self.epoch = 0  # of the next pass
+        check_sizes(n, self.mini_batch, self.min_batch, self.drop_last)
+        self._scores = Scores(
+            n,
+            policy.decay,
+            forgetting=policy.signal == "forgetting",
+            progress=policy.signal == "progress",
+            spread=policy.spread,
+        )
+        self._exchange = Exchange(self._scores, rank, world_size)
+        self._weights = Weights(n)
+        self._pass: Epoch | None = None  # the latest pass that has begun
+        self._next: Epoch | None = None  # the next pass once it is needed, or one to be resumed
+        self._chosen: Chosen | None = None  # the latest choice of a policy of scope "epoch"
+        self._picked = 0  # candidates that pick() has seen since the epoch was set
+        self._picks = 0
+        self._bystander = Bystander(policy, n)
+
+    @property
+    def scores(self) -> Scores:
+        """The scores of all samples, as of the latest update; with several processes, as of the latest exchange."""
+        self._exchange.flush()
+        return self._scores
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank of this process and number of processes: as given, else torch.distributed's."""
+        return self._exchange.place
+
+    # -- choosing ------------------------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Note that somebody chooses by these scores, and warn if no score has arrived that the policy needs."""
+        self._bystander.asked()
+        warn_if_blind(self.policy, self.scores, self.epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
+        self.exchange()
+        self._bystander.asked()
+        place = self._exchange.place
+        epoch = self._upcoming()
+        epoch.cut(place[1], self.min_batch)
+        if not epoch.resumed:
+            warn_if_blind(self.policy, self.scores, epoch.plan.epoch)
+            self._begin(epoch)
+        self._next, self._pass = None, epoch
+        self.epoch, self._picked = epoch.plan.epoch + 1, 0
+        yield from epoch.batches(place, self.min_batch)
+
+    def __len__(self) -> int:
+        """Exact number of batches of the next pass, if no update comes before it.
+
+        With several processes it is computed from the scores of the last exchange, so all agree. It stays exact after
+        updates unless the number of samples depends on the scores (InfoBatch): in that case, call ``exchange`` first.
+        """
+        return len(self._upcoming().cut(self._exchange.place[1], self.min_batch))
+
+    def pick(self, index: Tensor) -> Tensor:
+        """Choose inside a loaded batch, with the same policy and scores. Returns the positions to keep, ascending.
+
+        For streams and loaders that cannot take a batch sampler: ``keep = sampler.pick(index)``, then train on
+        ``x[keep], y[keep]`` with ``index[keep]``. Epochs are counted by the samples offered, unless you call
+        ``set_epoch``. With several processes, each chooses from its own batches; call ``exchange`` in all of them once
+        per epoch. ``min_batch`` does not apply, because there is no other batch to join.
+        """
+        index = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
+        if index.dim() != 1 or not len(index):
+            raise ValueError(
+                f"index has shape {tuple(index.shape)}. Pass the dataset indices of one batch, shape (n,)."
+            )
+        candidates = index.to("cpu", torch.int64)
+        if int(candidates.min()) < 0 or int(candidates.max()) >= len(self._scores):
+            raise ValueError(
+                f"index contains values outside the dataset of {len(self._scores)} samples. Use indices from 0 "
+                f"to {len(self._scores) - 1}."
+            )
+        self._bystander.asked()
+        epoch = self.epoch + self._picked * self._exchange.place[1] // len(self._scores)
+        warn_if_blind(self.policy, self.scores, epoch)
+        rng = generator(self.seed, epoch, PICK, self._picks)
+        kept, weight = self.policy.choose(self.scores, epoch, candidates[None], rng)
+        self._picked += len(candidates)
+        self._picks += 1
+        if weight is not None:
+            self._weights.put(candidates[kept[0]], weight[0])
+        return kept[0].to(index.device)
+
+    def weight(self, index: Tensor) -> Tensor | None:
+        """The factor of each of these samples' losses, or None if the policy does not reweight.
+
+        Valid for samples that were handed out or picked; later batches may not be planned yet.
+        """
+        return self._weights.of(index)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""
+        epoch = checked_seed("epoch", epoch)
+        if not (self._interrupted and self._interrupted.plan.epoch == epoch):
+            self._next = None
+        self._pass = None
+        self.epoch, self._picked = epoch, 0
+
+    @property
+    def _interrupted(self) -> Epoch | None:
+        """The loaded pass that is to be resumed."""
+        return self._next if self._next is not None and self._next.resumed else None
+
+    def _upcoming(self) -> Epoch:
+        """The next pass: the interrupted one, or that of the next epoch, not planned yet."""
+        world, n = self._exchange.place[1], len(self._scores)
+        size = self.mini_batch if self.split else world * self.mini_batch
+        known = self._next is not None and (self._next.plan.epoch, self._next.plan.size) == (self.epoch, min(size, n))
+        if self._next is not None and (self._next.resumed or known):
+            return self._next
+        if self.drop_last and n < size:
+            raise ValueError(
+                f"drop_last=True leaves nothing of {n} samples for {world} processes with batch_size "
+                f"{self.mini_batch} each. Use a smaller batch_size."
+            )
+        shape = self.epoch, self.seed, size, self.drop_last
+        if self.policy.scope == "batch":
+            plan, chosen = plan_batches(self.policy, n, *shape), None
+        elif self.policy.scope == "slice":
+            plan, chosen = plan_slice(cast("Sliced", self.policy), n, *shape), None
+        else:
+            chosen = self._held()
+            used = self.policy.count(self.epoch, n) if chosen is None else int(chosen.marks.sum())
+            if used is None:
+                chosen = self._choose(self.epoch)
+                used = int(chosen.marks.sum())
+            plan = plan_chosen(used, n, *shape)
+        self._next = Epoch(plan, self.policy, self._scores, self._weights, chosen)
+        return self._next
+
+    def _begin(self, epoch: Epoch) -> None:
+        if self.policy.scope == "epoch":
+            epoch.chosen = self._chosen = epoch.chosen or self._choose(epoch.plan.epoch)
+        self._weights.clear(epoch.chosen.weight if epoch.chosen else None)
+
+    def _held(self) -> Chosen | None:
+        """The choice of an earlier epoch that still applies to the next one."""
+        holds = self._chosen is not None and self.policy.period > 1 and self._chosen.turn == self._turn(self.epoch)
+        return self._chosen if holds else None
+
+    def _choose(self, epoch: int) -> Chosen:
+        return choose_epoch(self.policy, self.scores, epoch, self.seed, self._turn(epoch))
+
+    def _turn(self, epoch: int) -> int:
+        """Number of the policy's choice that an epoch uses: -1 for the first epoch, then one per period."""
+        return (epoch - 1) // self.policy.period
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def update(self, feedback: Feedback) -> None:
+        """Add the losses of one batch to the scores, ignoring rows that are not finite."""
+        if feedback.index is None:
+            raise ValueError("The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index).")
+        self._exchange.add(feedback.index, SIGNALS[self.policy.signal](feedback))
+        world = self._exchange.place[1]
+        if world == 1:  # with several processes the table does not change until they exchange
+            self._forget_choice()
+        if self._pass is not None:
+            self._pass.consumed += len(feedback.index)
+        self._bystander.updated(len(feedback.index), world)
+
+    def exchange(self) -> None:
+        """Share the scores among all processes. Runs at the start of every pass; every process must call it."""
+        world = self._exchange.place[1]
+        if world > 1:
+            left = len(self._interrupted.cut(world, self.min_batch)) if self._interrupted else 0
+            self._exchange.exchange((self.epoch, left))
+            self._forget_choice()
+
+    def _forget_choice(self) -> None:
+        """Discard a choice that was made for len() from scores that have changed since."""
+        if self._next is not None and self._next.chosen is not None and not self._next.resumed:
+            self._next = None
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scores, position and, in the middle of an epoch, the state needed to plan the rest.
+
+        The state is the same in all processes, because they share one plan, and any number of processes can resume from
+        it. After an update it begins with ``exchange``. So call it in all processes, or call ``exchange`` in all before
+        one of them saves.
+        """
+        if self._exchange.stale:
+            self.exchange()
+        current = self._interrupted or self._pass
+        plan = None if current is None else current.state_dict()
+        chosen = self._chosen if plan is not None or self.policy.period > 1 else None
+        return {
+            "seed": self.seed,
+            "signal": self.policy.signal,
+            "epoch": self.epoch if plan is None else plan["epoch"],
+            "picked": self._picked,
+            "picks": self._picks,
+            "scores": self.scores.state_dict(),
+            "plan": plan,
+            "chosen": None if chosen is None else asdict(chosen),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state. A state that does not fit is refused and changes nothing."""
+        if state["signal"] != self.policy.signal:
+            raise ValueError(
+                f"The saved scores are of {state['signal']}, but {type(self.policy).__name__} ranks by "
+                f"{self.policy.signal}. Resume with the policy of the saved run."
+            )
+        self._scores.check_state(state["scores"])
+        plan, saved = state["plan"], state["chosen"]
+        chosen = None if saved is None else Chosen(**copy.deepcopy(saved))
+        interrupted = None
+        if plan is not None:
+            interrupted = resumed(plan, self.policy, self._scores, self._weights, chosen)
+        self._exchange.clear()
+        self._scores.load_state_dict(state["scores"])
+        self.seed, self.epoch = state["seed"], state["epoch"]
+        self._picked, self._picks = state["picked"], state["picks"]
+        self._pass, self._next, self._chosen = None, interrupted, chosen
+        self._weights.clear(chosen.weight if chosen else None)
+        if plan is not None and plan["weight"] is not None:
+            self._weights.put(plan["index"], plan["weight"])

@@ -1,0 +1,176 @@
+"""The current pass: planned block by block as batches are needed, handed out, consumed, saved and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ausam.common.tensors import CPU
+from ausam.policies.base import Policy, Sliced
+from ausam.sampler.plan import Chosen, Cut, Plan, cut
+from ausam.sampler.scores import Scores
+from ausam.sampler.weights import Weights
+
+# Before the first update it is not known how far a loader is ahead, so this many blocks of the plan are kept.
+AHEAD = 64
+
+
+@dataclass(frozen=True)
+class Block:
+    """Planned samples: from position ``start`` of the epoch up to the block ``after``."""
+
+    start: int
+    index: Tensor
+    after: int
+
+    @property
+    def stop(self) -> int:
+        """The first position after the block."""
+        return self.start + len(self.index)
+
+
+class Epoch:
+    """One pass over the plan of an epoch, or over the rest of it.
+
+    A block is planned when its first batch is needed. The samples of earlier batches are not among its candidates, so
+    feedback on them changes nothing: the result is the same as planning the whole epoch at its start. Positions count
+    the samples of the plan, over all processes, from 0 to ``plan.total``.
+
+    Arguments:
+        plan: the plan of the epoch.
+        policy: chooses inside the mini-batches.
+        scores: the scores that the policy reads.
+        weights: receives the weights of planned samples.
+        chosen: the samples of the epoch, for a policy of scope "epoch".
+        first: the first block, for a pass that was interrupted inside it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        scores: Scores,
+        weights: Weights,
+        chosen: Chosen | None = None,
+        first: Block | None = None,
+    ) -> None:
+        self.plan = plan
+        self.chosen = chosen
+        self.resumed = first is not None
+        self.begun = first.start if first else 0  # the position where this pass begins
+        self.handed_out = 0  # batches
+        self.consumed = 0  # samples of this process
+        self._policy, self._scores, self._weights = policy, scores, weights
+        self._place = 0, 1  # rank and number of processes
+        self._cut = Cut(plan.total - self.begun, plan.total, 1)
+        nothing = Block(0, torch.empty(0, dtype=torch.int64, device=CPU), 0)
+        self._blocks = [first or nothing]  # not consumed yet
+
+    def cut(self, world: int, min_batch: int) -> Cut:
+        """The batches of the pass for ``world`` processes; refused if there are too few samples."""
+        left = self.plan.total - self.begun
+        found = cut(left, self.plan.kept, world * min_batch)
+        if not len(found):
+            what = f"The policy chose {left} samples for" if not self.begun else f"{left} samples are left of"
+            raise ValueError(
+                f"{what} epoch {self.plan.epoch}, but {world * min_batch} are needed: min_batch={min_batch} for each "
+                f"of {world} processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin "
+                f"the next epoch with set_epoch({self.plan.epoch + 1})."
+            )
+        return found
+
+    def batches(self, place: tuple[int, int], min_batch: int) -> Iterator[list[int]]:
+        """The dataset indices of this process's share of each batch: dealt in turn, so shares differ by at most one."""
+        rank, world = self._place = place
+        self._cut = self.cut(world, min_batch)
+        at, ready = self.begun, self._blocks[0].index.tolist()
+        for batch in range(len(self._cut)):
+            start, stop = self._cut.span(batch)
+            start, stop = start + self.begun, stop + self.begun
+            if stop - at > len(ready):
+                at, ready = start, ready[start - at :]
+                for index in self._planned(stop - start - len(ready)):
+                    ready += index.tolist()
+            self.handed_out = batch + 1
+            yield ready[start - at + rank : stop - at : world]
+
+    def _planned(self, samples: int) -> Iterator[Tensor]:
+        """Plan the next blocks until enough samples are planned."""
+        while samples > 0:
+            if self._told:
+                done = self.done
+                self._blocks = [b for b in self._blocks[:-1] if b.stop > done] + self._blocks[-1:]
+            else:
+                self._blocks = self._blocks[-AHEAD:]
+            last = self._blocks[-1]
+            index = self._draw(last.after)
+            self._blocks.append(Block(last.stop, index, last.after + 1))
+            samples -= len(index)
+            yield index
+
+    def _draw(self, block: int) -> Tensor:
+        if self.chosen is not None:
+            return self.plan.marked(block, self.chosen.marks)
+        if self.plan.scope == "slice":
+            return self.plan.candidates(block)
+        index, weight = self.plan.drawn(block, self._policy, self._scores)
+        if weight is not None:
+            self._weights.put(index, weight)
+        return index
+
+    @property
+    def _told(self) -> bool:
+        """Whether consumed batches are known from calls of update, in this pass or an earlier one."""
+        return bool(self.consumed) or self._scores.known
+
+    @property
+    def done(self) -> int:
+        """The position up to which all batches are consumed."""
+        # Without any call of update, a batch that was handed out counts as consumed.
+        batches = self._cut.complete(self.consumed, *self._place) if self._told else self.handed_out
+        return self.plan.total if batches == len(self._cut) else self.begun + self._cut.span(batches)[0]
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The state needed to plan the rest: numbers, and the rest of one block; None at the end.
+
+        That block is partly consumed. It is saved because the scores of the consumed samples have changed since it was
+        planned.
+        """
+        done = self.done
+        if done == self.plan.total:
+            return None
+        block = next((b for b in self._blocks if b.stop > done), self._blocks[-1])
+        if block.start > done:
+            raise RuntimeError(
+                f"The loader took {self.handed_out} batches before the first update, so many that the plan of the "
+                "first is gone, and the state cannot be saved before the epoch ends. Prefetch fewer batches."
+            )
+        index = block.index[done - block.start :].clone()
+        weight = self._weights.of(index) if self.chosen is None else None
+        return {**asdict(self.plan), "done": done, "next": block.after, "index": index, "weight": weight}
+
+
+def resumed(state: dict[str, Any], policy: Policy, scores: Scores, weights: Weights, chosen: Chosen | None) -> Epoch:
+    """The rest of a saved pass; refused if the policy cannot plan the part that is not planned yet."""
+    plan = Plan(**{field.name: state[field.name] for field in fields(Plan)})
+    planned = state["done"] + len(state["index"]) >= plan.total
+    if not planned and not _continues(plan, policy):
+        raise ValueError(
+            f"The saved pass is in the middle of epoch {plan.epoch}, and {type(policy).__name__} would plan the rest "
+            "of it differently. Resume with the policy of the saved run until the epoch ends."
+        )
+    return Epoch(plan, policy, scores, weights, chosen, Block(state["done"], state["index"], state["next"]))
+
+
+def _continues(plan: Plan, policy: Policy) -> bool:
+    """Whether the policy would continue a plan in the way that it began."""
+    if plan.scope != policy.scope:
+        return False
+    if plan.scope == "slice":
+        sliced = cast("Sliced", policy)
+        return sliced.slice(plan.epoch, plan.samples) == plan.slice and sliced.size(plan.size) == plan.kept
+    return plan.scope == "epoch" or policy.count(plan.epoch, plan.size) == plan.kept

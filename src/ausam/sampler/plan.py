@@ -1,0 +1,220 @@
+"""The plan that determines the batches of an epoch, and its blocks, which are drawn when they are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ausam.common.random import generator
+from ausam.common.tensors import CPU
+from ausam.policies.base import Choice, Policy, Slice, Sliced
+from ausam.sampler.permutation import Permutation
+from ausam.sampler.scores import Scores
+
+# Approximate number of candidates planned at a time. Every block has its own random numbers, so changing this changes
+# every plan.
+BLOCK = 1 << 16
+
+# Purposes of random numbers: part of a generator's key, before the number of the block or of the pick.
+ORDER, PICK, CHOICE, WITHIN = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An epoch before anything is drawn: its blocks can be drawn in any sequence, with the same result.
+
+    A sample is a candidate once per epoch, so feedback on one block is not used in another. All processes share one
+    plan.
+
+    Arguments:
+        epoch: number of the epoch.
+        seed: determines the plan, together with the epoch and the scores.
+        samples: number of samples in the dataset.
+        offered: number of candidates: all samples, or those in whole mini-batches.
+        size: candidates per mini-batch.
+        kept: samples used per mini-batch; a short last one may have fewer.
+        total: samples used in the epoch.
+        scope: scope of the policy.
+        turn: which order of the samples: that of the epoch, or one that several epochs share.
+        start: position of the first candidate in the order.
+        shuffle: whether the candidates are shuffled once more, or taken in the sequence of the order.
+    """
+
+    epoch: int
+    seed: int
+    samples: int
+    offered: int
+    size: int
+    kept: int
+    total: int
+    scope: str
+    turn: int
+    start: int = 0
+    shuffle: bool = False
+
+    @cached_property
+    def order(self) -> Permutation:
+        """The order of all samples."""
+        return Permutation(self.samples, generator(self.seed, self.turn, ORDER))
+
+    @cached_property
+    def within(self) -> Permutation:
+        """The sequence of the candidates' positions, with ``shuffle``."""
+        return Permutation(self.offered, generator(self.seed, self.epoch, WITHIN))
+
+    @property
+    def slice(self) -> Slice:
+        """The candidates, in the form that a policy of scope "slice" returns."""
+        return Slice(self.turn, self.start, self.offered, self.shuffle)
+
+    @property
+    def width(self) -> int:
+        """Candidates per block: whole mini-batches."""
+        return max(1, BLOCK // self.size) * self.size
+
+    def drawn(self, block: int, policy: Policy, scores: Scores) -> Choice:
+        """The samples that the policy chooses inside the mini-batches of a block, in order; their weights, or None."""
+        order = self.candidates(block)
+        rng = generator(self.seed, self.epoch, CHOICE, block)
+        whole = len(order) // self.size * self.size
+        index, weight = [], []
+        for candidates in (order[:whole].view(-1, self.size), order[whole:].view(1, -1)):
+            if candidates.numel():
+                positions, factor = policy.choose(scores, self.epoch, candidates, rng)
+                _as_announced(policy, self.epoch, positions, candidates)
+                index.append(candidates.gather(1, positions).flatten())
+                if factor is not None:
+                    weight.append(factor.flatten())
+        return torch.cat(index), torch.cat(weight) if weight else None
+
+    def marked(self, block: int, marks: Tensor) -> Tensor:
+        """The marked samples of a block, in order."""
+        order = self.candidates(block)
+        return order[marks.index_select(0, order)]
+
+    def candidates(self, block: int) -> Tensor:
+        """All samples of a block, in order."""
+        start, stop = block * self.width, min((block + 1) * self.width, self.offered)
+        if not self.start and not self.shuffle:
+            return self.order(start, stop)
+        place = self.within(start, stop).numpy() if self.shuffle else np.arange(start, stop)
+        place += self.start
+        place -= (place >= self.samples) * self.samples
+        return self.order.at(place)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The samples that a policy of scope "epoch" uses: one byte per sample, five if it weights them.
+
+    Arguments:
+        turn: number of the policy's choice.
+        marks: whether each sample is used.
+        weight: factor of every sample's loss, or None.
+    """
+
+    turn: int
+    marks: Tensor
+    weight: Tensor | None
+
+
+def choose_epoch(policy: Policy, scores: Scores, epoch: int, seed: int, turn: int) -> Chosen:
+    """Let a policy of scope "epoch" choose among all samples, by all scores at once."""
+    order = Permutation(len(scores), generator(seed, epoch, ORDER))
+    whole = torch.empty(len(scores), dtype=torch.int64, device=CPU)
+    for start in range(0, len(whole), BLOCK):
+        part = whole[start : start + BLOCK]
+        part.copy_(order(start, start + len(part)))
+    positions, factor = policy.choose(scores, epoch, whole[None], generator(seed, epoch, CHOICE))
+    if policy.count(epoch, len(whole)) is not None:
+        _as_announced(policy, epoch, positions, whole[None])
+    index = whole[positions[0]]
+    marks = torch.zeros(len(scores), dtype=torch.bool, device=CPU)
+    marks[index] = True
+    weight = None
+    if factor is not None:
+        weight = torch.ones(len(scores), dtype=torch.float32, device=CPU)
+        weight[index] = factor[0].to(weight.dtype)
+    return Chosen(turn, marks, weight)
+
+
+def plan_batches(policy: Policy, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
+    """The plan for a policy that chooses inside each mini-batch."""
+    size = min(size, samples)
+    kept, short = policy.count(epoch, size), samples % size
+    last = policy.count(epoch, short) if short and not drop_last else 0
+    if kept is None or last is None:
+        raise TypeError(
+            f'{type(policy).__name__}: count(epoch, n) returned None, but a policy of scope "batch" must keep a fixed '
+            "number of n candidates, whatever their scores. Return that number."
+        )
+    offered = samples - short if drop_last else samples
+    return Plan(epoch, seed, samples, offered, size, kept, samples // size * kept + last, "batch", epoch)
+
+
+def plan_chosen(used: int, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
+    """The plan for a policy that chooses ``used`` of all samples; drop_last never drops the only batch."""
+    size = min(size, samples)
+    return Plan(epoch, seed, samples, samples, size, size, _used(used, size, drop_last), "epoch", epoch)
+
+
+def plan_slice(policy: Sliced, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
+    """The plan for a policy whose epochs are slices of an order; drop_last as in ``plan_chosen``."""
+    size = min(size, samples)
+    found, kept = policy.slice(epoch, samples), policy.size(size)
+    total = _used(found.length, kept, drop_last)
+    return Plan(epoch, seed, samples, found.length, size, kept, total, "slice", found.turn, found.start, found.shuffle)
+
+
+def _used(samples: int, size: int, drop_last: bool) -> int:
+    return samples - samples % size if drop_last and samples >= size else samples
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A pass cut into ``count`` batches of ``step`` samples each; the last takes the rest."""
+
+    total: int
+    step: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def span(self, batch: int) -> tuple[int, int]:
+        """The first sample of a batch, and the first after it."""
+        return batch * self.step, self.total if batch == self.count - 1 else (batch + 1) * self.step
+
+    def complete(self, samples: int, rank: int, world: int) -> int:
+        """How many batches are complete once a process has used ``samples`` samples of its shares."""
+
+        def share(batch: int) -> int:
+            start, stop = self.span(batch)
+            return (stop - start - rank + world - 1) // world
+
+        done = min(samples // share(0), self.count - 1)
+        last = done == self.count - 1 and samples - done * share(0) >= share(done)
+        return done + last
+
+
+def cut(total: int, kept: int, least: int) -> Cut:
+    """Mini-batches of ``kept`` samples, joined until each has ``least``; a remainder joins the batch before it.
+
+    No batches if there are fewer than ``least`` samples in all.
+    """
+    step = kept * -(-least // kept)
+    return Cut(total, step, total // step + (total % step >= least))
+
+
+def _as_announced(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
+    n, found = candidates.shape[1], positions.shape[1]
+    if found != policy.count(epoch, n):
+        raise ValueError(
+            f"{type(policy).__name__} kept {found} of {n} candidates in epoch {epoch}, but its count({epoch}, {n}) is "
+            f"{policy.count(epoch, n)}. The sampler computes the length of an epoch from count before it calls choose. "
+            "Make the two agree."
+        )

@@ -1,0 +1,165 @@
+"""The scores that policies rank by: three numbers per sample, or four if the policy needs the spread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ausam.common.tensors import CPU
+
+
+class Scores:
+    """The scores of each sample: 12 bytes per sample, 16 with ``spread``.
+
+    Attributes:
+        sum: sum of the values seen, where the past is multiplied by ``decay`` at each visit. With ``forgetting`` (the
+            value is 1 for a misclassified sample, otherwise 0): how often 1 followed 0, infinite until the first 0.
+        count: number of visits; with ``progress``, not counting the first.
+        last: the latest value; NaN before the first.
+        spread: moving average of the squared distance of a value from the score before it; None unless requested.
+
+    Arguments:
+        n: number of samples.
+        decay: weight of a sample's past at each visit, in [0, 1]; 1 for the mean of all visits.
+        forgetting: count forgetting events instead of averaging.
+        progress: average the decrease of the value since the previous visit, instead of the value.
+        spread: keep the ``spread`` column.
+    """
+
+    def __init__(
+        self, n: int, decay: float = 1.0, *, forgetting: bool = False, progress: bool = False, spread: bool = False
+    ) -> None:
+        self.decay = decay
+        self.forgetting = forgetting
+        self.progress = progress
+        # Sum and count are adjacent because planning reads both at random positions: one memory access per sample
+        # instead of two. The table is allocated by numpy, which requests huge pages and so makes access faster.
+        self._pairs = torch.from_numpy(np.zeros((n, 2), dtype=np.float32))
+        if forgetting:
+            self.sum.fill_(torch.inf)
+        self.last = torch.full((n,), torch.nan, dtype=torch.float32, device=CPU)
+        self.spread = torch.zeros(n, dtype=torch.float32, device=CPU) if spread else None
+        self._known = False
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    @property
+    def sum(self) -> Tensor:
+        """The column of sums."""
+        return self._pairs[:, 0]
+
+    @property
+    def count(self) -> Tensor:
+        """The column of counts."""
+        return self._pairs.view(torch.int32)[:, 1]
+
+    @property
+    def known(self) -> bool:
+        """Whether any sample has a value (cached once true)."""
+        self._known = self._known or any(bool(part.any()) for part in torch.split(self.count, 1 << 20))
+        return self._known
+
+    @property
+    def mean(self) -> Tensor:
+        """The score of every sample: the mean of its values (the paper's ADLP), or NaN if it has none."""
+        return self.of(torch.arange(len(self), device=CPU))
+
+    def of(self, index: Tensor) -> Tensor:
+        """The mean of the values of these samples; with ``decay`` d < 1 their exponential moving average.
+
+        d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not biased towards 0;
+        d = 0 is the latest value. With ``forgetting``: the number of forgetting events.
+        """
+        # index_select, because indexing takes three times as long; eight bytes at a time, to get both columns.
+        found = self._pairs.view(torch.int64)[:, 0].index_select(0, index.flatten()).view(*index.shape, 1)
+        total, count = found.view(torch.float32)[..., 0], found.view(torch.int32)[..., 1]
+        if self.forgetting:
+            return torch.where(count > 0, total, torch.nan)
+        if self.decay == 1.0:
+            return total / count
+        return (1.0 - self.decay) * total / (1.0 - self.decay ** count.float())
+
+    def level(self) -> Tensor:
+        """The mean of all samples' latest values."""
+        # In float64: the float32 mean of equal values can come out above them.
+        return self.last.double().nanmean()
+
+    def checked(self, index: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Index and value on the CPU in the table's types; refused unless there is one value per sample."""
+        index = index.to("cpu", torch.int64)
+        value = value.detach().to("cpu", self.sum.dtype)
+        if index.shape != value.shape or index.dim() != 1:
+            raise ValueError(f"There are {index.numel()} indices and {value.numel()} losses. Pass one loss per index.")
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
+            bad = index[(index < 0) | (index >= len(self))][0]
+            raise ValueError(
+                f"index {int(bad)} is outside the dataset of {len(self)} samples. Pass the index of Indexed(dataset), "
+                "for the same dataset that the sampler was built with."
+            )
+        once, visits = torch.unique(index, return_counts=True)
+        if len(once) != len(index):
+            raise ValueError(
+                f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
+                "Use each sample at most once per batch, or update once per step."
+            )
+        return index, value
+
+    def record(self, index: Tensor, value: Tensor) -> None:
+        """Add one new value for each of these samples, ignoring values that are not finite."""
+        index, value = self.checked(index, value)
+        good = value.isfinite()
+        index, value = index[good], value[good]
+        last = self.last[index]
+        self.last[index] = value
+        if self.progress:
+            again = ~last.isnan()  # the first visit has nothing before it
+            index, value = index[again], (last - value)[again]
+        before = self.sum[index]
+        if self.spread is not None:
+            # The number of forgetting events does not estimate the next value; the value of the last visit does.
+            distance = (value - (last if self.forgetting else self.of(index))).square()
+            average = self.decay * self.spread[index] + (1.0 - self.decay) * distance
+            self.spread[index] = average.nan_to_num_(0.0)  # NaN at the first visit, which has nothing before it
+        if self.forgetting:
+            self.sum[index] = torch.where(before.isinf() & (value == 0), 0.0, before + (value > last))
+        else:
+            self.sum[index] = self.decay * before + value
+        self.count[index] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, as tensors and numbers."""
+        spread = {} if self.spread is None else {"spread": self.spread.clone()}
+        sum_, count = (c.clone(memory_format=torch.contiguous_format) for c in (self.sum, self.count))
+        columns = {"sum": sum_, "count": count, "last": self.last.clone()}
+        return {"decay": self.decay, **columns, **spread}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Refuse a saved table with a different size, decay or number of columns."""
+        if len(state["sum"]) != len(self):
+            raise ValueError(
+                f"The saved scores are for {len(state['sum'])} samples, but the dataset has {len(self)}. "
+                "Resume with the dataset of the saved run, or start again without its sampler state."
+            )
+        if state["decay"] != self.decay:
+            raise ValueError(
+                f"The saved scores were averaged with decay {state['decay']}, but the policy uses {self.decay}. "
+                "Resume with the policy of the saved run."
+            )
+        if self.spread is not None and "spread" not in state:
+            raise ValueError(
+                "The saved scores have no spread, but the policy needs it. Resume with the policy of the saved run."
+            )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a saved table, or refuse it and change nothing."""
+        self.check_state(state)
+        if self.spread is not None:
+            self.spread.copy_(state["spread"])
+        self._known = False
+        self.sum.copy_(state["sum"])
+        self.count.copy_(state["count"])
+        self.last.copy_(state["last"])

@@ -1,0 +1,310 @@
+"""SelectiveStream: a loader for streams that decodes only the chosen samples of each mini-batch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+
+from ausam.common.random import generator
+from ausam.common.tensors import CPU
+from ausam.feedback import Feedback
+from ausam.policies.base import Policy
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
+from ausam.sampler.indexed import Indexed
+from ausam.sampler.scores import Scores
+
+STREAM = 2  # purpose of the random numbers: the sampler uses 0 and 1
+
+REFUSED = {
+    "batch_size": "the sampler has it",
+    "drop_last": "the sampler has it",
+    "shuffle": "the source decides the order",
+    "sampler": "the source decides the order",
+    "batch_sampler": "the source decides the order",
+    "persistent_workers": "each pass sends the scores to new workers",
+    "in_order": "batches are counted in order",
+}
+
+Pair = tuple[Hashable, Any]
+
+
+class SelectiveStream:
+    """A loader for streamed data: the policy chooses by key, and samples that are not chosen are never decoded.
+
+    The source yields ``(key, raw)``: an IterableDataset, a WebDataset, a streamed Hugging Face dataset. From every
+    ``batch_size`` pairs the policy keeps some, by the sampler's scores, and ``decode(raw)`` runs for these only, in a
+    worker if there are any. Batches look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
+
+    >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
+    >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
+    >>> source = [(i, str(i)) for i in range(100)]
+    >>> stream = SelectiveStream(source, lambda raw: (float(raw), 0), sampler)
+    >>> for x, y, index in stream:                                    # the first pass: every sample
+    ...     stream.update(Feedback(index, torch.rand(len(x)), torch.rand(len(x))))
+    >>> sum(len(index) for x, y, index in stream)                     # from then on half are decoded
+    50
+
+    Arguments:
+        source: an iterable of ``(key, raw)``, iterated once per pass, with each key at most once.
+        decode: turns ``raw`` into a sample, as a dataset's ``__getitem__`` would return it.
+        sampler: a SelectiveBatchSampler for as many samples as there are keys. The stream uses its policy, batch size,
+            ``drop_last``, seed and scores; do not iterate over it. Its policy must choose inside mini-batches.
+        keys: the dataset index of each key, e.g. ``{name: i for i, name in enumerate(names)}``; None: keys are indices.
+        sharded: who divides the stream among workers and processes. True: the source does, and each worker of each
+            process sees its own part. False (default): every worker sees the whole source, and the stream deals out
+            mini-batches, so that batches do not depend on the number of workers.
+        kwargs: arguments of the DataLoader: ``num_workers``, ``collate_fn``, ``pin_memory``, ...
+
+    Call ``update`` with the feedback of every batch, in order. ``state_dict`` counts updated batches: after
+    ``load_state_dict`` the next pass continues there, provided that the source repeats its order. Samples that were
+    used before are read again, but not decoded. A pass that was saved after its last batch resumes as an empty one.
+
+    The workers choose by the scores at the beginning of the pass. Each sample is a candidate once per pass, so no newer
+    score exists, and the choice is the one that the sampler would have made.
+
+    Limits: ``raw`` is always read; only decoding is saved. The stream does not shuffle: let the source do it. With
+    ``sharded=False`` every worker reads the whole source. With several processes, the last mini-batches are left out
+    unless there is one for each; with ``sharded=True`` the source must give each process the same number.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Pair],
+        decode: Callable[[Any], Any],
+        sampler: SelectiveBatchSampler,
+        *,
+        keys: Mapping[Any, int] | None = None,
+        sharded: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        _check(source, decode, sampler, kwargs)
+        self.sampler = sampler
+        self.sharded = sharded
+        self._source, self._decode, self._keys = source, decode, keys
+        self._collate = kwargs.pop("collate_fn", default_collate)
+        self._kwargs = kwargs
+        self._workers = int(kwargs.get("num_workers", 0))
+        self._epoch = 0  # of the current pass, or of the next
+        self._done: list[int] = []  # used mini-batches of the pass, by worker; empty between passes
+        self._waiting: deque[_Choice] = deque()  # handed out but not updated
+        self._weights: Tensor | None = None
+        self._weighed = False
+        self._told = False
+
+    def __iter__(self) -> Iterator[Any]:
+        sampler = self.sampler
+        resumed, self._done = bool(self._done), self._done or [0] * self._shards
+        self._waiting.clear()
+        self._weights = None
+        sampler.set_epoch(self._epoch)
+        sampler.exchange()
+        sampler.announce()
+        sampler.set_epoch(self._epoch + 1)
+        reader = _Reader(
+            self._source,
+            self._decode,
+            self._keys,
+            self._collate,
+            sampler.policy,
+            copy.deepcopy(sampler.scores),
+            (sampler.mini_batch, sampler.drop_last),
+            (sampler.seed, self._epoch),
+            sampler.place,
+            self.sharded,
+            list(self._done),
+        )
+        offered = 0
+        loader: DataLoader[Any] = DataLoader(reader, batch_size=None, **{**self._kwargs, "collate_fn": _as_it_is})
+        for choice in loader:
+            offered += choice.candidates
+            self._refuse_repeats(offered)
+            self._waiting.append(choice)
+            self._weigh(choice)
+            yield choice.batch
+        if not resumed:
+            self._warn_of_gaps(offered)
+        self._epoch, self._done = self._epoch + 1, []
+
+    def update(self, feedback: Feedback) -> None:
+        """Take the losses of the oldest batch that was handed out but not updated."""
+        if not self._waiting:
+            raise RuntimeError("There is no batch to update. Call update once per batch, after the stream yielded it.")
+        choice = self._waiting.popleft()
+        if choice.weight is not None and not self._weighed:
+            raise RuntimeError(
+                f"{type(self.sampler.policy).__name__} weights the samples that it keeps, but no weight was used. "
+                "Pass opt.backward(..., weight=stream.weight(index))."
+            )
+        self._weighed = False
+        self.sampler.update(feedback)
+        if self._done:  # empty if the pass has ended
+            self._done[choice.worker] += 1
+
+    def weight(self, index: Tensor) -> Tensor | None:
+        """The factor of each of these samples' losses, or None if the policy does not reweight."""
+        self._weighed = True
+        return None if self._weights is None else self._weights[index.cpu()].to(index.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sampler's scores, the pass and the position in it. Collective, like the sampler's."""
+        return {"sampler": self.sampler.state_dict(), "epoch": self._epoch, "done": list(self._done)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the state was saved. With ``sharded=True`` the number of workers must be the same."""
+        if state["done"] and len(state["done"]) != self._shards:
+            raise ValueError(
+                f"The state was saved with {len(state['done'])} workers and there are {self._shards} now, but the "
+                f"source divides the stream among the workers. Resume with num_workers={len(state['done'])}."
+            )
+        self.sampler.load_state_dict(state["sampler"])
+        self._epoch, self._done = state["epoch"], list(state["done"])
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the current pass, or of the next."""
+        return self._epoch
+
+    @property
+    def _shards(self) -> int:
+        """Number of parts of the stream that are counted separately."""
+        return max(1, self._workers) if self.sharded else 1
+
+    def _weigh(self, choice: _Choice) -> None:
+        if choice.weight is not None:
+            if self._weights is None:
+                self._weights = torch.ones(len(self.sampler.scores), dtype=torch.float32, device=CPU)
+            self._weights[choice.rows] = choice.weight
+
+    def _refuse_repeats(self, offered: int) -> None:
+        n = len(self.sampler.scores)
+        if offered > n:
+            raise RuntimeError(
+                f"The stream yielded more than the {n} samples that the sampler was built for. Each key may occur once "
+                "per pass. If every worker sees the whole source, use sharded=False; otherwise build the sampler for "
+                "more samples."
+            )
+
+    def _warn_of_gaps(self, offered: int) -> None:
+        n, (_, world) = len(self.sampler.scores), self.sampler.place
+        lost = world * self.sampler.mini_batch * max(1, self._workers)  # the last mini-batches may be left out
+        if offered * world < n - lost and not self._told:
+            self._told = True
+            warnings.warn(
+                f"The stream yielded {offered} of the {n} samples that the sampler was built for. If the source "
+                "divides itself among workers or processes, use sharded=True. This warning is shown once.",
+                stacklevel=3,
+            )
+
+
+class _Choice(NamedTuple):
+    """A batch from a worker, with what the main process needs to know about it."""
+
+    batch: Any
+    rows: Tensor  # dataset indices
+    weight: Tensor | None
+    worker: int
+    candidates: int
+
+
+@dataclass
+class _Reader(IterableDataset[_Choice]):
+    """One pass: reads pairs, lets the policy choose and decodes the kept ones. Runs in the workers."""
+
+    source: Iterable[Pair]
+    decode: Callable[[Any], Any]
+    keys: Mapping[Any, int] | None
+    collate: Callable[[list[Any]], Any]
+    policy: Policy
+    scores: Scores
+    batches: tuple[int, bool]  # size, drop_last
+    key: tuple[int, int]  # seed, epoch
+    place: tuple[int, int]  # rank, number of processes
+    sharded: bool
+    done: list[int]
+
+    def __iter__(self) -> Iterator[_Choice]:
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        rank, world = self.place
+        if self.sharded:
+            for number, pairs in enumerate(self._mini_batches()):
+                if number >= self.done[worker]:
+                    yield self._choose(pairs, worker, (rank, worker, number))
+            return
+        for number, turn in enumerate(_groups(self._mini_batches(), world)):
+            mine = number >= self.done[0] and number % workers == (worker + self.done[0]) % workers
+            if mine and len(turn) == world:
+                yield self._choose(turn[rank], 0, (number * world + rank,))
+
+    def _mini_batches(self) -> Iterator[list[Pair]]:
+        size, drop_last = self.batches
+        return (pairs for pairs in _groups(self.source, size) if len(pairs) == size or not drop_last)
+
+    def _choose(self, pairs: list[Pair], worker: int, number: tuple[int, ...]) -> _Choice:
+        candidates = torch.tensor([self._index(key) for key, _ in pairs], device=CPU)
+        seed, epoch = self.key
+        kept, weight = self.policy.choose(self.scores, epoch, candidates[None], generator(seed, epoch, STREAM, *number))
+        index = candidates[kept[0]]
+        decoded = Indexed([self.decode(pairs[k][1]) for k in kept[0].tolist()])
+        numbered = [decoded._with_index(decoded.dataset[k], int(i)) for k, i in enumerate(index)]
+        return _Choice(self.collate(numbered), index, None if weight is None else weight[0], worker, len(pairs))
+
+    def _index(self, key: Hashable) -> int:
+        n = len(self.scores)
+        index = key if self.keys is None else self.keys.get(key)
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise ValueError(
+                f"The key {key!r} of the stream has no dataset index. Pass one for each key: "
+                "SelectiveStream(..., keys={name: i for i, name in enumerate(names)})."
+            )
+        if not 0 <= index < n:
+            raise ValueError(
+                f"The key {key!r} has index {index}, but the sampler was built for {n} samples. Use indices from 0 to "
+                f"{n - 1}."
+            )
+        return index
+
+
+def _groups(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of ``size`` items each; the last may be shorter."""
+    source = iter(items)
+    while group := list(itertools.islice(source, size)):
+        yield group
+
+
+def _as_it_is(choice: _Choice) -> _Choice:
+    """Stands in for collation, which the reader has already done."""
+    return choice
+
+
+def _check(source: Any, decode: Any, sampler: Any, kwargs: dict[str, Any]) -> None:
+    if not isinstance(sampler, SelectiveBatchSampler):
+        raise TypeError(f"sampler is a {type(sampler).__name__}. Pass a SelectiveBatchSampler.")
+    if not hasattr(source, "__iter__") or not callable(decode):
+        raise TypeError("SelectiveStream needs an iterable of (key, raw) and a function that decodes raw.")
+    if isinstance(source, Iterator):
+        raise TypeError(
+            f"source is a {type(source).__name__}, which can be iterated only once, but every pass restarts it. "
+            "Pass an object whose __iter__ starts the stream, such as an IterableDataset."
+        )
+    if getattr(sampler.policy, "scope", "batch") != "batch":
+        raise ValueError(
+            f"{type(sampler.policy).__name__} chooses among all samples, but a stream yields them one by one. "
+            "Use a policy that chooses inside each mini-batch, e.g. AUSampling."
+        )
+    if sampler.split or getattr(sampler, "min_batch", 1) > 1:
+        raise ValueError(
+            "The sampler has split=True or min_batch > 1, but a mini-batch of a stream belongs to one process and "
+            "cannot be joined to another. Leave both at their defaults."
+        )
+    for name in REFUSED.keys() & kwargs.keys():
+        raise ValueError(f"SelectiveStream does not take {name}, because {REFUSED[name]}.")

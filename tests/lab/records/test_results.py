@@ -1,0 +1,180 @@
+"""Records survive their files, and nothing else does."""
+
+import contextlib
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ausam.lab.config import Config
+from ausam.lab.records import results as records
+from ausam.lab.records.results import (
+    Comparison,
+    Epoch,
+    Group,
+    PaperTable,
+    Published,
+    Run,
+    Selection,
+    TableCell,
+    TableColumn,
+)
+from ausam.lab.records.score import Score
+from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
+
+SELECTION = Selection("loss", (Group(3, 0.5, 1.5, 0.25), Group(1, None, 2.0)), Group(3, 0.1, 1.0), Group(1, 0.2, 2.0))
+
+
+def a_table():
+    compared = a_comparison(named("sam", 90.0, 91.0) + named("sgd", 80.0, 82.5))
+    cells = [TableCell(r.name, r.label, "1", Published(81.0, None, 100.0, {"head": 3.0}), r) for r in compared.rows]
+    column = TableColumn(
+        "one", "", "ResNet", "ResNet", "about", "headline", (*cells, TableCell("x", "X", "", Published(), None))
+    )
+    return PaperTable(
+        "table1", "small", "T", "c", "now", (0, 1), 6, 2, {"1": "from elsewhere"}, "accuracy", "%", (column,)
+    )
+
+
+EVERY = [
+    a_run(selection=SELECTION, config=Config(rho=0.1, augment="cutout"), init_sha256="1" * 64, parts={"head": 7.5}),
+    a_comparison(named("sam", 90.0, 91.5, curve=[50, 90]) + named("sgd", 80.0, 82.0)),
+    a_table(),
+]
+
+
+@pytest.mark.parametrize("record", EVERY, ids=lambda r: type(r).__name__)
+def test_a_record_is_what_its_file_holds(record, tmp_path):
+    path = tmp_path / "file.json"
+    records.write(path, record)
+    assert records.read(path, type(record)) == record
+    assert records.kind_of(path) is type(record)
+    content = read(path)
+    assert (content["version"], len(content["digest"])) == (2, 64)
+
+
+def test_a_file_that_is_not_there_or_no_json_holds_nothing(tmp_path):
+    path = tmp_path / "file.json"
+    assert records.read(path, Run) is None
+    for text in ("", "{", "[1]", "\0"):
+        path.write_text(text)
+        assert records.read(path, Run) is None
+        assert records.kind_of(path) is None
+    with pytest.raises(ValueError, match=r"file.json is damaged\. Remove it"):
+        records.read_finished(path, Run)
+
+
+CHANGES = [
+    ({"seed": -1}, "seed is -1"),
+    ({"seed": 1.5}, "seed is 1.5"),
+    ({"seed": True}, "seed is True"),
+    ({"seed": 10**400}, "seed is 1000"),
+    ({"epochs": 0}, "epochs is 0"),
+    ({"method": 3}, "method is 3"),
+    ({"train_seconds": 0}, "train_seconds is 0"),
+    ({"train_seconds": "9"}, "train_seconds is '9'"),
+    ({"train_seconds": 1e300}, r"train_seconds is 1e\+300"),
+    ({"test": {"value": math.nan}}, "test: Score: value is nan"),
+    ({"test": {"value": math.inf}}, "test: Score: value is inf"),
+    ({"test": {"value": 1.0, "parts": {"head": "much"}}}, "test.parts.head is 'much'"),
+    ({"test": {}}, "test.value is missing"),
+    ({"data": None}, "data is None"),
+    (
+        {"selection": {"signal": "loss", "bins": [{"n": -1, "score": None, "chosen": 0}]}},
+        r"selection.bins\[0\]: Group: n is -1",
+    ),
+    ({"selection": {"signal": "loss", "bins": 3}}, "selection.bins is 3"),
+    ({"config": {"lr": -1}}, "config: Config: lr is -1"),
+    ({"config": {"speed": 1}}, "config.speed is not known"),
+    ({"colour": "red"}, "colour is not known"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CHANGES, ids=[m for _, m in CHANGES])
+def test_what_does_not_fit_is_refused_with_its_place(changes, message, tmp_path):
+    path = tmp_path / "file.json"
+    records.write(path, a_run())
+    rewrite(path, **changes)
+    with pytest.raises(ValueError, match=rf"file.json is not in ausam's format: .*{message}.*Remove it"):
+        records.read(path, Run)
+
+
+def test_a_changed_figure_is_seen(tmp_path):
+    path = tmp_path / "file.json"
+    records.write(path, a_run())
+    path.write_text(path.read_text().replace("90.0", "99.0"))
+    with pytest.raises(ValueError, match=r"file.json was changed: its content does not match its digest\. Remove it"):
+        records.read(path, Run)
+
+
+@pytest.mark.parametrize("version", [1, 3, "2", None])
+def test_another_version_or_kind_is_refused(version, tmp_path):
+    path = tmp_path / "file.json"
+    records.write(path, a_run())
+    rewrite(path, version=version)
+    with pytest.raises(ValueError, match="but should be a run of version 2"):
+        records.read(path, Run)
+    records.write(path, a_table())
+    with pytest.raises(ValueError, match="contains table, version 2, but should be a comparison of version 2"):
+        records.read(path, Comparison)
+
+
+def test_a_setting_that_came_later_has_its_default(tmp_path):
+    path = tmp_path / "file.json"
+    records.write(path, a_run(config=Config(lr=0.3)))
+    content = read(path)
+    del content["config"]["label_smoothing"]
+    rewrite(path, config=content["config"])
+    assert records.read(path, Run).config == Config(lr=0.3)
+
+
+def an_epoch(i, loss=1.0):
+    return Epoch(i, 0.1, loss, Score(50.0), 1.0, 10, 20, 20, 10.0, 0, 1)
+
+
+def test_epochs_go_a_line_each_up_to_the_first_that_is_none(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    every = [an_epoch(1), an_epoch(2, math.nan), an_epoch(3)]
+    text = records.epochs_text(every)
+    path.write_text(text)
+    found = records.read_epochs(path)
+    assert [e.epoch for e in found] == [1, 2, 3]
+    assert math.isnan(found[1].train_loss)
+    lines = text.splitlines()
+    for bad in (lines[1][:-9], "{}", "3", json.dumps({**json.loads(lines[1]), "epoch": 0})):
+        path.write_text("\n".join([lines[0], bad, lines[2]]))
+        assert records.read_epochs(path) == every[:1]
+        with pytest.raises(ValueError):
+            records.epochs_of("\n".join([lines[0], bad]))
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3), st.lists, max_leaves=4),
+    st.sampled_from(["seed", "test", "data", "config", "selection", "pair"]),
+)
+def test_anything_in_a_field_is_a_record_or_a_value_error(tmp_path_factory, value, name):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    records.write(path, a_run())
+    rewrite(path, **{name: value})
+    with contextlib.suppress(ValueError):
+        assert isinstance(records.read(path, Run), Run)
+
+
+def test_a_row_has_as_many_scores_as_seeds():
+    row = a_comparison(named("sam", 90.0, 91.0)).rows[0]
+    with pytest.raises(ValueError, match="sam has 2 seeds, but 1 scores"):
+        replace(row, scores=(90.0,))
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(p for p in (ROOT / "docs" / "results").glob("*.json") if not p.stem.startswith(("theory", "equal-cost"))),
+    ids=lambda p: p.stem,
+)
+def test_published_results_are_records(path):
+    found = records.read_finished(path, Comparison)
+    assert found.complete
+    assert len(found.runs) == len(found.seeds) * len(found.rows)

@@ -1,0 +1,339 @@
+"""torch's closure protocol: what was in .grad before, what a closure may return, and hooks."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from ausam import ASAM, SAM, Plain, SharpnessAware
+from tests.helpers import assert_equal, data, losses_of, network, refused, train, values
+from tests.optimizer.parts import BASES, Branches
+
+X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+
+
+def optimizer(model, method):
+    return SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model)
+
+
+def flat(model):
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("clears", [False, True])
+def test_what_was_in_grad_is_kept_unless_the_closure_clears_it(clears, to_none):
+    """Lightning's accumulate_grad_batches: the first micro-batch is back-propagated, the second comes as a closure."""
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, SAM(0.2))
+    w = flat(model)
+
+    def closure():
+        if clears:
+            opt.zero_grad(set_to_none=to_none)
+        loss = F.cross_entropy(model(X[4:]), Y[4:]) / 2
+        loss.backward()
+        return loss
+
+    (F.cross_entropy(model(X[:4]), Y[:4]) / 2).backward()
+    first = torch.cat([p.grad.flatten() for p in model.parameters()])
+    opt.step(closure)
+
+    twin = network(batchnorm=False, dtype=torch.float64)
+    g = torch.autograd.grad(F.cross_entropy(twin(X[4:]), Y[4:]) / 2, list(twin.parameters()))
+    g = torch.cat([t.flatten() for t in g])
+    nn.utils.vector_to_parameters(w + 0.2 * g / g.norm(), twin.parameters())
+    sharp = torch.autograd.grad(F.cross_entropy(twin(X[4:]), Y[4:]) / 2, list(twin.parameters()))
+    total = torch.cat([t.flatten() for t in sharp]) + (0.0 if clears else first)
+    torch.testing.assert_close(flat(model), w - 0.1 * total, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [dict, tuple, list, float, None], ids=str)
+def test_a_closure_may_return_what_it_likes(shape):
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, SAM(0.2))
+
+    def closure():
+        opt.zero_grad()
+        loss = F.cross_entropy(model(X), Y)
+        loss.backward()
+        if shape is dict:
+            return {"main": loss, "extra": loss.detach() * 0}
+        if shape in (tuple, list):
+            return shape((loss, loss.detach() * 0))
+        return loss.item() if shape is float else None
+
+    before = flat(model)
+    value = opt.step(closure)
+    assert not torch.equal(flat(model), before)
+    assert value is None if shape is None else isinstance(value, shape)
+
+
+def test_a_part_that_is_not_finite_skips_the_step():
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, SAM(0.2))
+
+    def closure():
+        opt.zero_grad()
+        loss = F.cross_entropy(model(X), Y)
+        loss.backward()
+        return {"main": loss, "extra": torch.tensor(float("nan"))}
+
+    before = flat(model)
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        opt.step(closure)
+    assert torch.equal(flat(model), before)
+    assert opt.skipped == 1
+
+
+def test_a_step_that_passes_the_method_by_warns_once():
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, SAM(0.2))
+    F.cross_entropy(model(X), Y).backward()
+    with pytest.warns(RuntimeWarning, match=r"gradients that SAM did not compute.*opt\.backward\(loss_fn") as caught:
+        opt.step()
+    assert caught[0].filename == __file__
+    opt.zero_grad()
+    F.cross_entropy(model(X), Y).backward()
+    opt.step()  # warnings are errors here: it is said once
+    opt.zero_grad()
+    opt.step()  # nothing to pass by
+
+
+def test_plain_needs_no_warning():
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, Plain())
+    F.cross_entropy(model(X), Y).backward()
+    opt.step()
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(()), torch.zeros(3), 1.0, None])
+def test_a_loss_in_place_of_the_function_is_refused_with_the_remedy(wrong):
+    model = network(batchnorm=False, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"needs the function that computes the losses.*In place of loss\.backward\(\)"):
+        optimizer(model, SAM(0.2)).backward(wrong)
+
+
+def test_hooks_get_what_torchs_own_optimizer_would_give_them():
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, SAM(0.2))
+    seen = []
+    opt.register_step_pre_hook(lambda o, args, kwargs: seen.append(("pre", o, len(args), kwargs)))
+    opt.register_step_post_hook(lambda o, args, kwargs: seen.append(("post", o, len(args), kwargs)))
+    opt.register_state_dict_pre_hook(lambda o: seen.append(("saving", o)))
+    opt.register_state_dict_post_hook(lambda o, state: seen.append(("saved", o, "ausam" in state)))
+    opt.register_load_state_dict_pre_hook(lambda o, state: seen.append(("loading", o, "ausam" in state)))
+    opt.register_load_state_dict_post_hook(lambda o: seen.append(("loaded", o)))
+    opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), X, Y)
+    opt.step()
+    opt.load_state_dict(opt.state_dict())
+    assert seen == [
+        ("pre", opt, 1, {}),
+        ("post", opt, 1, {}),
+        ("saving", opt),
+        ("saved", opt, True),
+        ("loading", opt, True),
+        ("loaded", opt),
+    ]
+
+
+def test_a_hook_may_change_the_state_dict():
+    opt = optimizer(network(batchnorm=False, dtype=torch.float64), SAM(0.2))
+    opt.register_state_dict_post_hook(lambda o, state: {**state, "extra": 1})
+    assert opt.state_dict()["extra"] == 1
+    opt.register_load_state_dict_pre_hook(lambda o, state: {k: v for k, v in state.items() if k != "extra"})
+    opt.load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("method", "runs"), [(Plain(), 1), (SAM(0.1), 2), (ASAM(0.5), 2)], ids=["plain", "sam", "asam"]
+)
+@pytest.mark.parametrize("to_none", [True, False])
+def test_closure_equals_backward_and_step(method, runs, to_none):
+    ours, theirs = network(), network()
+    a = SharpnessAware(BASES["sgd"](ours.parameters()), method, ours)
+    b = SharpnessAware(BASES["sgd"](theirs.parameters()), method, theirs)
+    calls = 0
+    for step in range(3):
+        x, y = data(step)
+        with torch.no_grad():
+            clean = F.cross_entropy(copy.deepcopy(theirs)(x), y)
+        feedback = a.backward(losses_of(ours), x, y)
+        a.step()
+        a.zero_grad()
+
+        def closure(x=x, y=y):
+            nonlocal calls
+            calls += 1
+            b.zero_grad(set_to_none=to_none)
+            loss = F.cross_entropy(theirs(x), y)
+            loss.backward()
+            return loss
+
+        with torch.no_grad():  # as frameworks call it
+            loss = b.step(closure)
+        torch.testing.assert_close(loss.detach(), clean, rtol=0, atol=0)
+        torch.testing.assert_close(loss.detach(), feedback.loss.mean())
+        torch.testing.assert_close(dict(theirs.named_parameters()), dict(ours.named_parameters()))
+        assert int(theirs[1].num_batches_tracked) == step + 1
+        torch.testing.assert_close(theirs[1].running_var, ours[1].running_var)
+    assert calls == 3 * runs
+    assert b.steps == 3
+
+
+def test_closure_restores_and_skips_like_backward():
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), SAM(0.1), model)
+    train(opt, model, 1)
+    before, momentum = values(model), copy.deepcopy(opt.base.state_dict())
+    x, y = data(1)
+
+    def closure(factor=float("inf")):
+        opt.zero_grad()
+        loss = factor * F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    with pytest.warns(RuntimeWarning, match="step 1 is not finite"):
+        loss = opt.step(closure)
+    assert not torch.isfinite(loss)
+    assert_equal(values(model), before)
+    assert_equal(opt.base.state_dict(), momentum)
+    assert (opt.steps, opt.skipped) == (1, 1)
+    opt.step(lambda: closure(1.0))
+    assert opt.steps == 2
+    assert not torch.equal(model[0].weight, before["0.weight"])
+
+    def broken():
+        if not torch.equal(model[0].weight, at_w):
+            raise KeyError("pass 2")
+        return closure(1.0)
+
+    before, at_w = values(model), model[0].weight.detach().clone()
+    with pytest.raises(KeyError):
+        opt.step(broken)
+    assert_equal(values(model), before)
+
+
+def test_a_closure_of_an_unused_parameter_leaves_grad_none():
+    model = Branches()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1, weight_decay=0.1), SAM(0.1), model)
+    x, y = data()
+
+    def closure():
+        opt.zero_grad(set_to_none=False)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    before = values(model)
+    for _ in range(2):
+        opt.step(closure)
+    assert all(p.grad is None for p in model.unused.parameters())
+    assert torch.equal(model.unused.weight, before["unused.weight"])
+
+
+def test_methods_that_need_rows_refuse_a_closure():
+    @dataclass(frozen=True)
+    class Looks:
+        sharpness: ClassVar[str] = "never"
+
+        def gradient(self, step):
+            return step.backward(step.forward())
+
+    @dataclass(frozen=True)
+    class Rows:
+        sharpness: ClassVar[str] = "never"
+
+        def gradient(self, step):
+            return step.gradient(torch.tensor([0]))
+
+    model = network()
+    before = values(model)
+    for method in (Looks(), Rows()):
+        opt = SharpnessAware(SGD(model.parameters(), lr=0.1), method, model)
+        with refused(RuntimeError, "needs per-sample losses", "Call opt.backward(loss_fn, *batch)"):
+            opt.step(lambda: torch.zeros(()))
+    assert_equal(values(model), before)
+
+
+WAYS = {
+    "optimizer": lambda model, opt: opt.zero_grad(),
+    "optimizer, zeros": lambda model, opt: opt.zero_grad(set_to_none=False),
+    "model": lambda model, opt: model.zero_grad(),
+    "model, zeros": lambda model, opt: model.zero_grad(set_to_none=False),
+    "base, zeros": lambda model, opt: opt.base.zero_grad(set_to_none=False),
+    "by hand": lambda model, opt: [p.grad.zero_() for p in model.parameters() if p.grad is not None],
+    "some": lambda model, opt: (
+        next(model.parameters()).grad.zero_() if next(model.parameters()).grad is not None else 0
+    ),
+    "not at all": lambda model, opt: None,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("twice", [False, True])
+def test_every_way_to_clear_the_gradients_does_what_it_does_in_torch(way, twice):
+    """Three steps that change nothing: what is in .grad after each is torch's own."""
+    found = []
+    for ours in (True, False):
+        model = network(batchnorm=False, dtype=torch.float64)
+        base = SGD(model.parameters(), lr=0.0)
+        opt = SharpnessAware(base, Plain(), model)
+
+        def closure(model=model, opt=opt):
+            WAYS[way](model, opt)
+            loss = F.cross_entropy(model(X), Y)
+            loss.backward(retain_graph=twice)
+            if twice:
+                loss.backward()
+            return loss
+
+        for _ in range(3):
+            (opt if ours else base).step(closure)
+            found.append([p.grad.clone() for p in model.parameters()])
+    for mine, theirs in zip(found[:3], found[3:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_closure_that_clears_our_gradients_keeps_those_of_another_optimizer(reached):
+    found = []
+    for ours in (True, False):
+        torch.manual_seed(0)
+        model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 3)}).double()
+        base = SGD(model["b"].parameters(), lr=0.1)
+        opt = SharpnessAware(base, Plain(), model) if ours else base
+        model["a"](X).sum().backward()
+
+        def closure(model=model, opt=opt):
+            opt.zero_grad()
+            loss = F.cross_entropy(model["b"](model["a"](X) if reached else X), Y)
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+        found.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=0.0)
+
+
+def test_no_hook_is_left_after_a_closure():
+    model = network(batchnorm=False, dtype=torch.float64)
+    opt = optimizer(model, SAM(0.2))
+
+    def closure():
+        loss = F.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        opt.step(closure)
+    assert not any(p._backward_hooks for p in model.parameters())

@@ -1,0 +1,65 @@
+"""Every method with every policy: it trains, or it is refused at once."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware, check
+from ausam.policies.signals import AT_PERTURBED_WEIGHTS
+from tests.helpers import make, policy_for
+
+N, BATCH = 48, 8
+MORE_POLICIES = {
+    "InfoBatch second": POLICIES["InfoBatch"](on="second"),
+    "TopLoss el2n": POLICIES["TopLoss"](signal="el2n"),
+    "AUSampling progress": POLICIES["AUSampling"](score="progress", full_epochs=2, trim=0.9, mix=0.5),
+}
+EVERY_POLICY = {name: policy_for(name, N) for name in POLICIES} | MORE_POLICIES
+
+
+@pytest.mark.parametrize(("method", "policy"), list(itertools.product(METHODS, EVERY_POLICY)))
+def test_a_pair_trains_or_is_refused(method, policy):
+    m, p = make(method), EVERY_POLICY[policy]
+    if p.signal in AT_PERTURBED_WEIGHTS and m.sharpness == "never":
+        with pytest.raises(ValueError, match=f"^{type(p).__name__} ranks samples by .*, but {method} never evaluates"):
+            check(m, p)
+        return
+    check(m, p)
+    torch.manual_seed(0)
+    x = torch.randn(N, 4)
+    y = (x[:, 0] > 0).long()
+    # Two positions a channel: a batch that is chosen down to one sample still has something to normalise.
+    norm = nn.BatchNorm1d(8)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Unflatten(1, (8, 2)), norm, nn.Flatten(), nn.Tanh(), nn.Linear(16, 2))
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), m, model)
+    sampler = SelectiveBatchSampler(N, BATCH, p)
+
+    def losses(x, y):
+        z = model(x)
+        return F.cross_entropy(z, y, reduction="none"), z
+
+    steps = 0
+    with warnings.catch_warnings():
+        if m.sharpness == "sometimes":  # by chance it may not have looked at perturbed weights yet
+            warnings.filterwarnings("ignore", message="No score has reached the sampler before epoch 1")
+        for _ in range(2):
+            expected = len(sampler)
+            batches = 0
+            for chosen in sampler:
+                index = torch.tensor(chosen)
+                sampler.update(opt.backward(losses, x[index], y[index], index=index, weight=sampler.weight(index)))
+                opt.step()
+                opt.zero_grad()
+                batches += 1
+            assert batches == expected
+            steps += batches
+    assert opt.steps == steps
+    assert opt.skipped == 0
+    assert int(norm.num_batches_tracked) == steps
+    # Feedback arrives: from every batch, or, where a method looks at perturbed weights only now and then, from some.
+    seen = int((sampler.scores.count > 0).sum())
+    assert seen > 0 if m.sharpness == "sometimes" and p.signal in AT_PERTURBED_WEIGHTS else seen >= N // 2

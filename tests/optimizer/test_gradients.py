@@ -1,0 +1,86 @@
+"""The .grad slots: what was there before a step, sparse or dense, and what a step adds to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ausam.optimizer.gradients import GradientSlots
+from ausam.optimizer.journal import Journal
+
+
+def gradient(kind):
+    dense = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    return {"none": None, "dense": dense, "sparse": dense.to_sparse(1)}[kind]
+
+
+@pytest.mark.parametrize("found", ["none", "dense", "sparse"])
+@pytest.mark.parametrize("kept", ["none", "dense", "sparse"])
+@pytest.mark.parametrize("how", ["deposit", "total"])
+def test_a_gradient_is_added_to_what_was_there(how, kept, found):
+    p = nn.Parameter(torch.zeros(2, 2))
+    p.grad = gradient(kept)
+    journal = Journal()
+    slots = GradientSlots([p], [], journal)
+    slots.clear()
+    assert p.grad is None
+    if how == "deposit":
+        journal.commit(slots.deposit([gradient(found)]))
+        result = p.grad
+    else:
+        (result,) = slots.total([gradient(found)])
+    parts = (kept != "none") + (found != "none")
+    if not parts:
+        assert result is None
+    else:
+        assert torch.equal(result.to_dense(), parts * gradient("dense"))
+
+
+@pytest.mark.parametrize(("cleared", "own"), [(True, False), (False, True)])
+def test_in_a_cleared_slot_the_gradient_takes_the_place_of_what_was_there(cleared, own):
+    p, q = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2, 2))
+    p.grad, q.grad = gradient("dense"), torch.full((2, 2), 3.0)
+    journal = Journal()
+    slots = GradientSlots([p], [q], journal)
+    slots.replace([cleared, False], own=own)
+    assert torch.equal(slots.total([torch.ones(2, 2)])[0], torch.ones(2, 2))
+    journal.commit(slots.deposit([torch.ones(2, 2)]))
+    assert torch.equal(p.grad, torch.ones(2, 2))
+    assert torch.equal(
+        q.grad, torch.full((2, 2), 3.0)
+    )  # another optimizer's: only its own slot says that it was cleared
+
+
+def test_what_was_there_is_added_to_in_its_own_memory():
+    """As loss.backward() does: who holds .grad sees the sum."""
+    p = nn.Parameter(torch.zeros(2, 2))
+    p.grad = held = gradient("dense")
+    journal = Journal()
+    slots = GradientSlots([p], [], journal)
+    journal.commit(slots.deposit([torch.ones(2, 2)]))
+    assert p.grad is held
+    assert torch.equal(held, gradient("dense") + 1)
+
+
+def test_foreign_parameters_get_the_gradient_of_the_last_pass():
+    mine, foreign = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    journal = Journal()
+    slots = GradientSlots([mine], [foreign], journal)
+    for value in (1.0, 2.0):
+        mine.grad, foreign.grad = torch.full((1,), value), torch.full((1,), value)
+        assert slots.collect(views=False)[0].item() == value
+    assert mine.grad is foreign.grad is None
+    journal.commit(slots.deposit([torch.full((1,), 5.0)]))
+    assert (mine.grad.item(), foreign.grad.item()) == (5.0, 2.0)
+
+
+def test_a_view_is_copied_before_the_next_pass_writes_to_it():
+    p, bucket = nn.Parameter(torch.zeros(2)), torch.ones(4)
+    slots = GradientSlots([p], [], Journal())
+    for views, after in ((True, 1.0), (False, 7.0)):
+        bucket.fill_(1.0)
+        p.grad = bucket[:2]
+        (found,) = slots.collect(views=views)
+        bucket.fill_(7.0)
+        assert found.tolist() == [after] * 2

@@ -1,0 +1,189 @@
+"""Every setting of every method and policy is checked in one way: the range in the type of its field."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import FrozenInstanceError, dataclass, fields
+from typing import Annotated
+
+import numpy as np
+import pytest
+import torch
+
+from ausam import AESAM, METHODS, POLICIES, RST, SAF, SAM, VSAM, Plain, SharpnessAware
+from ausam.common.settings import (
+    Count,
+    Decay,
+    NonNegative,
+    OneOf,
+    Part,
+    Positive,
+    PositiveCount,
+    Range,
+    YesNo,
+    check,
+    rules,
+)
+from tests.helpers import EXAMPLES
+
+CLASSES = {**METHODS, **POLICIES}
+SETTINGS = [(name, field) for name, cls in CLASSES.items() for field in rules(cls)]
+NEEDED = {"AESAM": ["total_steps"], "ClassBalanced": ["labels"]}
+NOT_NUMBERS = ["0.05", None, True, [0.1], torch.zeros(2), 1j, object()]
+
+# Another default is another training for everybody who does not give it.
+DEFAULTS = {
+    "Plain": {},
+    "SAM": {"rho": 0.05, "m": None, "ascent": None},
+    "ASAM": {"rho": 0.5, "eta": 0.01, "scaled": "weights"},
+    "GSAM": {"rho": 0.05, "alpha": 0.4},
+    "FriendlySAM": {"rho": 0.05, "sigma": 1.0, "lmbda": 0.9},
+    "LookSAM": {"rho": 0.05, "k": 5, "alpha": 0.7},
+    "ESAM": {"rho": 0.05, "beta": 0.6, "gamma": 0.5},
+    "KSAM": {"rho": 0.05, "keep": 0.5},
+    "VSAM": {
+        **{"rho": 0.05, "window": 50, "blocks": 5, "max_part": 0.8, "alpha1": 0.13, "alpha2": 0.13},
+        **{"beta": 0.7, "warmup": 1173, "last": 10},
+    },
+    "SAF": {"lam": 0.3, "tau": 5.0, "gap": 3, "start": 5, "device": None},
+    "MESA": {"lam": 0.8, "tau": 5.0, "decay": 0.9995, "start": 5},
+    "RST": {"inner": SAM(), "p": 0.5, "schedule": "constant", "gamma": 1.0, "total_steps": None},
+    "AESAM": {"inner": SAM(), "delta": 0.9, "lambda1": -1.0, "lambda2": 1.0},
+    "MomentumSAM": {"rho": 3.0},
+    "PreviousGradientSAM": {"rho": 0.05},
+    "WSAM": {"rho": 0.05, "gamma": 0.9},
+    "FunctionalSAM": {"rho": 0.05},
+    "Full": {},
+    "Random": {"alpha": 0.5},
+    "Repeated": {"alpha": 0.5, "batch": "full"},
+    "ClassBalanced": {"alpha": 0.5},
+    "AUSampling": {
+        **{"alpha": 0.5, "s_min": 0.1, "s_max": 1.0, "ramp": 30, "full_epochs": 1, "ema": None},
+        **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness"},
+    },
+    "InfoBatch": {"prune": 0.5, "anneal": 0.125, "epochs": None, "on": "first"},
+    "OrderDP": {"s": 0.75, "q": 0.85},
+    "TopLoss": {"alpha": 0.5, "signal": "loss"},
+    "Uncertainty": {"alpha": 0.5, "period": 10},
+    "EpsilonGreedy": {"alpha": 0.5, "eps": 0.1, "signal": "loss", "decay": 0.2, "period": 10},
+    "UCB": {"alpha": 0.5, "c": 1.0, "signal": "loss", "decay": 0.2, "period": 10},
+}
+
+
+def build(name, **settings):
+    return CLASSES[name](**{**EXAMPLES.get(name, {}), **settings})
+
+
+def illegal(rule, optional):
+    """Values that a rule does not allow, with the error that each gets."""
+    if isinstance(rule, OneOf):
+        return [("no such name", ValueError), (3, ValueError)]
+    if isinstance(rule, YesNo):
+        return [(1, TypeError), ("yes", TypeError), (None, TypeError)]
+    bad = [(x, ValueError) for x in (math.inf, -math.inf, math.nan)]
+    bad += [(x, TypeError) for x in NOT_NUMBERS if not (x is None and optional)]
+    if math.isfinite(rule.low):
+        bad.append((rule.low if rule.low_open else rule.low - 1, ValueError))
+    if math.isfinite(rule.high):
+        bad.append((rule.high if rule.high_open else rule.high + 1, ValueError))
+    if rule.whole:
+        bad.append((2.5, ValueError))
+    return bad
+
+
+def test_every_number_has_a_range():
+    """A new field that holds a number and has no rule would be checked by nobody."""
+    for name, cls in CLASSES.items():
+        numbers = {f for f, hint in cls.__annotations__.items() if re.search(r"\b(float|int)\b", str(hint))}
+        assert not {f for f in numbers if "ClassVar" not in str(cls.__annotations__[f])} - set(rules(cls)), name
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_defaults_stay_and_settings_cannot_be_changed_later(name):
+    """A state that was saved with other settings is refused; so no setting may change behind it."""
+    given = {f.name: EXAMPLES[name][f.name] for f in fields(CLASSES[name]) if f.name in NEEDED.get(name, ())}
+    made = CLASSES[name](**given)
+    assert {f.name: getattr(made, f.name) for f in fields(made) if f.init and f.name not in given} == DEFAULTS[name]
+    for f in fields(made):
+        with pytest.raises(FrozenInstanceError):
+            setattr(made, f.name, 1)
+
+
+@pytest.mark.parametrize(("name", "field"), SETTINGS)
+def test_what_the_range_does_not_allow_is_refused(name, field):
+    rule, optional = rules(CLASSES[name])[field]
+    for value, kind in illegal(rule, optional):
+        with pytest.raises(kind) as error:
+            build(name, **{field: value})
+        assert str(error.value).startswith(f"{name}: {field} is "), value
+        assert str(rule) in str(error.value)
+
+
+def test_messages():
+    for make, kind, message in (
+        (lambda: SAM("0.05"), TypeError, "SAM: rho is '0.05'. It must be a number >= 0."),
+        (lambda: SAM(None), TypeError, "SAM: rho is None. It must be a number >= 0."),
+        (lambda: SAM(math.inf), ValueError, "SAM: rho is inf. It must be a finite number >= 0."),
+        (lambda: SAM(torch.ones(2)), TypeError, "SAM: rho is a tensor of shape (2,). It must be a number >= 0."),
+        (lambda: AESAM(lambda1=math.nan, total_steps=9), ValueError, "AESAM: lambda1 is nan. It must be a finite number."),  # noqa: E501
+        (lambda: RST(total_steps="x"), TypeError, "RST: total_steps is 'x'. It must be a whole number >= 1, or None."),
+        (lambda: RST(p=1.1), ValueError, "RST: p is 1.1. It must be a finite number in [0, 1]."),
+        (lambda: VSAM(window=math.inf), ValueError, "VSAM: window is inf. It must be a whole number >= 1."),
+        (lambda: SAF(device=3), TypeError, 'SAF: device is 3. It must be the name of a device such as "cpu", or None.'),
+        (lambda: SAF(device="gpu"), ValueError, "SAF: device is 'gpu', which torch does not know. Use e.g. \"cpu\" or \"cuda:0\"."),  # noqa: E501
+        (
+            lambda: RST(schedule="cosine"),
+            ValueError,
+            'RST: schedule is \'cosine\'. It must be "constant", "piecewise", "linear" or "trigonometric".',
+        ),
+    ):  # fmt: skip
+        with pytest.raises(kind) as error:
+            make()
+        assert str(error.value) == message
+
+
+def test_numbers_of_other_libraries_become_python_numbers():
+    for value in (np.float32(0.5), np.float64(0.5), torch.tensor(0.5), torch.tensor([0.5])):
+        assert type(SAM(value).rho) is float
+        assert SAM(value) == SAM(0.5)
+    assert type(VSAM(window=np.int64(50)).window) is int
+
+
+def test_the_optimizer_checks_its_own():
+    model = torch.nn.Linear(1, 1)
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    for settings, kind in (({"seed": -1}, ValueError), ({"seed": "a"}, TypeError), ({"nonfinite": "warn"}, ValueError)):
+        with pytest.raises(kind, match="SharpnessAware: "):
+            SharpnessAware(base, Plain(), model, **settings)
+
+
+@dataclass(frozen=True)
+class Example:
+    a: NonNegative = 0.0
+    b: Positive = 1.0
+    c: Part = 1.0
+    d: Decay = 0.0
+    e: Count = 0
+    f: PositiveCount | None = None
+    g: Annotated[str, OneOf(("one",))] = "one"
+    h: Annotated[float, Range(high=2.0)] = 2.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def test_the_ends_of_the_ranges():
+    assert Example(0, 1e-300, 1, 0, 0, None, "one", -5.0) == Example(b=1e-300, h=-5.0)
+    assert Example(d=math.nextafter(1, 0), f=1).f == 1
+    shown = {name: str(rule) for name, (rule, _) in rules(Example).items()}
+    assert shown == {
+        "a": ">= 0",
+        "b": "> 0",
+        "c": "in (0, 1]",
+        "d": "in [0, 1)",
+        "e": ">= 0",
+        "f": ">= 1",
+        "g": '"one"',
+        "h": "<= 2",
+    }

@@ -1,0 +1,144 @@
+"""Checkpoints and copies: nothing of the base is lost, and nothing of ours gets into it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch.optim import AdamW
+
+from ausam import SAM, SharpnessAware
+from tests.helpers import assert_equal, data, losses_of, network, train, values
+from tests.optimizer.parts import BASES, Remembering
+
+
+def test_resume_bit_for_bit():
+    """With AdamW and a method of the user's own; every method with SGD is in tests/methods."""
+    base, method = BASES["adamw"], Remembering()
+    model = network()
+    opt = SharpnessAware(base(model.parameters()), method, model)
+    train(opt, model, 3)
+    file = io.BytesIO()
+    torch.save({"opt": opt.state_dict(), "model": model.state_dict()}, file)
+    train(opt, model, 4, first=3)
+
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    resumed = network(seed=9)
+    resumed.load_state_dict(saved["model"])
+    again = SharpnessAware(base(resumed.parameters()), method, resumed)
+    again.load_state_dict(saved["opt"])
+    assert (again.steps, again.samples_forward) == (3, saved["opt"]["ausam"]["samples_forward"])
+    train(again, resumed, 4, first=3)
+    assert_equal(values(resumed), values(model))
+    assert_equal(again.state_dict(), opt.state_dict())
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+def test_a_plain_optimizer_loads_our_state_and_we_load_its(base):
+    model = network()
+    opt = SharpnessAware(base(model.parameters()), SAM(0.1), model)
+    train(opt, model, 3)
+    theirs = base(model.parameters())
+    theirs.load_state_dict(copy.deepcopy(opt.state_dict()))  # torch shares the tensors otherwise
+    assert_equal(theirs.state_dict()["state"], opt.base.state_dict()["state"])
+    moments = {"momentum_buffer"} if base is BASES["sgd"] else {"step", "exp_avg", "exp_avg_sq"}
+    assert set(theirs.state_dict()["state"][0]) == moments  # and nothing of ours
+
+    back = SharpnessAware(base(model.parameters()), SAM(0.1), model)
+    back.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    assert_equal(back.state_dict()["state"], opt.state_dict()["state"])
+    assert (back.steps, back.skipped) == (0, 0)
+    x, y = data(5)
+    for o in (back, opt):
+        o.zero_grad()
+        o.backward(losses_of(model), x, y)
+    before = values(model)
+    opt.step()
+    after = values(model)
+    model.load_state_dict(before)
+    back.step()
+    assert_equal(values(model), after)
+
+
+def test_state_dict_is_the_bases_plus_one_key():
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), SAM(0.1), model)
+    train(opt, model, 2)
+    ours = opt.state_dict()
+    own = ours.pop("ausam")
+    assert_equal(ours, opt.base.state_dict())
+    assert own["steps"] == 2
+    assert own["method"] == "SAM"
+    assert own["samples_forward"] == own["samples_backward"] == 2 * 8 * 2
+
+
+def test_another_methods_state_starts_the_method_afresh():
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), Remembering(), model)
+    train(opt, model, 2)
+    other = SharpnessAware(BASES["sgd"](model.parameters()), SAM(0.1), model)
+    with pytest.warns(UserWarning, match="saved with Remembering and is loaded into SAM") as caught:
+        other.load_state_dict(opt.state_dict())
+    assert caught[0].filename == __file__
+    assert_equal(other.base.state_dict(), opt.base.state_dict())
+    assert other.state_dict()["ausam"]["memory"] == {"values": {}, "owners": None}
+
+
+def test_saved_memory_is_not_shared_with_the_run_that_loads_it():
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), Remembering(), model)
+    train(opt, model, 1)
+    state = opt.state_dict()
+    again = SharpnessAware(BASES["sgd"](model.parameters()), Remembering(), model)
+    again.load_state_dict(state)
+    for mine, theirs in zip(again._memory.values["sum"], state["ausam"]["memory"]["values"]["sum"], strict=True):
+        assert mine.data_ptr() != theirs.data_ptr()
+
+
+def test_adamw_state_holds_nothing_of_ours():
+    # Trap 1: AdamW initialises when len(state) == 0, so a foreign key would break it.
+    model = network()
+    opt = SharpnessAware(AdamW(model.parameters()), Remembering(), model)
+    opt.backward(losses_of(model), *data())
+    assert all(len(opt.base.state[p]) == 0 for p in model.parameters())
+    opt.step()
+    assert all(set(opt.base.state[p]) == {"step", "exp_avg", "exp_avg_sq"} for p in model.parameters())
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["deepcopy", "pickle"]
+)
+def test_copies_go_on_alike(how, scheduled):
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), Remembering(), model, nonfinite="raise", seed=4)
+    if scheduled:
+        scheduler = torch.optim.lr_scheduler.StepLR(opt, 1)
+        train(opt, model, 2)
+        scheduler.step()
+    else:
+        train(opt, model, 2)
+    model2, opt2 = how((model, opt))
+    assert opt2.model is model2
+    assert opt2.base is not opt.base
+    assert [id(p) for g in opt2.param_groups for p in g["params"]] == [id(p) for p in model2.parameters()]
+    assert (opt2.nonfinite, opt2.seed) == ("raise", 4)
+    before = values(model)
+    train(opt2, model2, 3, first=2)
+    assert_equal(values(model), before)  # the copy moves itself alone
+    train(opt, model, 3, first=2)
+    assert_equal(values(model2), values(model))
+    assert_equal(opt2.state_dict(), opt.state_dict())
+
+
+def test_deepcopy_of_the_optimizer_alone_trains_its_own_model():
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), SAM(0.1), model)
+    other = copy.deepcopy(opt)
+    train(other, other.model, 1)
+    train(opt, model, 1)
+    assert_equal(values(other.model), values(model))

@@ -1,0 +1,132 @@
+"""What AUSampling can do beyond the paper: off by default, and each against a transcription on plain lists."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ausam import AUSampling, Feedback, Plain, SelectiveBatchSampler, check
+from ausam.common.random import generator
+from tests.sampler.test_planning import property_test
+
+
+def quantile(values: list[float], q: float) -> float:
+    """Linear between the two order statistics around it."""
+    values = sorted(values)
+    place = q * (len(values) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (place - below) * (values[above] - values[below])
+
+
+def slow_odds(g: list[float | None], s_min: float, s_max: float, trim: float | None, mix: float) -> list[float]:
+    known = [x for x in g if x is not None]
+    mean = statistics.fmean(known) if known else 0.0
+    g = [mean if x is None else x for x in g]
+    if trim is not None:
+        edge, lowest = quantile(g, trim), min(g)
+        g = [lowest if x > edge else x for x in g]
+    low, high = min(g), max(g)
+    odds = [s_min + (x - low) / (high - low) * (s_max - s_min) if high > low else 1.0 for x in g]
+    return [(1 - mix) * o / sum(odds) + mix / len(g) for o in odds] if mix else odds
+
+
+@property_test(200)
+@given(
+    g=st.lists(st.one_of(st.none(), st.integers(0, 12).map(lambda x: x / 4)), min_size=1, max_size=9),
+    trim=st.sampled_from([None, 0.25, 0.5, 0.75]),
+    mix=st.sampled_from([0.0, 0.25, 1.0]),
+    s_min=st.sampled_from([0.125, 0.5]),
+)
+def test_odds_with_trim_and_mix(g, trim, mix, s_min):
+    policy = AUSampling(s_min=s_min, ramp=0, trim=trim, mix=mix)
+    scores = torch.tensor([[math.nan if x is None else x for x in g]], dtype=torch.float64)
+    expected = torch.tensor([slow_odds(g, s_min, 1.0, trim, mix)], dtype=torch.float64)
+    torch.testing.assert_close(policy.odds(scores, 1), expected)
+
+
+def test_by_hand():
+    g = torch.tensor([[0.0, 1.0, 2.0, 3.0, 100.0]])
+    trimmed = AUSampling(s_min=0.1, ramp=0, trim=0.8).odds(g, 1)
+    torch.testing.assert_close(trimmed, torch.tensor([[0.1, 0.4, 0.7, 1.0, 0.1]]))
+    odds = AUSampling(s_min=0.1, ramp=0).odds(g, 1)
+    mixed = AUSampling(s_min=0.1, ramp=0, mix=0.4).odds(g, 1)
+    torch.testing.assert_close(mixed.sum(), torch.tensor(1.0))
+    torch.testing.assert_close(mixed, 0.6 * odds / odds.sum() + 0.4 / 5)
+    uniform = AUSampling(ramp=0, mix=1.0).odds(g, 1)
+    torch.testing.assert_close(uniform, torch.full((1, 5), 0.2))
+
+
+def trained(policy: AUSampling, values) -> list[list[list[int]]]:
+    sampler = SelectiveBatchSampler(60, 10, policy, seed=4)
+    found = []
+    for epoch in range(4):
+        found.append([])
+        for index in map(torch.tensor, sampler):
+            found[-1].append(index.tolist())
+            sampler.update(Feedback(index, *values(index, epoch)))
+    return found
+
+
+def some(index, epoch):
+    loss = ((index * 37 + epoch * 11) % 17) / 17
+    return loss, loss + ((index * 13 + epoch * 5) % 19 - 9) / 19
+
+
+def test_off_they_change_nothing():
+    """The draw is that of the paper's odds, bit for bit: only the formula is repeated here."""
+
+    class Paper(AUSampling):
+        def odds(self, g, epoch):
+            g = torch.where(g.isnan(), g.nanmean(dim=1, keepdim=True), g).nan_to_num(0.0)
+            low, high = g.min(1, keepdim=True).values, g.max(1, keepdim=True).values
+            upper = 0.1 + min(1.0, epoch / 2) * (1.0 - 0.1)
+            return torch.where(high > low, 0.1 + (g - low) / (high - low) * (upper - 0.1), 1.0)
+
+    assert trained(AUSampling(ramp=2), some) == trained(Paper(ramp=2), some)
+    assert AUSampling(0.5, 0.1, 1.0, 30, 1, None, False) == AUSampling()  # and come after the older ones
+
+
+def test_the_signed_score_ignores_a_loss_that_falls():
+    def falling(index, epoch):
+        loss, perturbed = some(index, epoch)
+        return loss, torch.where(perturbed < loss, loss - 100.0, perturbed)
+
+    signed = AUSampling(ramp=0, score="signed")
+    assert trained(signed, some) == trained(signed, falling)
+    assert trained(AUSampling(ramp=0), some) != trained(AUSampling(ramp=0), falling)
+
+
+def test_progress_prefers_what_is_being_learned():
+    """Samples below 20 become easier each epoch; the others stay as hard as they are, or as easy."""
+
+    def values(index, epoch):
+        loss = torch.where(index < 20, 3.0 - epoch, torch.where(index < 40, 5.0, 0.01))
+        return loss, torch.full_like(loss, math.nan)  # what Plain knows
+
+    policy = AUSampling(0.3, s_min=0.001, ramp=0, ema=0.0, score="progress", full_epochs=2)
+    check(Plain(), policy)
+    sampler = SelectiveBatchSampler(60, 60, policy, seed=4)
+    for epoch in range(3):
+        [index] = list(sampler)
+        sampler.update(Feedback(torch.tensor(index), *values(torch.tensor(index), epoch)))
+    assert len(index) == 18
+    assert sum(i < 20 for i in index) >= 17
+
+
+@pytest.mark.parametrize("options", [{"mix": 0.5}, {"trim": 0.6}, {"score": "progress"}, {"score": "signed"}])
+def test_unbiased_weights_stay_unbiased(options):
+    n, k, draws = 6, 3, 40_000
+    policy = AUSampling(0.5, ramp=0, unbiased=True, **options)
+    g = torch.tensor([0.1, 3.0, 0.5, 2.0, 1.0, 0.2])
+    rows = g.expand(draws, n)
+    from ausam.policies.base import race
+
+    kept, weight = race(policy.odds(rows, 1), k, generator(3), weigh=True)
+    estimate = (weight * g[kept]).mean(1)
+    assert abs(float(estimate.mean() - g.mean())) < 4 * float(estimate.std()) / math.sqrt(draws)

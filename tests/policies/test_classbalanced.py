@@ -1,0 +1,85 @@
+"""ClassBalanced: its odds against exact inclusion probabilities, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from ausam import ClassBalanced, Scores, SelectiveBatchSampler
+from ausam.common.random import generator
+from tests.helpers import refused
+from tests.sampler.test_sampler import inclusion
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_samples_are_drawn_with_odds_of_their_class(k):
+    labels = [0, 0, 0, 0, 1, 1, 2]
+    draws, n = 20_000, len(labels)
+    policy = ClassBalanced(labels, (k + 0.5) / n)
+    rows = torch.arange(n).expand(draws, n)
+    kept, weight = policy.choose(Scores(n), 0, rows, generator(5))
+    assert weight is None
+    assert kept.shape == (draws, k)
+    found = np.bincount(kept.flatten().numpy(), minlength=n) / draws
+    for i, p in enumerate(inclusion([1 / labels.count(y) for y in labels], k)):
+        assert abs(found[i] - p) < 4 * math.sqrt(p * (1 - p) / draws), i
+
+
+def test_small_alpha_balances_the_classes():
+    labels = torch.cat([torch.zeros(9000), torch.ones(900), torch.full((100,), 2)]).long()
+    sampler = SelectiveBatchSampler(10_000, 1000, ClassBalanced(labels, 0.005), seed=1)
+    used = torch.zeros(3)
+    for _ in range(60):
+        used += labels[[i for batch in sampler for i in batch]].bincount(minlength=3)
+    # 3,000 draws of nearly equal classes; the rarest runs short a little.
+    assert (used / used.sum() - 1 / 3).abs().max() < 0.05
+    plain = SelectiveBatchSampler(10_000, 1000, ClassBalanced(torch.zeros(10_000, dtype=torch.int64), 0.5), seed=1)
+    kept = labels[[i for batch in plain for i in batch]].bincount(minlength=3)
+    assert abs(int(kept[0]) - 4500) < 4.5 * math.sqrt(10_000 * 0.09 / 4)  # one class: an ordinary random half
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda x: torch.tensor(x, dtype=torch.uint8)])
+def test_labels_of_any_kind(kind):
+    plain = [0, 1, 1, 5]
+    policy = ClassBalanced(kind(plain), alpha=0.25)
+    assert policy.labels.tolist() == plain
+    assert policy.labels.dtype == torch.int64
+    assert repr(policy) == "ClassBalanced(alpha=0.25)"
+    assert policy == ClassBalanced(plain, 0.25) != ClassBalanced(plain, 0.5)
+    rows = torch.arange(4)[None]
+    kept = policy.choose(Scores(4), 0, rows, generator(0))[0]
+    for other in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert torch.equal(other.choose(Scores(4), 0, rows, generator(0))[0], kept)
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        (None, "None"),
+        (3, "3"),
+        ([], "[]"),
+        ([0.5, 1.0], "[0.5, 1.0]"),
+        ([[0, 1]], "[[0, 1]]"),
+        (["cat", "dog"], "['cat', 'dog']"),
+        (torch.rand(3), "shape (3,) and type torch.float32"),
+        (torch.zeros(2, 2, dtype=torch.int64), "shape (2, 2) and type torch.int64"),
+    ],
+)
+def test_what_are_no_classes_is_refused(labels, shown):
+    with refused(TypeError, "ClassBalanced: labels are ", shown, "one whole number per sample"):
+        ClassBalanced(labels)
+
+
+def test_other_refusals():
+    with refused(ValueError, "labels contain -1", "from 0"):
+        ClassBalanced([0, -1])
+    for alpha, kind in ((0, ValueError), (1.5, ValueError), ("half", TypeError), (None, TypeError), (True, TypeError)):
+        with pytest.raises(kind, match=r"^ClassBalanced: alpha is "):
+            ClassBalanced([0, 1], alpha)
+    with refused(ValueError, "3 labels, but the dataset has 4 samples", "in the order of the dataset"):
+        next(iter(SelectiveBatchSampler(4, 2, ClassBalanced([0, 1, 2]))))

@@ -1,0 +1,148 @@
+"""Repeated against a transcription on plain lists, and what it promises of every sample."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ausam import AUSampling, Full, Repeated, SelectiveBatchSampler, SelectiveStream
+from ausam.common.random import generator
+from tests.helpers import refused
+from tests.sampler.test_planning import property_test, slow_order
+
+
+def slow_epoch(n: int, p: int, q: int, epoch: int, seed: int) -> list[int]:
+    """The samples of an epoch in their sequence, from a table of the order."""
+    turn, j = epoch // q, epoch % q
+    order = slow_order(n, generator(seed, turn, 0))
+    places = list(range(j * p * n // q, (j + 1) * p * n // q))
+    if not places:
+        places = [j * p * n // q]
+    if p > 1:
+        places = [places[i] for i in slow_order(len(places), generator(seed, epoch, 3))]
+    return [order[place % n] for place in places]
+
+
+@pytest.mark.parametrize("block", [4, 20, 1 << 16])
+@pytest.mark.parametrize(
+    ("alpha", "p", "q"), [(0.5, 1, 2), (1 / 3, 1, 3), (0.4, 2, 5), (0.75, 3, 4), (0.37, 37, 100), (0.001, 1, 1000)]
+)
+@pytest.mark.parametrize("batch", ["full", "reduced"])
+def test_epochs_are_those_of_the_transcription(monkeypatch, block, alpha, p, q, batch):
+    monkeypatch.setattr("ausam.sampler.plan.BLOCK", block)
+    n, size, seed = 53, 8, 3
+    sampler = SelectiveBatchSampler(n, size, Repeated(alpha, batch), seed=seed)
+    size = size if batch == "full" else max(1, int(alpha * size))
+    for epoch in range(2 * min(q, 5)):
+        expected = slow_epoch(n, p, q, epoch, seed)
+        assert len(sampler) == -(-len(expected) // size)
+        assert list(sampler) == [expected[a : a + size] for a in range(0, len(expected), size)]
+
+
+@property_test(150)
+@given(
+    n=st.integers(1, 60), q=st.integers(1, 25), p=st.integers(1, 25), seed=st.integers(0, 99), round_=st.integers(0, 2)
+)
+def test_every_sample_is_used_p_times_in_q_epochs(n, q, p, seed, round_):
+    p = min(p, q)
+    alpha = Fraction(p, q)
+    p, q = alpha.as_integer_ratio()
+    sampler = SelectiveBatchSampler(n, 4, Repeated(float(alpha)), seed=seed)
+    sampler.set_epoch(round_ * q)
+    used = Counter(dict.fromkeys(range(n), 0))
+    for _ in range(q):
+        epoch = list(itertools.chain(*sampler))
+        assert len(epoch) == len(set(epoch)) >= 1
+        assert abs(len(epoch) - float(alpha) * n) < 1
+        used.update(epoch)
+        if p * n >= q:  # else an epoch has no sample of its own, and takes one
+            assert max(used.values()) - min(used.values()) <= 1
+    if p * n >= q:
+        assert set(used.values()) == {p}
+
+
+def test_the_part_that_is_kept_is_near_alpha():
+    for alpha in (0.123456, 1 / 7, 0.003, 0.5 + 1e-9, 1e-5, 0.999):
+        fraction = Repeated(alpha).fraction
+        assert 0 < fraction <= 1
+        assert abs(float(fraction) - alpha) <= 1 / (100 * fraction.denominator)
+        assert Repeated(alpha).kept == float(fraction)
+    for q in range(1, 101):  # rounding does not make another fraction of 1 / q
+        assert Repeated(1 / q).fraction == Fraction(1, q)
+
+
+def test_rounds_and_epochs_of_a_round_differ():
+    sampler = SelectiveBatchSampler(40, 40, Repeated(0.5), seed=1)
+    halves = [frozenset(itertools.chain(*sampler)) for _ in range(20)]
+    assert all(a | b == set(range(40)) for a, b in zip(halves[::2], halves[1::2], strict=True))
+    assert len(set(halves)) == 20
+
+
+def test_a_second_lap_meets_other_neighbours():
+    sampler = SelectiveBatchSampler(200, 10, Repeated(0.75), seed=1)
+    pairs = Counter()
+    for _ in range(4):  # three laps of one order
+        for batch in sampler:
+            pairs.update(frozenset(pair) for pair in itertools.pairwise(batch))
+    assert max(pairs.values()) <= 2  # laps in the same sequence would repeat nearly every pair three times
+    assert sum(count > 1 for count in pairs.values()) < 20
+
+
+@pytest.mark.parametrize(("n", "size", "alpha"), [(1000, 128, 0.5), (1000, 128, 0.25), (640, 64, 0.75), (100, 10, 0.4)])
+def test_reduced_batches_take_as_many_steps_as_ausampling(n, size, alpha):
+    sampler = SelectiveBatchSampler(n, size, Repeated(alpha, "reduced"))
+    other = SelectiveBatchSampler(n, size, AUSampling(alpha))
+    other.set_epoch(1)
+    assert len(sampler) == len(other)
+    assert {len(batch) for batch in list(sampler)[:-1]} == {int(alpha * size)}
+    full = SelectiveBatchSampler(n, size, Repeated(alpha))
+    assert len(full) == -(-int(alpha * n) // size)
+    assert {len(batch) for batch in list(full)[:-1]} == {size}
+
+
+def test_alpha_one_is_full_with_either_batch():
+    for batch in ("full", "reduced"):
+        one, other = (SelectiveBatchSampler(30, 7, policy, seed=5) for policy in (Full(), Repeated(1.0, batch)))
+        assert [list(one) for _ in range(3)] == [list(other) for _ in range(3)]
+
+
+@pytest.mark.parametrize("batch", ["full", "reduced"])
+@pytest.mark.parametrize("alpha", [0.5, 0.4])
+def test_processes_share_one_plan(batch, alpha):
+    policy = Repeated(alpha, batch)
+    whole = SelectiveBatchSampler(97, 12, policy, seed=2)
+    ranks = [SelectiveBatchSampler(97, 4, policy, seed=2, rank=r, world_size=3) for r in range(3)]
+    for _ in range(5):
+        together = [sorted(itertools.chain(*shares)) for shares in zip(*map(list, ranks), strict=True)]
+        expected = [sorted(b) for b in whole]
+        # A last batch that cannot serve all processes joins the one before.
+        if len(expected[-1]) < 3:
+            expected[-2:] = [sorted(expected[-2] + expected[-1])]
+        assert together == expected
+
+
+def test_drop_last_leaves_out_the_short_batch():
+    sampler = SelectiveBatchSampler(50, 10, Repeated(0.5), drop_last=True)
+    assert [[len(b) for b in sampler] for _ in range(2)] == [[10, 10]] * 2
+    reduced = SelectiveBatchSampler(50, 10, Repeated(0.5, "reduced"), drop_last=True)
+    assert [len(b) for b in reduced] == [5] * 5
+
+
+def test_what_is_loaded_already_is_refused():
+    sampler = SelectiveBatchSampler(10, 5, Repeated(0.5))
+    with refused(ValueError, "Repeated goes through an order of all samples", "use Random(alpha)"):
+        sampler.pick(torch.arange(5))
+    with refused(ValueError, "Repeated chooses among all samples, but a stream", "e.g. AUSampling"):
+        SelectiveStream([(0, 0)], int, sampler)
+
+
+def test_a_policy_of_scope_slice_needs_its_members():
+    odd = type("Odd", (Full,), {"scope": "slice"})
+    with refused(TypeError, 'Odd has scope "slice"', "slice(epoch, n) and size(n)", "See ausam.Policy"):
+        SelectiveBatchSampler(4, 2, odd())

@@ -1,0 +1,939 @@
+"""The sampler: what AUSampling draws, what is loaded, what is remembered and what is refused."""
+
+import io
+import itertools
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+from ausam import AUSampling, Feedback, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware
+from ausam.common.random import generator
+from ausam.policies.base import race
+from tests.helpers import assert_equal, refused
+
+# Fixed seeds make every draw below the same each time. A frequency is allowed five of its own standard errors: chance
+# alone exceeds that in 6 of 10 million comparisons, so a new seed would do as well.
+SIGMAS = 5.0
+DRAWS = 60_000
+
+
+def feed(sampler, index, sharpness):
+    """Update with losses of zero, so that the scores are the values given."""
+    value = torch.as_tensor(sharpness, dtype=torch.float32)
+    sampler.update(Feedback(torch.as_tensor(index), torch.zeros_like(value), value))
+
+
+def fed(policy, sharpness, batch_size=None, **more):
+    """A sampler in its second epoch, with these scores."""
+    n = len(sharpness)
+    sampler = SelectiveBatchSampler(n, batch_size=batch_size or n, policy=policy, **more)
+    feed(sampler, range(n), sharpness)
+    sampler.set_epoch(1)
+    return sampler
+
+
+def subsets(odds, k):
+    """Exact probability of every subset under sequential weighted sampling without replacement."""
+    p = {}
+    for order in itertools.permutations(range(len(odds)), k):
+        left, chance = sum(odds), 1.0
+        for i in order:
+            chance *= odds[i] / left
+            left -= odds[i]
+        key = tuple(sorted(order))
+        p[key] = p.get(key, 0.0) + chance
+    return p
+
+
+def inclusion(odds, k):
+    p = subsets(odds, k)
+    return [sum(v for key, v in p.items() if i in key) for i in range(len(odds))]
+
+
+def assert_frequency(count, draws, p, what):
+    error = (p * (1 - p) / draws) ** 0.5
+    assert abs(count / draws - p) <= SIGMAS * error, (what, count / draws, p)
+
+
+def slow_odds(g, s_min, s_max):
+    return [s_min + (x - min(g)) / (max(g) - min(g)) * (s_max - s_min) for x in g]
+
+
+SCORES = [
+    ([0.1, 0.2, 0.9], 0.5),
+    ([0.5, 0.1, 0.3, 0.9], 0.5),
+    ([0.5, 0.1, 0.3, 0.9, 0.2], 0.8),
+    ([2.0, 1.0, 0.0, 0.1, 0.1, 0.7], 0.5),
+    ([2.0, 1.0, 0.0, 0.1, 0.1, 0.7], 0.34),
+]
+
+
+# -- the draw ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("g", "alpha"), SCORES)
+def test_draws_follow_sequential_sampling_without_replacement(g, alpha):
+    n, k = len(g), max(1, int(alpha * len(g)))
+    policy = AUSampling(alpha=alpha, s_min=0.1, s_max=1.0, ramp=0)
+    scores = Scores(n)
+    scores.record(torch.arange(n), torch.tensor(g))
+    kept, weight = policy.choose(scores, 1, torch.arange(n).expand(DRAWS, n), generator(1, n, k))
+    assert weight is None
+    assert kept.shape == (DRAWS, k)
+    code = (2**kept).sum(1)
+    odds = slow_odds(g, 0.1, 1.0)
+    exact = subsets(odds, k)
+    assert sum(exact.values()) == pytest.approx(1.0)
+    for subset, p in exact.items():
+        assert_frequency(int((code == sum(2**i for i in subset)).sum()), DRAWS, p, subset)
+    for i, p in enumerate(inclusion(odds, k)):
+        assert_frequency(int((kept == i).sum()), DRAWS, p, i)
+
+
+@pytest.mark.parametrize("how", ["iterate", "pick"])
+def test_the_sampler_draws_so_too(how):
+    g, epochs = [0.5, 0.1, 0.3, 0.9, 0.2], 3000
+    sampler = fed(AUSampling(alpha=0.4, ramp=0), g, seed=3)
+    counts = [0] * 5
+    for epoch in range(1, epochs + 1):
+        sampler.set_epoch(epoch)
+        for i in next(iter(sampler)) if how == "iterate" else sampler.pick(torch.arange(5)).tolist():
+            counts[i] += 1
+    assert sum(counts) == 2 * epochs
+    for i, p in enumerate(inclusion(slow_odds(g, 0.1, 1.0), 2)):
+        assert_frequency(counts[i], epochs, p, i)
+
+
+@pytest.mark.parametrize("policy", [Random(0.5), AUSampling(0.5, ramp=0)], ids=["random", "equal scores"])
+def test_equal_odds_draw_every_sample_alike(policy):
+    scores = Scores(6)
+    scores.record(torch.arange(6), torch.full((6,), 0.7))
+    kept, _ = policy.choose(scores, 5, torch.arange(6).expand(DRAWS, 6), generator(0))
+    for i in range(6):
+        assert_frequency(int((kept == i).sum()), DRAWS, 0.5, i)
+
+
+def test_rows_are_drawn_each_by_its_own_scores():
+    scores = Scores(8)
+    scores.record(torch.arange(8), torch.tensor([9.0, 1, 1, 1, 1, 1, 1, 0.0]))
+    policy = AUSampling(0.25, s_min=0.001, ramp=0)
+    rows = torch.arange(8).view(2, 4).repeat(2000, 1)
+    kept, _ = policy.choose(scores, 1, rows, generator(0))
+    assert float((kept[::2] == 0).float().mean()) > 0.98  # the one that stands out from its own mini-batch
+    assert float((kept[1::2] == 3).float().mean()) < 0.02
+
+
+def test_normalisation_and_ramp():
+    g = torch.tensor([[0.2, 0.6, 0.4], [3.0, 1.0, 1.0]])
+    policy = AUSampling(s_min=0.1, s_max=0.5, ramp=30)
+    for epoch, upper in [(1, 0.1 + 0.4 / 30), (15, 0.3), (29, 0.1 + 0.4 * 29 / 30), (30, 0.5), (199, 0.5)]:
+        odds = policy.odds(g, epoch)
+        expected = [[0.1, upper, (0.1 + upper) / 2], [upper, 0.1, 0.1]]
+        torch.testing.assert_close(odds, torch.tensor(expected))
+    torch.testing.assert_close(AUSampling(s_min=0.2, ramp=0).odds(g, 0)[0], torch.tensor([0.2, 1.0, 0.6]))
+    for epoch in (0, 1, 30):  # a rising bound that has not begun to rise, and bounds that are equal: uniform
+        flat = AUSampling(s_min=0.3, s_max=0.3).odds(g, epoch)
+        torch.testing.assert_close(flat / flat[:, :1], torch.ones(2, 3))
+    torch.testing.assert_close(AUSampling(s_min=0.0).odds(g, 0), torch.ones(2, 3))
+
+
+def test_unseen_samples_take_the_mean_of_their_mini_batch():
+    nan = float("nan")
+    g = torch.tensor([[0.2, nan, 0.8, 0.2], [nan, nan, nan, nan], [nan, nan, 5.0, nan]])
+    odds = AUSampling(s_min=0.1, s_max=1.0, ramp=0).odds(g, 1)
+    torch.testing.assert_close(odds, torch.tensor([[0.1, 0.1 + 0.9 / 3, 1.0, 0.1], [1.0] * 4, [1.0] * 4]))
+
+
+def test_a_lower_bound_of_zero():
+    policy = AUSampling(alpha=0.5, s_min=0.0, ramp=0)
+    scores = Scores(4)
+    scores.record(torch.arange(4), torch.tensor([0.0, 1.0, 2.0, 3.0]))
+    kept, _ = policy.choose(scores, 1, torch.arange(4).expand(5000, 4), generator(0))
+    assert not bool((kept == 0).any())
+    for i, p in enumerate(inclusion([0.0, 1.0, 2.0, 3.0], 2)):
+        assert_frequency(int((kept == i).sum()), 5000, p, i)
+
+
+def test_more_places_than_samples_with_odds_are_filled_evenly():
+    odds = torch.tensor([0.0, 1.0, 0.0, 0.0]).expand(6000, 4)
+    kept, _ = race(odds, 2, generator(0))
+    assert int((kept == 1).sum()) == 6000
+    for i in (0, 2, 3):
+        assert_frequency(int((kept == i).sum()), 6000, 1 / 3, i)
+    _, weight = race(odds, 2, generator(0), weigh=True)
+    assert bool(weight.isfinite().all())
+
+
+# -- unbiased weights --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.25])
+def test_weights_make_the_mean_unbiased(alpha):
+    n, k = 12, int(alpha * 12)
+    rng = torch.Generator().manual_seed(0)
+    g = torch.rand(n, generator=rng)
+    gradients = torch.randn(n, 3, generator=rng).double() + 4 * g[:, None]  # large where the score is large
+    scores = Scores(n)
+    scores.record(torch.arange(n), g)
+    policy = AUSampling(alpha=alpha, s_min=0.1, ramp=0, unbiased=True)
+    kept, weight = policy.choose(scores, 1, torch.arange(n).expand(DRAWS, n), generator(4))
+    assert weight.shape == kept.shape == (DRAWS, k)
+    full = gradients.mean(0)
+    weighted = (weight[..., None].double() * gradients[kept]).mean(1)
+    error = weighted.std(0) / DRAWS**0.5
+    assert bool(((weighted.mean(0) - full).abs() < SIGMAS * error).all())
+    assert bool((error < 0.02 * full.abs()).all())  # sharp enough to see a bias of a tenth
+    unweighted = gradients[kept].mean(1)
+    bias = (unweighted.mean(0) - full).abs() / (unweighted.std(0) / DRAWS**0.5)
+    assert bool((bias > 50).all())
+    # The number of samples is a mean too: the weights average to one over the draws, not in each.
+    assert abs(float(weight.mean()) - 1) < SIGMAS * float(weight.mean(1).std()) / DRAWS**0.5
+    assert float(weight.mean(1).std()) > 0.01
+
+
+def test_unbiased_keeps_the_draw_and_weighs_it():
+    g = torch.rand(40, generator=torch.Generator().manual_seed(0))
+    plain = fed(AUSampling(0.5, ramp=0), g, batch_size=8, seed=2)
+    weighed = fed(AUSampling(0.5, ramp=0, unbiased=True), g, batch_size=8, seed=2)
+    assert plain.weight(torch.tensor([0])) is None
+    batches = [sorted(b) for b in weighed]
+    assert [len(b) for b in batches] == [4] * 5
+    index = torch.tensor(batches[0])
+    weight = weighed.weight(index)
+    assert weight.shape == (4,)
+    assert bool((weight >= 0.5 - 1e-6).all())  # (k / n) / p with p <= 1
+    order = g[index].argsort()
+    assert float(weight[order[0]]) > float(weight[order[-1]])  # small scores are rare and count for more
+
+
+def test_weights_before_the_draw_begins_and_with_alpha_one():
+    sampler = SelectiveBatchSampler(8, batch_size=4, policy=AUSampling(0.5, unbiased=True))
+    list(sampler)  # the first epoch: every sample
+    assert sampler.weight(torch.arange(4)) is None
+    sampler = fed(AUSampling(1.0, unbiased=True), torch.rand(8), batch_size=4)
+    list(sampler)
+    assert sampler.weight(torch.arange(8)) is None  # nothing is drawn, so nothing is weighed
+
+
+def test_the_weights_of_an_earlier_pass_are_forgotten():
+    sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), torch.rand(8), batch_size=4)
+    list(sampler)
+    assert sampler.weight(torch.arange(8)) is not None
+    sampler.set_epoch(0)  # which uses every sample and weighs none
+    list(sampler)
+    assert sampler.weight(torch.arange(8)) is None
+
+
+def test_the_weight_of_a_pick():
+    g = torch.rand(6, generator=torch.Generator().manual_seed(1))
+    sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), g)
+    index = torch.tensor([5, 0, 3, 2, 4, 1])
+    total = torch.zeros(4000)
+    for epoch in range(4000):
+        sampler.set_epoch(epoch + 1)
+        chosen = index[sampler.pick(index)]
+        total[epoch] = (sampler.weight(chosen) * g[chosen]).mean()
+    assert abs(float(total.mean() - g.mean())) < SIGMAS * float(total.std()) / 4000**0.5
+
+
+def test_weights_reach_the_gradient():
+    model = nn.Linear(2, 1)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), Plain(), model)
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), torch.arange(8.0))
+    index = torch.tensor(next(iter(sampler)))
+    weight = sampler.weight(index)
+    opt.backward(lambda x: model(x).sum(1), x[index], index=index, weight=weight)
+    torch.testing.assert_close(model.weight.grad[0], sum(w * xi for w, xi in zip(weight, x[index], strict=True)) / 4)
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_mean_of_all_visits():
+    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling())
+    for value in (1.0, 3.0, 8.0):
+        feed(sampler, [1], [value])
+    assert sampler.scores.mean[1] == 4.0
+    assert (sampler.scores.sum[1], sampler.scores.count[1], sampler.scores.last[1]) == (12.0, 3, 8.0)
+    assert bool(sampler.scores.mean[[0, 2]].isnan().all())
+
+
+def test_the_moving_average_by_hand():
+    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling(ema=0.5))
+    expected = []
+    for value, average in [(1.0, 1.0), (3.0, (0.5 * 1 + 3) / 1.5), (5.0, (0.25 * 1 + 0.5 * 3 + 5) / 1.75)]:
+        feed(sampler, [1], [value])
+        expected.append(average)
+        assert float(sampler.scores.mean[1]) == pytest.approx(average)
+    assert expected == sorted(expected)
+    assert bool(sampler.scores.mean[0].isnan())
+
+
+def test_policies_take_the_signal_they_rank_by():
+    feedback = Feedback(torch.tensor([0, 1]), torch.tensor([1.0, 5.0]), torch.tensor([4.0, 4.5]))
+    by_sharpness = SelectiveBatchSampler(2, 2, AUSampling())
+    by_loss = SelectiveBatchSampler(2, 2, Full())
+    by_sharpness.update(feedback)
+    by_loss.update(feedback)
+    assert by_sharpness.scores.mean.tolist() == [3.0, 0.5]
+    assert by_loss.scores.mean.tolist() == [1.0, 5.0]
+
+
+def test_rows_that_are_not_finite_leave_no_trace():
+    sampler = SelectiveBatchSampler(4, 4, AUSampling())
+    feed(sampler, range(4), [1.0, float("nan"), float("inf"), 2.0])
+    assert sampler.scores.count.tolist() == [1, 0, 0, 1]
+    assert sampler.scores.last[[0, 3]].tolist() == [1.0, 2.0]
+    assert sampler.scores.sum.tolist() == [1.0, 0.0, 0.0, 2.0]
+
+
+# -- epochs and sizes --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_epoch_uses_every_sample_then_a_part():
+    sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5), seed=0)
+    first = list(sampler)
+    assert [len(b) for b in first] == [4, 4, 2]
+    assert sorted(itertools.chain(*first)) == list(range(10))
+    feed(sampler, range(10), torch.rand(10))
+    assert [len(b) for b in sampler] == [2, 2, 1]
+    assert sampler.epoch == 2
+
+
+def test_full_epochs():
+    none = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, full_epochs=0), seed=0)
+    assert [len(b) for b in none] == [2, 2, 1]
+    two = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, full_epochs=2), seed=0)
+    for size in (10, 10, 5):
+        assert sum(map(len, two)) == size
+        feed(two, range(10), torch.rand(10))
+    uniform = AUSampling(alpha=0.5, full_epochs=0)
+    kept, _ = uniform.choose(Scores(6), 0, torch.arange(6).expand(DRAWS, 6), generator(0))
+    for i in range(6):
+        assert_frequency(int((kept == i).sum()), DRAWS, 0.5, i)
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "alpha", "drop_last", "expected"),
+    [
+        (10, 4, 0.1, False, [1, 1, 1]),
+        (9, 4, 0.5, False, [2, 2, 1]),
+        (9, 4, 0.5, True, [2, 2]),
+        (9, 4, 0.74, False, [2, 2, 1]),
+        (9, 4, 0.75, False, [3, 3, 1]),
+        (3, 8, 0.67, False, [2]),
+        (8, 4, 1.0, False, [4, 4]),
+    ],
+)
+def test_sizes(n, size, alpha, drop_last, expected):
+    sampler = SelectiveBatchSampler(n, size, Random(alpha), drop_last=drop_last)
+    assert len(sampler) == len(expected)
+    assert [len(b) for b in sampler] == expected
+
+
+def test_epochs_differ_and_seeds_differ():
+    sampler = SelectiveBatchSampler(50, 10, Full(), seed=0)
+    first, second = list(sampler), list(sampler)
+    assert first != second
+    assert list(SelectiveBatchSampler(50, 10, Full(), seed=0)) == first
+    assert list(SelectiveBatchSampler(50, 10, Full(), seed=1)) != first
+    assert all(isinstance(i, int) for b in first for i in b)
+
+
+def test_set_epoch():
+    counted = SelectiveBatchSampler(50, 10, Full(), seed=0)
+    epochs = [list(counted) for _ in range(4)]
+    told = SelectiveBatchSampler(50, 10, Full(), seed=0)
+    for epoch in (3, 0, 3, 1):
+        told.set_epoch(epoch)
+        assert list(told) == epochs[epoch]
+    assert told.epoch == 2
+
+
+def test_batch_size_is_not_published():
+    # Trap 12: Accelerate's shards drop every batch whose length differs from this attribute.
+    sampler = SelectiveBatchSampler(10, 4, Random(0.5))
+    assert sampler.batch_size is None
+    assert (sampler.mini_batch, sampler.drop_last) == (4, False)
+
+
+def test_many_blocks_are_one_plan(monkeypatch):
+    monkeypatch.setattr("ausam.sampler.plan.BLOCK", 8)  # two mini-batches at a time
+    sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), torch.rand(30), batch_size=4, seed=0)
+    batches = list(sampler)
+    assert [len(b) for b in batches] == [2] * 7 + [1]
+    assert len(set(itertools.chain(*batches))) == 15
+    assert bool((sampler.weight(torch.tensor(list(itertools.chain(*batches)))) >= 0.5 - 1e-6).all())
+
+
+# -- what is loaded ----------------------------------------------------------------------------------------------------
+
+WORKERS = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # on a machine of one core
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+class Counted(Dataset):
+    """Counts how often each sample is read, also in worker processes."""
+
+    def __init__(self, n):
+        self.reads = torch.zeros(n, dtype=torch.int64).share_memory_()
+
+    def __len__(self):
+        return len(self.reads)
+
+    def __getitem__(self, i):
+        self.reads[i] += 1
+        return torch.tensor(float(i)), i % 3
+
+
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(2, marks=WORKERS)], ids=["in the process", "two persistent workers"]
+)
+def test_samples_that_are_not_chosen_are_never_read(workers):
+    counted = Counted(21)
+    data = Indexed(counted)
+    sampler = SelectiveBatchSampler(data, batch_size=8, policy=AUSampling(alpha=0.5), seed=0)
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
+    assert len(loader) == 3
+    for epoch in range(3):
+        before = counted.reads.clone()
+        seen, sizes = [], []
+        for x, y, index in loader:
+            assert torch.equal(x, index.float())
+            assert torch.equal(y, index % 3)
+            seen += index.tolist()
+            sizes.append(len(index))
+            feed(sampler, index, torch.rand(len(index)))
+        reads = counted.reads - before
+        assert sizes == ([8, 8, 5] if epoch == 0 else [4, 4, 2])
+        assert sorted(seen) == reads.nonzero().flatten().tolist()
+        assert int(reads.max()) == 1
+        assert int(reads.sum()) == (21 if epoch == 0 else 10)
+
+
+class Pair(NamedTuple):
+    x: float
+    y: int
+
+
+def test_indexed_adds_the_index_to_every_kind_of_sample():
+    assert Indexed([("a", 0), ("b", 1)])[1] == ("b", 1, 1)
+    assert Indexed([["a", 0], ["b", 1]])[0] == ("a", 0, 0)
+    assert Indexed([Pair(0.5, 3)])[0] == (0.5, 3, 0)
+    assert Indexed([{"x": 1}, {"x": 2}])[1] == {"x": 2, "index": 1}
+    assert Indexed([{"index": 7}], key="row")[0] == {"index": 7, "row": 0}
+    sample = Indexed(torch.arange(6.0).view(3, 2))[2]
+    assert (sample[0].tolist(), sample[1]) == ([4.0, 5.0], 2)
+    assert len(Indexed(range(7))) == 7
+
+
+def test_indexed_leaves_the_sample_alone():
+    original = {"x": 1}
+    Indexed([original])[0]
+    assert original == {"x": 1}
+
+
+class Batched(Dataset):
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return 10 * i, i
+
+    def __getitems__(self, indices):
+        self.asked.append(indices)
+        return [(10 * i, i) for i in indices]
+
+
+def test_indexed_asks_for_a_whole_batch_where_the_dataset_can_answer():
+    inner = Batched()
+    assert Indexed(inner).__getitems__([3, 1]) == [(30, 3, 3), (10, 1, 1)]
+    assert inner.asked == [[3, 1]]
+    assert Indexed([5, 6, 7]).__getitems__([2, 0]) == [(7, 2), (5, 0)]
+    x, _, index = next(iter(DataLoader(Indexed(inner), batch_size=4)))
+    assert (x.tolist(), index.tolist()) == ([0, 10, 20, 30], [0, 1, 2, 3])
+    assert inner.asked[1:] == [[0, 1, 2, 3]]
+
+
+def test_indexed_of_a_subset_counts_the_subset():
+    data = Indexed(Subset(TensorDataset(torch.arange(10)), [7, 8, 9]))
+    assert data[2] == (torch.tensor(9), 2)
+    assert data.__getitems__([1]) == [(torch.tensor(8), 1)]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+def test_datasets_that_cannot_work_are_refused():
+    with refused(ValueError, 'a key "index"', 'Indexed(dataset, key="...")'):
+        Indexed([{"index": 1}])[0]
+    for stream in (Stream(), iter([1])):
+        with refused(TypeError, type(stream).__name__, "sampler.pick(index)"):
+            Indexed(stream)
+    with refused(TypeError, "Subset(Indexed(dataset))", "Indexed(Subset(dataset, ...))"):
+        SelectiveBatchSampler(Subset(Indexed(range(10)), [1, 2]), 2, Full())
+
+
+# -- resume (traps 11, 16) ---------------------------------------------------------------------------------------------
+
+
+def signal(index, epoch):
+    """A made-up sharpness that depends on the sample and the epoch, the same in every run."""
+    return ((torch.as_tensor(index) * 37 + epoch * 11) % 17).float() / 17
+
+
+def run_epochs(sampler, epochs):
+    """Whole epochs with an update after each batch; the batches of each."""
+    seen = []
+    for epoch in epochs:
+        seen.append([])
+        for index in sampler:
+            seen[-1].append(index)
+            feed(sampler, index, signal(index, epoch))
+    return seen
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+POLICY = AUSampling(alpha=0.5, ramp=2)
+
+
+def new(policy=POLICY, seed=5, n=40):
+    return SelectiveBatchSampler(n, batch_size=8, policy=policy, seed=seed)
+
+
+@pytest.mark.parametrize("policy", [POLICY, AUSampling(0.5, ramp=0, unbiased=True, ema=0.9), Full()], ids=repr)
+@pytest.mark.parametrize("consumed", [0, 1, 3, 5])
+def test_resume_in_the_middle_of_an_epoch(policy, consumed):
+    whole = new(policy)
+    expected = run_epochs(whole, range(4))
+    weights = whole.weight(torch.arange(40))
+
+    broken = new(policy)
+    run_epochs(broken, [0])
+    for index in itertools.islice(iter(broken), consumed):
+        feed(broken, index, signal(index, 1))
+    state = through_a_file(broken.state_dict())
+
+    resumed = new(policy, seed=99)  # the saved seed is used
+    resumed.load_state_dict(state)
+    assert len(resumed) == (5 - consumed or 5)
+    assert_equal(resumed.state_dict(), state)
+    if consumed < 5:
+        if consumed and policy.signal == "sharpness" and policy.unbiased:
+            undisturbed = new(policy)
+            run_epochs(undisturbed, [0])
+            left = torch.tensor(list(itertools.chain(*list(undisturbed)[consumed:])))
+            torch.testing.assert_close(resumed.weight(left), undisturbed.weight(left), rtol=0, atol=0)
+        assert run_epochs(resumed, [1]) == [expected[1][consumed:]]
+    assert len(resumed) == 5
+    assert run_epochs(resumed, [2, 3]) == expected[2:]
+    assert_equal(resumed.state_dict(), whole.state_dict())
+    if weights is not None:
+        torch.testing.assert_close(resumed.weight(torch.arange(40)), weights, rtol=0, atol=0)
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return i
+
+
+@WORKERS[0]
+@WORKERS[1]
+@pytest.mark.parametrize("consumed", [0, 2])
+def test_resume_counts_what_was_consumed_not_what_was_prefetched(consumed):
+    expected = run_epochs(new(), range(3))
+    broken = new()
+    loader = DataLoader(Indexed(Rows()), batch_sampler=broken, num_workers=2, prefetch_factor=2)
+    run_epochs(broken, [0])
+    batches = iter(loader)  # asks for four batches at once
+    for step in range(consumed):
+        _, index = next(batches)
+        assert index.tolist() == expected[1][step]
+        feed(broken, index, signal(index, 1))
+    assert broken._pass.handed_out > consumed  # or there was no prefetching
+    state = through_a_file(broken.state_dict())
+    del batches
+
+    resumed = new()
+    resumed.load_state_dict(state)
+    assert run_epochs(resumed, [1, 2]) == [expected[1][consumed:], expected[2]]
+
+
+def test_a_batch_that_was_handed_out_but_not_used_comes_again():
+    # A checkpoint at the top of the loop body, before the first update of a later epoch.
+    expected = run_epochs(new(), range(2))
+    broken = new()
+    run_epochs(broken, [0])
+    next(iter(broken))
+    resumed = new()
+    resumed.load_state_dict(broken.state_dict())
+    assert run_epochs(resumed, [1]) == expected[1:]
+
+
+def test_without_any_update_what_was_handed_out_counts():
+    whole = new(Random(0.5))
+    expected = [list(whole), list(whole)]
+    broken = new(Random(0.5))
+    batches = iter(broken)
+    taken = [next(batches), next(batches)]
+    resumed = new(Random(0.5))
+    resumed.load_state_dict(broken.state_dict())
+    assert taken + list(resumed) == expected[0]
+    assert list(resumed) == expected[1]
+
+
+def test_state_at_the_end_and_before_the_beginning_of_an_epoch():
+    sampler = new()
+    state = sampler.state_dict()
+    assert (state["epoch"], state["plan"]) == (0, None)
+    run_epochs(sampler, [0])
+    state = sampler.state_dict()
+    assert (state["epoch"], state["plan"]) == (1, None)
+    resumed = new()
+    resumed.load_state_dict(state)
+    assert run_epochs(resumed, [1]) == run_epochs(sampler, [1])
+
+
+def test_split_micro_batches_count_when_the_batch_is_complete():
+    sampler = new()
+    batches = iter(sampler)
+    first, second = next(batches), next(batches)
+    feed(sampler, first[:4], torch.ones(4))
+    assert [len(sampler.state_dict()["plan"]["index"]), sampler.state_dict()["epoch"]] == [40, 0]
+    feed(sampler, first[4:], torch.ones(4))
+    assert sampler.state_dict()["plan"]["index"][:8].tolist() == second
+    feed(sampler, second[:7], torch.ones(7))
+    assert sampler.state_dict()["plan"]["index"][:8].tolist() == second
+    feed(sampler, second[7:], torch.ones(1))
+    assert len(sampler.state_dict()["plan"]["index"]) == 24
+
+
+def test_resume_twice_in_one_epoch():
+    expected = run_epochs(new(), range(3))
+    sampler = new()
+    run_epochs(sampler, [0])
+    seen = []
+    for _ in range(3):
+        index = next(iter(sampler))
+        seen.append(index)
+        feed(sampler, index, signal(index, 1))
+        state = sampler.state_dict()
+        sampler = new()
+        sampler.load_state_dict(state)
+    assert seen + run_epochs(sampler, [1])[0] == expected[1]
+    assert run_epochs(sampler, [2]) == expected[2:]
+
+
+def test_a_saved_state_is_a_copy():
+    sampler = new()
+    run_epochs(sampler, [0])
+    index = next(iter(sampler))
+    feed(sampler, index, signal(index, 1))
+    state = sampler.state_dict()
+    kept = through_a_file(state)
+    run_epochs(sampler, [2, 3])
+    assert_equal(state, kept)
+    resumed = new()
+    resumed.load_state_dict(state)
+    run_epochs(resumed, [1, 2])
+    assert_equal(state, kept)
+
+
+def test_set_epoch_goes_on_with_an_interrupted_pass_of_that_epoch_only():
+    expected = run_epochs(new(), range(2))
+    broken = new()
+    run_epochs(broken, [0])
+    index = next(iter(broken))
+    feed(broken, index, signal(index, 1))
+    state = broken.state_dict()
+    same, other = new(), new()
+    same.load_state_dict(state)
+    same.set_epoch(1)
+    assert len(same) == 4
+    assert list(same) == expected[1][1:]
+    other.load_state_dict(state)
+    other.set_epoch(6)
+    assert len(other) == 5
+    assert sum(map(len, other)) == 20
+    assert other.epoch == 7
+
+
+@pytest.mark.parametrize(
+    ("other", "parts"),
+    [
+        (new(n=41), ("for 40 samples", "has 41", "the dataset of the saved run")),
+        (new(Full()), ("of sharpness", "Full ranks by loss", "the policy of the saved run")),
+        (new(AUSampling(ema=0.9)), ("decay 1.0", "uses 0.9", "the policy of the saved run")),
+    ],
+    ids=["size", "signal", "decay"],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(other, parts):
+    sampler = new()
+    run_epochs(sampler, [0, 1])
+    index = next(iter(other))
+    feed(other, index, signal(index, 0))
+    before = through_a_file(other.state_dict())
+    with refused(ValueError, *parts):
+        other.load_state_dict(sampler.state_dict())
+    assert_equal(other.state_dict(), before)
+    assert (other.seed, other.epoch) == (5, 1)
+
+
+# -- pick --------------------------------------------------------------------------------------------------------------
+
+
+def test_pick_counts_epochs_by_the_samples_offered():
+    sampler = SelectiveBatchSampler(10, 5, AUSampling(0.4, ramp=0))
+    assert sampler.pick(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
+    assert sampler.pick(torch.arange(5, 10)).tolist() == [0, 1, 2, 3, 4]
+    feed(sampler, range(10), torch.rand(10))
+    for _ in range(20):
+        keep = sampler.pick(torch.tensor([9, 3, 0, 4, 7]))
+        assert keep.dtype == torch.int64
+        assert len(keep) == 2
+        assert 0 <= keep[0] < keep[1] < 5
+    sampler.set_epoch(0)
+    assert len(sampler.pick(torch.arange(5))) == 5
+
+
+def test_pick_looks_up_the_scores_of_the_indices_it_is_given():
+    sampler = fed(AUSampling(0.25, s_min=0.0001, ramp=0), [0.0, 0.0, 0.0, 9.0, 0.0, 0.0])
+    index = torch.tensor([1, 3, 5, 0])
+    assert [int(sampler.pick(index)) for _ in range(30)].count(1) >= 29
+
+
+def test_picks_can_be_reproduced_and_resumed():
+    g = torch.rand(20, generator=torch.Generator().manual_seed(0))
+    one, two = (fed(AUSampling(0.5, ramp=0), g, seed=8) for _ in range(2))
+    index = torch.arange(10)
+    picks = [one.pick(index).tolist() for _ in range(12)]
+    assert [two.pick(index).tolist() for _ in range(5)] == picks[:5]
+    assert len({tuple(p) for p in picks}) > 6  # each pick is a new draw
+    resumed = SelectiveBatchSampler(20, 20, AUSampling(0.5, ramp=0), seed=1)
+    resumed.load_state_dict(through_a_file(two.state_dict()))
+    assert [resumed.pick(index).tolist() for _ in range(7)] == picks[5:]
+
+
+def test_pick_errors():
+    sampler = fed(AUSampling(), [1.0, 2.0, 3.0])
+    before = sampler.state_dict()
+    for bad, shape in ((torch.zeros(2, 2, dtype=torch.int64), "(2, 2)"), (torch.zeros(0, dtype=torch.int64), "(0,)")):
+        with refused(ValueError, f"index has shape {shape}", "shape (n,)"):
+            sampler.pick(bad)
+    for bad in (-1, 3):
+        with refused(ValueError, "outside the dataset of 3 samples"):
+            sampler.pick(torch.tensor([0, bad]))
+    assert_equal(sampler.state_dict(), before)
+
+
+# -- warnings and errors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["iterate", "pick", "nothing but NaN"])
+def test_no_score_at_all_is_said(how):
+    sampler = SelectiveBatchSampler(6, 3, AUSampling(0.5))
+    for index in sampler:
+        if how == "nothing but NaN":  # the feedback of a method that does not evaluate perturbed weights
+            feed(sampler, index, [float("nan")] * 3)
+    with pytest.warns(UserWarning, match="No score") as caught:
+        kept = [sampler.pick(torch.arange(3))] if how == "pick" else list(sampler)
+    assert [len(k) for k in kept] == ([1] if how == "pick" else [1, 1])
+    assert [str(w.message) for w in caught] == [
+        "No score has reached the sampler before epoch 1: AUSampling draws uniformly. Call "
+        "sampler.update(opt.backward(..., index=index)) in each step, with a method that evaluates the loss at "
+        "perturbed weights."
+    ]
+
+
+def test_policies_that_rank_by_loss_do_not_complain():
+    sampler = SelectiveBatchSampler(6, 3, Random(0.5))
+    assert [len(list(sampler)) for _ in range(3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("feedback", "parts"),
+    [
+        (Feedback(None, torch.ones(2), torch.ones(2)), ("no index", "opt.backward(loss_fn, *batch, index=index)")),
+        (Feedback(torch.tensor([0, 40]), torch.ones(2), torch.ones(2)), ("index 40", "40 samples", "Indexed(dataset)")),
+        (Feedback(torch.tensor([0, -3]), torch.ones(2), torch.ones(2)), ("index -3", "40 samples", "Indexed(dataset)")),
+        (Feedback(torch.tensor([4, 2, 4]), torch.ones(3), torch.ones(3)), ("index 4", "twice", "at most once")),
+        (
+            Feedback(torch.tensor([4, 2]), torch.ones(3), torch.ones(3)),
+            ("2 indices and 3 losses", "one loss per index"),
+        ),
+    ],
+    ids=["no index", "above", "below", "twice", "length"],
+)
+def test_update_errors_change_nothing(feedback, parts):
+    sampler = new()
+    index = next(iter(sampler))
+    feed(sampler, index, signal(index, 0))
+    before = through_a_file(sampler.state_dict())
+    with refused(ValueError, *parts):
+        sampler.update(feedback)
+    assert_equal(sampler.state_dict(), before)
+    assert len(before["plan"]["index"]) == 32
+
+
+WHOLE = "It must be a whole number"
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "message"),
+    [
+        ({"dataset": 0}, ValueError, f"SelectiveBatchSampler: dataset is 0. {WHOLE} >= 1."),
+        ({"dataset": 2.5}, ValueError, f"SelectiveBatchSampler: dataset is 2.5. {WHOLE} >= 1."),
+        ({"dataset": True}, TypeError, f"SelectiveBatchSampler: dataset is True. {WHOLE} >= 1."),
+        ({"dataset": None}, TypeError, f"SelectiveBatchSampler: dataset is None. {WHOLE} >= 1."),
+        (
+            {"dataset": []},
+            ValueError,
+            "SelectiveBatchSampler: the dataset has 0 samples. There must be at least 1.",
+        ),
+        ({"batch_size": 0}, ValueError, f"SelectiveBatchSampler: batch_size is 0. {WHOLE} >= 1."),
+        ({"batch_size": 2.5}, ValueError, f"SelectiveBatchSampler: batch_size is 2.5. {WHOLE} >= 1."),
+        ({"batch_size": float("inf")}, ValueError, f"SelectiveBatchSampler: batch_size is inf. {WHOLE} >= 1."),
+        ({"batch_size": "4"}, TypeError, f"SelectiveBatchSampler: batch_size is '4'. {WHOLE} >= 1."),
+        ({"batch_size": True}, TypeError, f"SelectiveBatchSampler: batch_size is True. {WHOLE} >= 1."),
+        ({"min_batch": 0}, ValueError, f"SelectiveBatchSampler: min_batch is 0. {WHOLE} >= 1."),
+        ({"min_batch": None}, TypeError, f"SelectiveBatchSampler: min_batch is None. {WHOLE} >= 1."),
+        ({"min_batch": 10}, ValueError, "min_batch is 10, but the dataset has 9 samples. Use a smaller min_batch."),
+        ({"seed": -1}, ValueError, f"SelectiveBatchSampler: seed is -1. {WHOLE} >= 0."),
+        ({"seed": 0.5}, ValueError, f"SelectiveBatchSampler: seed is 0.5. {WHOLE} >= 0."),
+        ({"seed": "zero"}, TypeError, f"SelectiveBatchSampler: seed is 'zero'. {WHOLE} >= 0."),
+        ({"drop_last": "no"}, TypeError, "SelectiveBatchSampler: drop_last is 'no'. It must be True or False."),
+        ({"drop_last": 1}, TypeError, "SelectiveBatchSampler: drop_last is 1. It must be True or False."),
+        ({"split": None}, TypeError, "SelectiveBatchSampler: split is None. It must be True or False."),
+        (
+            {"rank": 0.5, "world_size": 2},
+            ValueError,
+            f"SelectiveBatchSampler: rank is 0.5. {WHOLE} >= 0, or None.",
+        ),
+        (
+            {"rank": 0, "world_size": 0},
+            ValueError,
+            f"SelectiveBatchSampler: world_size is 0. {WHOLE} >= 1, or None.",
+        ),
+        (
+            {"rank": "0", "world_size": 2},
+            TypeError,
+            f"SelectiveBatchSampler: rank is '0'. {WHOLE} >= 0, or None.",
+        ),
+        ({"policy": Full}, TypeError, f"policy is {Full}. Pass an instance, such as AUSampling(alpha=0.5)."),
+        ({"policy": "full"}, TypeError, "policy is 'full'. Pass an instance, such as AUSampling(alpha=0.5)."),
+        (
+            {"batch_size": 10, "drop_last": True},
+            ValueError,
+            "drop_last=True leaves nothing of 9 samples with batch_size 10. Use a smaller batch_size.",
+        ),
+    ],
+    ids=lambda x: repr(x) if isinstance(x, dict) else "",
+)
+def test_constructor_errors(changed, kind, message):
+    with pytest.raises(kind) as error:
+        SelectiveBatchSampler(**{"dataset": 9, "batch_size": 4, "policy": Full(), **changed})
+    assert str(error.value) == message
+
+
+def test_set_epoch_takes_a_whole_number():
+    sampler = new()
+    for bad, kind in ((-1, ValueError), (1.5, ValueError), ("1", TypeError)):
+        with pytest.raises(kind, match=rf"^SelectiveBatchSampler: epoch is {bad!r}. It must be a whole number >= 0.$"):
+            sampler.set_epoch(bad)
+    assert sampler.epoch == 0
+
+
+def test_bounds_that_cross_are_refused():
+    with refused(ValueError, "s_min is 0.6 and s_max is 0.5", "Use s_min <= s_max."):
+        AUSampling(s_min=0.6, s_max=0.5)
+
+
+# -- a sampler that nobody asks ----------------------------------------------------------------------------------------
+
+UNASKED = (
+    "sampler.update has received the losses of more than a whole pass (40 samples), but the sampler was never "
+    "iterated over and sampler.pick was never called. Training uses every sample, and AUSampling selects "
+    "nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the rows keep = sampler.pick(index)."
+)
+
+
+def test_updates_of_more_than_a_pass_without_a_question_are_warned_about_once():
+    sampler = new()
+    for _ in range(5):
+        feed(sampler, range(8), torch.ones(8))  # a pass, and no more
+    with pytest.warns(UserWarning, match="more than a whole pass") as caught:
+        feed(sampler, [3], [1.0])
+    assert [str(w.message) for w in caught] == [UNASKED]
+    assert caught[0].filename == __file__  # where update was called
+    feed(sampler, range(40), torch.ones(40))  # not a second time
+
+
+@pytest.mark.parametrize("how", ["iterate", "pick", "everything is kept"])
+def test_updates_of_a_sampler_that_is_asked_are_not(how):
+    sampler = new(AUSampling(1.0) if how == "everything is kept" else POLICY)
+    if how == "iterate":
+        next(iter(sampler))
+    elif how == "pick":
+        sampler.pick(torch.arange(4))
+    for _ in range(12):
+        feed(sampler, range(8), torch.ones(8))
+
+
+def test_each_of_several_processes_has_its_part_of_a_pass():
+    sampler = SelectiveBatchSampler(40, 8, POLICY, rank=0, world_size=4)
+    feed(sampler, range(10), torch.ones(10))
+    with pytest.warns(UserWarning, match="more than a whole pass"):
+        feed(sampler, [3], [1.0])
+
+
+def test_weights_need_a_chance_for_every_sample():
+    with pytest.raises(ValueError, match="unbiased=True divides by inclusion probabilities, and s_min=0 makes some of"):
+        AUSampling(s_min=0.0, unbiased=True)
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+
+def test_drop_last_keeps_a_batch_that_is_just_whole():
+    assert [len(batch) for batch in SelectiveBatchSampler(8, 8, Full(), drop_last=True)] == [8]
+
+
+@pytest.mark.parametrize("how", ["by position", "by name"])
+def test_a_framework_that_builds_the_sampler_again_is_refused(how):
+    given = torch.utils.data.SequentialSampler(range(8))
+    with refused(TypeError, "use_distributed_sampler=False"):
+        if how == "by position":
+            SelectiveBatchSampler(given, 4, False)
+        else:
+            SelectiveBatchSampler(dataset=given, batch_size=4, drop_last=False)
+
+
+def test_a_pass_that_is_planned_to_its_end_does_not_mind_another_policy():
+    sampler = new(Random(0.5))
+    batches = list(new(Random(0.5)))
+    index = next(iter(sampler))
+    feed(sampler, index, signal(index, 0))
+    other = new(Random(0.3))
+    other.load_state_dict(through_a_file(sampler.state_dict()))
+    rest = list(other)
+    assert [i for batch in rest for i in batch] == [i for batch in batches[1:] for i in batch]

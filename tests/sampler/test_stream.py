@@ -1,0 +1,352 @@
+"""SelectiveStream: what the policy does not keep is never decoded, and everything else is as with the sampler."""
+
+import contextlib
+import multiprocessing
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ausam import (
+    AUSampling,
+    Feedback,
+    Full,
+    Indexed,
+    InfoBatch,
+    Random,
+    Scores,
+    SelectiveBatchSampler,
+    SelectiveStream,
+    TopLoss,
+)
+from ausam.common.random import generator
+from ausam.policies.base import part
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes")  # on two cores
+
+N, SIZE = 46, 8  # five whole mini-batches, and one of six
+decoded = multiprocessing.Value("i", 0)  # shared with the workers
+
+
+def decode(raw):
+    with decoded.get_lock():
+        decoded.value += 1
+    return torch.tensor(float(raw)), int(raw) % 3
+
+
+class Source(IterableDataset):
+    """Keys and raw samples; divided among workers by itself if asked to. The order is that of the pass, or fixed."""
+
+    def __init__(self, n=N, *, divides=False, names=None):
+        self.n, self.divides, self.names = n, divides, names
+
+    def __iter__(self):
+        info = get_worker_info()
+        mine = (info.id, info.num_workers) if self.divides and info is not None else (0, 1)
+        for i in range(mine[0], self.n, mine[1]):
+            yield (i if self.names is None else self.names[i]), str(i)
+
+
+def sampler(policy=None, n=N, **changes):
+    return SelectiveBatchSampler(n, SIZE, policy or AUSampling(0.5, ramp=1), **changes)
+
+
+def losses(index, turn=0):
+    """Any function of the sample that is not the same in each pass."""
+    return torch.sin(index * 1.7 + turn) ** 2 + 0.1
+
+
+def told(index, turn=0):
+    """Both the loss and the sharpness of each sample are its ``losses``."""
+    return Feedback(index, losses(index, turn), 2 * losses(index, turn))
+
+
+def a_pass(stream, stop=None, turn=0):
+    """The batches of a pass, up to where it is stopped; each is updated."""
+    found = []
+    with contextlib.closing(iter(stream)) as batches:
+        for b, (x, y, index) in enumerate(batches):
+            if b == stop:
+                break
+            assert torch.equal(x, index.float())
+            assert torch.equal(y, index % 3)
+            stream.weight(index)
+            stream.update(told(index, turn))
+            found.append(index.tolist())
+    return found
+
+
+def literally(policy, epochs, *, seed=0, size=SIZE, drop_last=False):
+    """The same by hand: mini-batches in the order of the stream, scores of the pass before."""
+    scores, passes = Scores(N, policy.decay), []
+    for epoch in range(epochs):
+        batches, news = [], []
+        for b in range(-(-N // size)):
+            candidates = torch.arange(b * size, min(N, b * size + size))
+            if drop_last and len(candidates) < size:
+                continue
+            kept, _ = policy.choose(scores, epoch, candidates[None], generator(seed, epoch, 2, b))
+            index = candidates[kept[0]]
+            batches.append(index.tolist())
+            news.append(index)
+        for index in news:
+            scores.record(index, losses(index, epoch))
+        passes.append(batches)
+    return passes
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize(
+    "policy", [AUSampling(0.5, ramp=1), Random(0.3), TopLoss(0.5), Full()], ids=lambda p: type(p).__name__
+)
+def test_batches_are_those_of_the_policy_whatever_the_number_of_workers(policy, workers):
+    stream = SelectiveStream(Source(), decode, sampler(policy), num_workers=workers)
+    decoded.value = 0
+    found = [a_pass(stream, turn=turn) for turn in range(3)]
+    assert found == literally(policy, 3)
+    used = sum(len(b) for batches in found for b in batches)
+    assert decoded.value == used  # what was not chosen was never decoded
+    assert sum(map(len, found[2])) == sum(part(policy.kept, n) for n in [SIZE] * 5 + [6])
+    assert int(stream.sampler.scores.count.sum()) == used
+    assert stream.epoch == 3
+
+
+def test_the_choice_is_the_one_of_pick():
+    """With the same random numbers the stream keeps what ``sampler.pick`` keeps: here, those of the largest scores."""
+    stream, other = SelectiveStream(Source(), decode, sampler(TopLoss(0.5)), num_workers=2), sampler(TopLoss(0.5))
+    for turn in range(3):
+        found = []
+        for _, _, index in stream:
+            stream.update(told(index, turn))
+            found.append(index.tolist())
+        other.set_epoch(turn)
+        picked, news = [], []
+        for candidates in torch.arange(N).split(SIZE):
+            index = candidates[other.pick(candidates)]
+            picked.append(index.tolist())
+            news.append(told(index, turn))
+        for feedback in news:
+            other.update(feedback)
+        assert found == picked
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_source_that_divides_itself(workers):
+    stream = SelectiveStream(Source(divides=True), decode, sampler(), sharded=True, num_workers=workers)
+    first, second = a_pass(stream), a_pass(stream)
+    assert sorted(i for b in first for i in b) == list(range(N))
+    decoded.value = 0
+    third = a_pass(stream)
+    assert decoded.value == sum(map(len, third))
+    for batches in (second, third):
+        parts = [range(w, N, workers) for w in range(workers)]
+        assert sum(map(len, batches)) == sum(
+            part(0.5, len(p[i : i + SIZE])) for p in parts for i in range(0, len(p), SIZE)
+        )
+        assert all(len({i % workers for i in b}) == 1 for b in batches)  # a mini-batch comes from one worker
+
+
+def test_names_are_mapped_to_indices():
+    names = [f"image-{(7 * i) % N:03}" for i in range(N)]
+    keys = {name: int(name[-3:]) for name in names}
+
+    class Named(Source):
+        def __iter__(self):
+            for name in names:
+                yield name, str(keys[name])
+
+    stream = SelectiveStream(Named(), decode, sampler(), keys=keys, num_workers=2)
+    a_pass(stream)
+    assert stream.sampler.scores.count.tolist() == [1] * N
+    assert torch.allclose(stream.sampler.scores.sum, losses(torch.arange(N)))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 2), (2, 0), (0, 3)])
+@pytest.mark.parametrize("stop", [1, 3, None])
+def test_it_continues_where_it_was_saved(before, after, stop):
+    """In the second pass; the number of workers may change, because the stream deals the mini-batches itself."""
+    whole = SelectiveStream(Source(), decode, sampler(), num_workers=before)
+    expected = [a_pass(whole, turn=turn) for turn in range(3)]
+    first = SelectiveStream(Source(), decode, sampler(), num_workers=before)
+    a_pass(first)
+    begun = a_pass(first, stop, turn=1)
+    second = SelectiveStream(Source(), decode, sampler(), num_workers=after)
+    second.load_state_dict(torch.load(saved(first.state_dict()), weights_only=True))
+    decoded.value = 0
+    rest = a_pass(second, turn=1) if stop is not None else []
+    assert begun + rest == expected[1]
+    assert a_pass(second, turn=2) == expected[2]
+    if after == 0:
+        assert decoded.value == sum(map(len, rest + expected[2]))  # what was used before is not decoded again
+    assert torch.equal(second.sampler.scores.sum, whole.sampler.scores.sum)
+
+
+def test_a_source_that_divides_itself_continues_with_as_many_workers():
+    make = lambda workers: SelectiveStream(  # noqa: E731
+        Source(divides=True), decode, sampler(), sharded=True, num_workers=workers
+    )
+    whole, first, second = make(2), make(2), make(2)
+    expected = [a_pass(whole, turn=turn) for turn in range(3)]
+    a_pass(first)
+    begun = a_pass(first, 3, turn=1)
+    state = first.state_dict()
+    assert state["done"] == [2, 1]
+    second.load_state_dict(state)
+    rest = a_pass(second, turn=1)
+    assert sorted(begun + rest) == sorted(expected[1])
+    assert sorted(a_pass(second, turn=2)) == sorted(expected[2])
+    with pytest.raises(ValueError) as raised:
+        make(3).load_state_dict(state)
+    assert str(raised.value) == (
+        "The state was saved with 2 workers and there are 3 now, but the source divides the stream among the "
+        "workers. Resume with num_workers=2."
+    )
+
+
+def test_a_pass_that_was_saved_after_its_last_batch_continues_as_an_empty_one():
+    first = SelectiveStream(Source(), decode, sampler())
+    a_pass(first)
+    batches = iter(first)
+    for _ in range(6):
+        _, _, index = next(batches)
+        first.update(told(index))
+    second = SelectiveStream(Source(), decode, sampler())
+    second.load_state_dict(first.state_dict())
+    assert a_pass(second) == []
+    assert second.epoch == 2
+
+
+def test_weights_come_along():
+    policy = AUSampling(0.5, ramp=1, unbiased=True)
+    stream = SelectiveStream(Source(), decode, sampler(policy), num_workers=2)
+    a_pass(stream)
+    scores = Scores(N, 1.0)
+    scores.record(torch.arange(N), losses(torch.arange(N)))
+    for b, (_, _, index) in enumerate(stream):
+        candidates = torch.arange(b * SIZE, min(N, b * SIZE + SIZE))
+        kept, weight = policy.choose(scores, 1, candidates[None], generator(0, 1, 2, b))
+        assert torch.equal(index, candidates[kept[0]])
+        assert torch.equal(stream.weight(index), weight[0])
+        stream.update(told(index, 1))
+    _, _, index = next(iter(stream))
+    with pytest.raises(RuntimeError) as raised:
+        stream.update(told(index))
+    assert str(raised.value) == (
+        "AUSampling weights the samples that it keeps, but no weight was used. Pass opt.backward(..., "
+        "weight=stream.weight(index))."
+    )
+    assert SelectiveStream(Source(), decode, sampler()).weight(torch.tensor([0])) is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_processes_get_mini_batches_of_their_own(workers):
+    """Two processes: of six mini-batches each gets three, of five two, and none twice."""
+    for n, each in ((N, 3), (5 * SIZE, 2)):
+        found = []
+        for rank in range(2):
+            mine = sampler(Full(), n, rank=rank, world_size=2)
+            stream = SelectiveStream(Source(n), decode, mine, num_workers=workers)
+            found.append([index.tolist() for _, _, index in stream])
+        assert [len(batches) for batches in found] == [each, each]
+        together = [i for pair in zip(*found, strict=True) for b in pair for i in b]
+        assert together == list(range(len(together)))
+
+
+def test_dicts_collation_and_dropping():
+    def as_dict(raw):
+        return {"x": float(raw)}
+
+    stream = SelectiveStream(Source(), as_dict, sampler(Full(), drop_last=True))
+    found = list(stream)
+    assert [sorted(batch) for batch in found] == [["index", "x"]] * 5
+    plain = SelectiveStream(Source(), as_dict, sampler(Full()), collate_fn=lambda rows: rows)
+    assert next(iter(plain)) == [Indexed([as_dict(str(i)) for i in range(SIZE)])[i] for i in range(SIZE)]
+
+
+def test_a_wrong_division_is_noticed():
+    twice = SelectiveStream(Source(), decode, sampler(), sharded=True, num_workers=2)
+    with pytest.raises(RuntimeError, match=r"more than the 46 samples .* use sharded=False"):
+        a_pass(twice)
+    half = SelectiveStream(Source(460, divides=True), decode, sampler(n=460), num_workers=2)
+    with pytest.warns(UserWarning, match="The stream yielded 230 of") as raised:
+        a_pass(half)
+    assert str(raised[0].message) == (
+        "The stream yielded 230 of the 460 samples that the sampler was built for. If the source divides itself "
+        "among workers or processes, use sharded=True. This warning is shown once."
+    )
+
+
+def test_a_sampler_that_gets_no_scores_says_so():
+    stream = SelectiveStream(Source(), decode, sampler())
+    list(stream)
+    with pytest.warns(UserWarning, match="No score has reached the sampler before epoch 1"):
+        list(stream)
+
+
+KEYS = "SelectiveStream(..., keys={name: i for i, name in enumerate(names)})."
+REFUSED = {
+    "a sampler of torch's": (
+        lambda: SelectiveStream(Source(), decode, torch.utils.data.SequentialSampler([0])),
+        "sampler is a SequentialSampler. Pass a SelectiveBatchSampler.",
+    ),
+    "no function": (
+        lambda: SelectiveStream(Source(), None, sampler()),
+        "SelectiveStream needs an iterable of (key, raw) and a function that decodes raw.",
+    ),
+    "an iterator": (
+        lambda: SelectiveStream(iter([]), decode, sampler()),
+        "source is a list_iterator, which can be iterated only once, but every pass restarts it. Pass an object "
+        "whose __iter__ starts the stream, such as an IterableDataset.",
+    ),
+    "a policy for whole epochs": (
+        lambda: SelectiveStream(Source(), decode, sampler(InfoBatch(epochs=3))),
+        "InfoBatch chooses among all samples, but a stream yields them one by one. Use a policy that chooses "
+        "inside each mini-batch, e.g. AUSampling.",
+    ),
+    "a batch that is split": (
+        lambda: SelectiveStream(Source(), decode, sampler(split=True)),
+        "The sampler has split=True or min_batch > 1, but a mini-batch of a stream belongs to one process and "
+        "cannot be joined to another. Leave both at their defaults.",
+    ),
+    "a second batch size": (
+        lambda: SelectiveStream(Source(), decode, sampler(), batch_size=4),
+        "SelectiveStream does not take batch_size, because the sampler has it.",
+    ),
+    "workers that stay": (
+        lambda: SelectiveStream(Source(), decode, sampler(), num_workers=1, persistent_workers=True),
+        "SelectiveStream does not take persistent_workers, because each pass sends the scores to new workers.",
+    ),
+    "keys that are no indices": (
+        lambda: list(SelectiveStream(Source(names=[f"a{i}" for i in range(N)]), decode, sampler())),
+        f"The key 'a0' of the stream has no dataset index. Pass one for each key: {KEYS}",
+    ),
+    "a key without an index": (
+        lambda: list(SelectiveStream(Source(), decode, sampler(), keys={})),
+        f"The key 0 of the stream has no dataset index. Pass one for each key: {KEYS}",
+    ),
+    "an index outside": (
+        lambda: list(SelectiveStream(Source(), decode, sampler(n=40))),
+        "The key 40 has index 40, but the sampler was built for 40 samples. Use indices from 0 to 39.",
+    ),
+    "an update too many": (
+        lambda: SelectiveStream(Source(), decode, sampler()).update(None),
+        "There is no batch to update. Call update once per batch, after the stream yielded it.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_work_is_refused(name):
+    make, message = REFUSED[name]
+    with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
+        make()
+    assert str(raised.value) == message
+
+
+def saved(state):
+    import io
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
