@@ -22,8 +22,8 @@ from ausam.common.settings import (
     PositiveCount,
     Range,
     YesNo,
-    check,
     rules,
+    validate,
 )
 from tests.helpers import EXAMPLES
 
@@ -170,7 +170,7 @@ class Example:
     h: Annotated[float, Range(high=2.0)] = 2.0
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
 
 def test_the_ends_of_the_ranges():

@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ausam.common.settings import Range, holding
+from ausam.common.settings import Range, checked_value
 
 
 def count(name: str, value: Any, low: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``low``; raise otherwise."""
-    number: int = holding("diagnostics", name, value, Range(low=low, whole=True))
+    number: int = checked_value("diagnostics", name, value, Range(low=low, whole=True))
     return number
 
 
 def positive(name: str, value: Any) -> float:
     """Return ``value`` if it is a finite number above 0; raise otherwise."""
-    return float(holding("diagnostics", name, value, Range(low=0.0, low_open=True)))
+    return float(checked_value("diagnostics", name, value, Range(low=0.0, low_open=True)))
 
 
 def generator(seed: int) -> torch.Generator:

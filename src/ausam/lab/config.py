@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, get_args
 
-from ausam.common.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Probability, Range, check
+from ausam.common.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Probability, Range, validate
 from ausam.optimizer.sharpness_aware import NonFinite
 
 RhoShape = Annotated[str, OneOf(("constant", "linear", "cosine", "lr"))]
@@ -92,7 +92,7 @@ class Config:
     every: Count = setting(0, "keep the weights of every N-th epoch, for ausam diagnose; 0: only of the last two")
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         if self.quantize == 1 or self.quantize > 8:
             raise ValueError(f"Config: quantize is {self.quantize}. It must be 0, or a number of bits from 2 to 8.")
         lr_parts(self.lr_steps)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import Decay, Finite, PositiveCount, check
+from ausam.common.settings import Decay, Finite, PositiveCount, validate
 from ausam.common.tensors import Vector, norm
 from ausam.methods._inner import Inner, refuse, reuse, second
 from ausam.methods.sam import SAM
@@ -52,7 +52,7 @@ class AESAM:
     passes: ClassVar[tuple[float, float]] = (1.5, 1.5)  # if half of the steps are SAM's
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         refuse("AESAM", self.inner, needs_second=True)
 
     def gradient(self, step: Step) -> Vector:

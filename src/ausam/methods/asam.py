@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, OneOf, check
+from ausam.common.settings import NonNegative, OneOf, validate
 from ausam.common.tensors import Vector, as_complex, as_real, ascent_, multiply, present
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ASAM:
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""

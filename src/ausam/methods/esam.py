@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, Part, check
+from ausam.common.settings import NonNegative, Part, validate
 from ausam.common.tensors import CPU, Vector, ascent, hardest, scale
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ESAM:
     sharpness: ClassVar[str] = "always"
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def passes(self) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ausam.common.settings import NonNegative, check
+from ausam.common.settings import NonNegative, validate
 from ausam.common.tensors import Vector
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class FunctionalSAM:
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``1/n sum_i J_i(w + e)^T v_i``."""

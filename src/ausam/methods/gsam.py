@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, check
+from ausam.common.settings import NonNegative, validate
 from ausam.common.tensors import Vector, add, ascent, matching, orthogonal
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class GSAM:
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``g_s - alpha * g_perp``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, Part, check
+from ausam.common.settings import NonNegative, Part, validate
 from ausam.common.tensors import Vector, hardest
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class KSAM:
     sharpness: ClassVar[str] = "always"
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def passes(self) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, Positive, PositiveCount, check
+from ausam.common.settings import NonNegative, Positive, PositiveCount, validate
 from ausam.common.tensors import TINY, Vector, add, ascent, matching, norm, orthogonal, scale
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class LookSAM:
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def passes(self) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ausam.common.settings import Count, Decay, NonNegative, Positive, check
+from ausam.common.settings import Count, Decay, NonNegative, Positive, validate
 from ausam.common.tensors import Vector, average
 from ausam.methods._trajectory import logits, trajectory
 
@@ -49,7 +49,7 @@ class MESA:
     passes: ClassVar[tuple[float, float]] = (2.0, 1.0)
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """The gradient of the loss with the trajectory term."""

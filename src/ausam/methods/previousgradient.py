@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, check
+from ausam.common.settings import NonNegative, validate
 from ausam.common.tensors import Vector, add, ascent, scale
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PreviousGradientSAM:
     passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + rho g_prev / |g_prev|)``."""

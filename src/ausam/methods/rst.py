@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, OneOf, PositiveCount, Probability, check
+from ausam.common.settings import NonNegative, OneOf, PositiveCount, Probability, validate
 from ausam.common.tensors import CPU, Vector, add, scale
 from ausam.methods._inner import Inner, refuse, second
 from ausam.methods._schedule import SCHEDULES, needs_total, probability
@@ -51,7 +51,7 @@ class RST:
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         needs_total(self.schedule, self.total_steps)
         refuse("RST", self.inner, needs_second=self.gamma != 1)
 

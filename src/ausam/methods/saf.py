@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ausam.common.settings import Count, NonNegative, Positive, PositiveCount, check, known_device
+from ausam.common.settings import Count, NonNegative, Positive, PositiveCount, known_device, validate
 from ausam.common.tensors import Vector
 from ausam.methods import _ring
 from ausam.methods._trajectory import logits, trajectory
@@ -51,7 +51,7 @@ class SAF:
     passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         if self.device is not None:
             known_device("SAF", "device", self.device)
 

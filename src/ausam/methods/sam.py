@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, Part, PositiveCount, check
+from ausam.common.settings import NonNegative, Part, PositiveCount, validate
 from ausam.common.tensors import CPU, Vector, add, rounded
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class SAM:
     sharpness: ClassVar[str] = "always"
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         if self.m is not None and self.ascent is not None:
             raise ValueError(
                 f"SAM: m is {self.m} and ascent is {self.ascent}, but a perturbation per group and one from a part of "

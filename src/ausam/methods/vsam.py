@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, Part, PositiveCount, Probability, check
+from ausam.common.settings import NonNegative, Part, PositiveCount, Probability, validate
 from ausam.common.tensors import Vector, add, ascent, matching, norm, scale
 from ausam.methods._quota import due, observe, renew
 
@@ -57,7 +57,7 @@ class VSAM:
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         if self.window < 2 * self.blocks:
             raise ValueError(
                 f"VSAM: window is {self.window} and blocks is {self.blocks}, but the variance inside a block needs two "

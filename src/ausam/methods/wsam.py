@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import Decay, NonNegative, check
+from ausam.common.settings import Decay, NonNegative, validate
 from ausam.common.tensors import Vector, add, ascent, matching, scale
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class WSAM:
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``(1 - alpha) * g + alpha * g_s``."""

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ausam.common.settings import NON_NEGATIVE, holding
+from ausam.common.settings import NON_NEGATIVE, checked_value
 from ausam.common.tensors import Vector
 
 # Wrappers add these parts to a parameter's name. Without them, the name does not depend on the wrapper.
@@ -92,7 +92,7 @@ class Inventory:
         if not any("rho" in g for g in groups):
             return None
         for g in groups:
-            holding("SharpnessAware", "rho of a parameter group", g.get("rho", rho), NON_NEGATIVE)
+            checked_value("SharpnessAware", "rho of a parameter group", g.get("rho", rho), NON_NEGATIVE)
         of = {p: float(g.get("rho", rho)) for g in reversed(groups) for p in g["params"]}
         return [of[p] for p in self.params]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, get_args
 
-from ausam.common.settings import COUNT, NON_NEGATIVE, POSITIVE_COUNT, OneOf, Range, holding, rules
+from ausam.common.settings import COUNT, NON_NEGATIVE, POSITIVE_COUNT, OneOf, Range, checked_value, rules
 from ausam.optimizer.sharpness_aware import SharpnessAware
 
 Shape = Literal["constant", "linear", "cosine", "lr"]
@@ -60,7 +60,7 @@ class RhoSchedule:
     ) -> None:
         if not isinstance(opt, SharpnessAware):
             raise TypeError(f"opt is a {type(opt).__name__}, but it must be the SharpnessAware whose radius changes.")
-        holding("RhoSchedule", "shape", shape, OneOf(get_args(Shape)))
+        checked_value("RhoSchedule", "shape", shape, OneOf(get_args(Shape)))
         self._method = with_radius(opt.method)
         self._opt = opt
         self.shape = shape
@@ -73,7 +73,7 @@ class RhoSchedule:
             why = "it needs the calls of step() until the end" if total_steps is None else "it does not count steps"
             raise ValueError(f'RhoSchedule: total_steps is {total_steps} with "{shape}", but {why}.')
         if total_steps is not None:
-            holding("RhoSchedule", "total_steps", total_steps, POSITIVE_COUNT)
+            checked_value("RhoSchedule", "total_steps", total_steps, POSITIVE_COUNT)
         self.count = 0
         for group in opt.param_groups:
             self._begin(group)
@@ -140,7 +140,7 @@ class RhoSchedule:
                     f"RhoSchedule: {name} is {mine[name]}, but {state_dict[name]} in the saved state. "
                     "Build it with the settings of the saved one."
                 )
-        self.count = holding("RhoSchedule", "count", state_dict["count"], COUNT)
+        self.count = checked_value("RhoSchedule", "count", state_dict["count"], COUNT)
         self.at(self.count / self.total_steps if self.total_steps else 0.0)
 
 
@@ -158,7 +158,7 @@ def with_radius(method: Any) -> Any:
 
 
 def _number(name: str, value: Any) -> float:
-    found: float = holding("RhoSchedule", name, value, NON_NEGATIVE)
+    found: float = checked_value("RhoSchedule", name, value, NON_NEGATIVE)
     return found
 
 

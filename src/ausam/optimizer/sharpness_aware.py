@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ausam.common.ranks import any_of
-from ausam.common.settings import COUNT, OneOf, YesNo, holding
+from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
 from ausam.common.tensors import CPU, Vector, nonfinite
 from ausam.feedback import Feedback
 from ausam.methods import Plain
@@ -117,10 +117,10 @@ class SharpnessAware(Optimizer):
                 "The model is, or contains, a TorchScript module, whose parameters and buffers cannot be moved. Train "
                 "the module that it was made from, and script or trace it afterwards."
             )
-        holding("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
-        holding("SharpnessAware", "seed", seed, COUNT)
-        holding("SharpnessAware", "replay", replay, YesNo())
-        holding("SharpnessAware", "sync_perturbation", sync_perturbation, YesNo())
+        checked_value("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
+        checked_value("SharpnessAware", "seed", seed, COUNT)
+        checked_value("SharpnessAware", "replay", replay, YesNo())
+        checked_value("SharpnessAware", "sync_perturbation", sync_perturbation, YesNo())
         self.base = base
         self.method = method
         self.nonfinite = nonfinite

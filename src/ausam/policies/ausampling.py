@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Count, Decay, Flag, NonNegative, OneOf, Part, Positive, Probability, Range, check
+from ausam.common.settings import Count, Decay, Flag, NonNegative, OneOf, Part, Positive, Probability, Range, validate
 from ausam.policies.base import Choice, everything, part, race
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class AUSampling:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         if self.s_min > self.s_max:
             raise ValueError(
                 f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they are the lower and upper bound "

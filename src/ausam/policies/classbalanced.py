@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Part, check
+from ausam.common.settings import Part, validate
 from ausam.common.tensors import CPU
 from ausam.policies.base import Choice, everything, part, race
 
@@ -49,7 +49,7 @@ class ClassBalanced:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         object.__setattr__(self, "labels", _checked(self.labels))
 
     @cached_property

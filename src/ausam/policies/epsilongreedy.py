@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.common.settings import Decay, Part, PositiveCount, Probability, check
+from ausam.common.settings import Decay, Part, PositiveCount, Probability, validate
 from ausam.policies.base import Choice, everything, part
 from ausam.policies.pruning import largest, positions, some
 from ausam.policies.signals import Signal
@@ -49,7 +49,7 @@ class EpsilonGreedy:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def kept(self) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Generator, Tensor, ones
 
-from ausam.common.settings import OneOf, PositiveCount, Probability, Range, check
+from ausam.common.settings import OneOf, PositiveCount, Probability, Range, validate
 from ausam.policies.base import Choice, everything
 from ausam.policies.pruning import thin
 
@@ -47,7 +47,7 @@ class InfoBatch:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def signal(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Part, check
+from ausam.common.settings import Part, validate
 from ausam.common.tensors import CPU
 from ausam.policies.base import Choice, part
 from ausam.policies.pruning import largest, positions, some
@@ -48,7 +48,7 @@ class OrderDP:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def kept(self) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Part, check
+from ausam.common.settings import Part, validate
 from ausam.common.tensors import CPU
 from ausam.policies.base import Choice, everything, part, race
 
@@ -40,7 +40,7 @@ class Random:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def kept(self) -> float:

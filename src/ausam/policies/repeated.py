@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.common.settings import OneOf, Part, check
+from ausam.common.settings import OneOf, Part, validate
 from ausam.policies.base import Choice, Slice, part
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Repeated:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def fraction(self) -> Fraction:

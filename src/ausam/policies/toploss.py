@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.common.settings import Part, check
+from ausam.common.settings import Part, validate
 from ausam.policies.base import Choice, everything, part
 from ausam.policies.pruning import unseen_first
 from ausam.policies.signals import Signal
@@ -46,7 +46,7 @@ class TopLoss:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def kept(self) -> float:

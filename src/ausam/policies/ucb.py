@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.common.settings import Decay, NonNegative, Part, PositiveCount, check
+from ausam.common.settings import Decay, NonNegative, Part, PositiveCount, validate
 from ausam.policies.base import Choice, everything, part
 from ausam.policies.pruning import largest, positions
 from ausam.policies.signals import Signal
@@ -50,7 +50,7 @@ class UCB:
     spread: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def kept(self) -> float:

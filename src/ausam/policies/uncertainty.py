@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Generator, Tensor
 
-from ausam.common.settings import Part, PositiveCount, check
+from ausam.common.settings import Part, PositiveCount, validate
 from ausam.policies.base import Choice, everything, part
 from ausam.policies.pruning import largest, positions
 
@@ -45,7 +45,7 @@ class Uncertainty:
     spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     @property
     def kept(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sized
 
 from torch.utils.data import Sampler, Subset
 
-from ausam.common.settings import COUNT, POSITIVE_COUNT, OneOf, Range, YesNo, holding
+from ausam.common.settings import COUNT, POSITIVE_COUNT, OneOf, Range, YesNo, checked_value
 from ausam.policies.base import MEMBERS, Policy
 from ausam.policies.signals import AT_PERTURBED_WEIGHTS, RANKED_BY
 from ausam.sampler.indexed import Indexed
@@ -33,19 +33,19 @@ def checked_length(dataset: Sized | int) -> int:
 
 def checked_count(name: str, value: int) -> int:
     """Require a whole number >= 1."""
-    number: int = holding(OWNER, name, value, POSITIVE_COUNT)
+    number: int = checked_value(OWNER, name, value, POSITIVE_COUNT)
     return number
 
 
 def checked_seed(name: str, value: int) -> int:
     """Require a whole number >= 0."""
-    number: int = holding(OWNER, name, value, COUNT)
+    number: int = checked_value(OWNER, name, value, COUNT)
     return number
 
 
 def checked_flag(name: str, value: bool) -> bool:
     """Require True or False."""
-    flag: bool = holding(OWNER, name, value, YesNo())
+    flag: bool = checked_value(OWNER, name, value, YesNo())
     return flag
 
 
@@ -57,13 +57,13 @@ def check_policy(policy: Policy) -> None:
     missing = [member for member in MEMBERS if not hasattr(policy, member)]
     if missing:
         raise TypeError(f"{name} has no {' and no '.join(missing)}, which every policy must define. See ausam.Policy.")
-    holding(name, "signal", policy.signal, RANKED_BY)
-    holding(name, "scope", policy.scope, OneOf(("batch", "epoch", "slice")))
+    checked_value(name, "signal", policy.signal, RANKED_BY)
+    checked_value(name, "scope", policy.scope, OneOf(("batch", "epoch", "slice")))
     if policy.scope == "slice" and not (hasattr(policy, "slice") and hasattr(policy, "size")):
         raise TypeError(f'{name} has scope "slice", so it must define slice(epoch, n) and size(n). See ausam.Policy.')
-    holding(name, "period", policy.period, POSITIVE_COUNT)
-    holding(name, "decay", policy.decay, Range(low=0.0, high=1.0))
-    holding(name, "spread", policy.spread, YesNo())
+    checked_value(name, "period", policy.period, POSITIVE_COUNT)
+    checked_value(name, "decay", policy.decay, Range(low=0.0, high=1.0))
+    checked_value(name, "spread", policy.spread, YesNo())
 
 
 def check_sizes(n: int, batch_size: int, min_batch: int, drop_last: bool) -> None:

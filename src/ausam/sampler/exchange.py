@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ausam.common.ranks import gather, rank_and_world_size
-from ausam.common.settings import COUNT, POSITIVE_COUNT, holding
+from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
 from ausam.sampler.scores import Scores
 
@@ -32,8 +32,8 @@ class Exchange:
                 f"rank is {rank} and world_size is {world_size}. Pass both, or neither to use torch.distributed's."
             )
         if rank is not None and world_size is not None:
-            rank = holding(OWNER, "rank", rank, COUNT, optional=True)
-            world_size = holding(OWNER, "world_size", world_size, POSITIVE_COUNT, optional=True)
+            rank = checked_value(OWNER, "rank", rank, COUNT, optional=True)
+            world_size = checked_value(OWNER, "world_size", world_size, POSITIVE_COUNT, optional=True)
             if rank >= world_size:
                 raise ValueError(
                     f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}."

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability, check
+from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability, validate
 from ausam.lab.config import Config
 from ausam.lab.records import files, sealed
 from ausam.lab.records.score import Score, decimals
@@ -24,7 +24,7 @@ VERSION = 2  # version 1 had no digest, and called every score accuracy
 
 class _Checked:
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------

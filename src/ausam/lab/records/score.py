@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ausam.common.settings import Finite, check
+from ausam.common.settings import Finite, validate
 
 VALIDATION = "validation "  # prefix of the name of a score measured on held-out training samples
 
@@ -30,7 +30,7 @@ class Score:
     lower_is_better: bool = False
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.{decimals(self.unit)}f} {self.unit}".rstrip()
