@@ -1,11 +1,11 @@
-"""One way to check a setting: a field's type declares the allowed values, and :func:`check` enforces it.
+"""One way to check a setting: a field's type declares the allowed values, and :func:`validate` enforces it.
 
     @dataclass(frozen=True)
     class SAM:
         rho: NonNegative = 0.05
 
         def __post_init__(self) -> None:
-            check(self)
+            validate(self)
 
 The ranges are data, so the command line lists them and a test can visit every setting of every class.
 """
@@ -87,7 +87,7 @@ Flag = Annotated[bool, YesNo()]
 Rule = Range | OneOf | YesNo
 
 
-def check(settings: Any) -> None:
+def validate(settings: Any) -> None:
     """Raise a TypeError or ValueError for the first field of a dataclass whose value its type does not allow.
 
     A number that comes as a numpy scalar or a one-element tensor is replaced by the Python number.
@@ -97,12 +97,12 @@ def check(settings: Any) -> None:
     for name, (rule, optional) in rules(kind).items():
         value = getattr(settings, name)
         if not (optional and value is None):
-            checked = holding(owner, name, value, rule, optional=optional)
+            checked = checked_value(owner, name, value, rule, optional=optional)
             if checked is not value:
                 object.__setattr__(settings, name, checked)
 
 
-def holding(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = False) -> Any:
+def checked_value(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = False) -> Any:
     """The value as a plain Python value if the rule holds; otherwise an error that says what is allowed."""
     if isinstance(rule, OneOf):
         if not isinstance(value, str) or value not in rule.names:
