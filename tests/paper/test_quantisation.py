@@ -702,7 +702,7 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
 def test_a_killed_table_goes_on(micro6, tmp_path):
     """kill -9 while a quantised row is trained; the end is that of a table nobody disturbed."""
     code = pausing("ausam.paper.reproduce", "sam", 1)
-    code += "from pathlib import Path; from ausam.lab.experiments import recipe; "
+    code += "from pathlib import Path; from ausam.paper import recipe; "
     code += "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
     args = [*RUN, "--only", "one/sam"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"

@@ -35,7 +35,7 @@ rows = [{ name = "sgd" }, { name = "sam" }, { name = "ausam-0.5" }, { name = "sa
 """
 # a process of its own: Ray's threads and signal handlers stay out of pytest's
 DRIVER = (
-    "import sys; from pathlib import Path; from ausam.lab.experiments import recipe; "
+    "import sys; from pathlib import Path; from ausam.paper import recipe; "
     "from ausam.lab.cli.main import main; "
     "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
 )

@@ -93,7 +93,7 @@ def whole(tmp_path_factory):
     (base / "recipes").mkdir()
     (base / "recipes" / "micro.toml").write_text(MICRO)
     code = (
-        "import sys; from pathlib import Path; from ausam.lab.experiments import recipe; "
+        "import sys; from pathlib import Path; from ausam.paper import recipe; "
         "from ausam.lab.cli.main import main; "
         "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
     )
