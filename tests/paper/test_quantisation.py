@@ -21,7 +21,7 @@ from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware
 from ausam.lab.cli.main import main
 from ausam.lab.networks.build import build
 from ausam.lab.problems.catalogue import problem, resolve
-from ausam.lab.records.locks import held
+from ausam.lab.records.locks import file_lock
 from ausam.lab.training import weights
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
@@ -652,7 +652,7 @@ def test_full_precision_is_trained_once_and_the_others_start_from_it(micro6, tmp
 
 def test_a_cell_waits_for_full_precision_in_another_process(micro6, tmp_path, capsys, monkeypatch):
     args = [*RUN, "--only", "one/sam", "--only", "two/sam", "--out", str(tmp_path)]
-    with held(tmp_path / "one" / "runs" / "full" / "seed-0.lock"):
+    with file_lock(tmp_path / "one" / "runs" / "full" / "seed-0.lock"):
         assert main(args) == 0
         err = capsys.readouterr().err
         assert "one/full/seed-0: another process is working on it\n" in err

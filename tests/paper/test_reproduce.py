@@ -20,7 +20,7 @@ from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.records import results as records
-from ausam.lab.records.locks import held
+from ausam.lab.records.locks import file_lock
 from ausam.lab.records.results import PaperTable
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.registry.pairs import pair
@@ -278,7 +278,7 @@ def test_again_computes_nothing(whole, capsys, monkeypatch):
 
 def test_a_locked_cell_is_passed_over(tmp_path, capsys):
     args = [*RUN, "--out", str(tmp_path), "--only", "one/sgd", "--only", "one/sam@0.5", "--seeds", "1"]
-    with held(tmp_path / "one" / "runs" / "sgd" / "seed-0.lock") as mine:
+    with file_lock(tmp_path / "one" / "runs" / "sgd" / "seed-0.lock") as mine:
         assert mine
         assert main(args) == 0
     said = capsys.readouterr()
@@ -292,15 +292,15 @@ def test_a_locked_cell_is_passed_over(tmp_path, capsys):
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
     path = tmp_path / "cell.lock"
     code = (
-        "import sys, time; from pathlib import Path; from ausam.lab.records.locks import held\n"
-        "with held(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(100)"
+        "import sys, time; from pathlib import Path; from ausam.lab.records.locks import file_lock\n"
+        "with file_lock(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(100)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "True\n"
-        with held(path) as mine:
+        with file_lock(path) as mine:
             assert not mine
         process.send_signal(signal.SIGKILL)
-    with held(path) as mine:
+    with file_lock(path) as mine:
         assert mine
 
 

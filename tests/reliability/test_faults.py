@@ -20,7 +20,7 @@ from torch.utils.data import Subset
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
 from ausam.lab.cli.main import main
 from ausam.lab.experiments import compare
-from ausam.lab.problems.loading import DataError, loaded
+from ausam.lab.problems.loading import DataError, load_batches
 from ausam.lab.records import files
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
@@ -408,12 +408,12 @@ def test_the_number_of_a_sample_is_that_of_the_innermost_dataset():
     asked = []
     rows = Batched((torch.full((2,), float(i)), 0) for i in range(6))
     part = Indexed(Subset(rows, [5, 3, 1]))
-    (batch,) = loaded(part, 0, "cpu", torch.Generator(), batch_size=3)
+    (batch,) = load_batches(part, 0, "cpu", torch.Generator(), batch_size=3)
     assert (batch[0][:, 0].tolist(), batch[2].tolist()) == ([5.0, 3.0, 1.0], [0, 1, 2])
     assert asked == [[5, 3, 1]]  # a dataset that can deliver a batch at once is asked for one
     del rows[3:]
     with pytest.raises(DataError, match=r"Sample 5 of my rows cannot be read: IndexError: list index out of range"):
-        list(loaded(part, 0, "cpu", torch.Generator(), "my rows", batch_size=3))
+        list(load_batches(part, 0, "cpu", torch.Generator(), "my rows", batch_size=3))
 
 
 def test_a_sample_that_is_broken_from_the_start_is_named_too(mine, tmp_path, monkeypatch, capsys):

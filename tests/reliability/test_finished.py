@@ -12,7 +12,7 @@ from ausam.lab.config import Config
 from ausam.lab.diagnose.subject import open_run
 from ausam.lab.experiments import compare
 from ausam.lab.problems.download import DownloadError, unpack
-from ausam.lab.records.locks import held
+from ausam.lab.records.locks import file_lock
 from ausam.lab.records.results import NamedRun
 from ausam.lab.report.csv import csv_text
 from ausam.paper import recipe
@@ -138,7 +138,7 @@ def test_a_diagnosis_takes_the_settings_from_the_checkpoint(tmp_path, monkeypatc
 
 
 def holding(path, ready, done):
-    with held(path) as mine:
+    with file_lock(path) as mine:
         assert mine
         ready.set()
         done.wait(600)

@@ -17,13 +17,13 @@ Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more would crash the process
 
 # Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
-HERE = ("data_dir", "init", "workers", "threads", "device", "every")
+NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "every")
 
 # Settings that a comparison chooses for each pair.
-OF_ONE_PAIR = ("method", "policy", "alpha", "seed")
+PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
 
 # Settings that only apply under torchrun.
-OF_TORCHRUN = ("sync_perturbation",)
+TORCHRUN_SETTINGS = ("sync_perturbation",)
 
 # The value of a setting before it existed, if that differs from today's default.
 BEFORE = {"memory_format": "contiguous"}

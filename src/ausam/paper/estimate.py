@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ausam.lab.config import Config
 from ausam.lab.networks.build import build
-from ausam.lab.networks.memory_format import laid_out, with_format
+from ausam.lab.networks.memory_format import to_memory_format, with_format
 from ausam.lab.problems.catalogue import entry, training_samples
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.report.text import text_table
-from ausam.lab.training import folder
+from ausam.lab.training import run_folder
 from ausam.paper.quantisation import quantize
 from ausam.paper.recipe import Cell
 
@@ -30,7 +30,7 @@ def sample_seconds(config: Config) -> float:
     model = with_format(model, config.memory_format)
     size = config.batch_size if config.device.startswith("cuda") else min(4, config.batch_size)
     while True:
-        x = laid_out(torch.randn(size, *shape.image, device=config.device), config.memory_format)
+        x = to_memory_format(torch.randn(size, *shape.image, device=config.device), config.memory_format)
         spent = min(_step_seconds(model, x) for _ in range(2))
         if spent > ENOUGH or size >= config.batch_size:
             return spent / size
@@ -66,7 +66,7 @@ def plan(cells: list[Cell], out: Path) -> str:
         kind = (cell.block, cell.config.quantize)
         if kind not in measured:
             measured[kind] = sample_seconds(cell.config)
-        done = len(folder.epochs(place))
+        done = len(run_folder.epochs(place))
         state = f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
         left.append((cell, state, cell_seconds(cell.config, measured[kind], done)))
     rows = [[c.id, state, duration(s)] for c, state, s in left]

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ausam.lab.training import folder
+from ausam.lab.training import run_folder
 from ausam.lab.training.logs import Logs
 from ausam.paper.recipe import Cell
 from ausam.paper.reproduce import Failed, Launch, OnEpoch, Outcome, attempt
@@ -56,12 +56,12 @@ def _launched(
 ) -> Iterator[tuple[Cell, Outcome]]:
     """Each cell with its outcome, in the order in which they finish; ``on_epoch`` follows their files."""
     running = {task.remote(cell, out, logs, os.getcwd()): cell for cell in cells}
-    told = {cell.id: len(folder.epochs(cell.folder(out))) for cell in running.values()}
+    told = {cell.id: len(run_folder.epochs(cell.folder(out))) for cell in running.values()}
     try:
         while running:
             ended, _ = ray.wait(list(running), timeout=1.0)
             for cell in running.values():
-                epochs = folder.epochs(cell.folder(out))
+                epochs = run_folder.epochs(cell.folder(out))
                 for epoch in epochs[told[cell.id] :]:
                     on_epoch(cell.id, epoch)
                 told[cell.id] = len(epochs)

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import torch
 
-from ausam.lab.config import HERE, Config
+from ausam.lab.config import NOT_PART_OF_IDENTITY, Config
 from ausam.lab.experiments import compare
 from ausam.lab.problems.catalogue import changes
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.records import files
 from ausam.lab.records import results as records
-from ausam.lab.records.locks import held
+from ausam.lab.records.locks import file_lock
 from ausam.lab.records.results import (
     BudgetProblem,
     Comparison,
@@ -35,10 +35,10 @@ from ausam.lab.registry.expressions import with_canonical
 from ausam.lab.registry.pairs import label
 from ausam.lab.report import csv
 from ausam.lab.report.summary import headline
-from ausam.lab.training.failures import explained
-from ausam.lab.training.folder import epochs, finished, make, saved_settings
+from ausam.lab.training.failures import explain
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.loop import train
+from ausam.lab.training.run_folder import epochs, finished, make, saved_settings
 from ausam.paper import budgets, equal_cost, tables
 from ausam.paper.recipe import Block, Cell, Recipe, base
 
@@ -136,7 +136,7 @@ def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
     except files.WriteError:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the other cells can be computed)
-        known = explained(error)
+        known = explain(error)
         text = known.text if known else f"{error}\n{''.join(traceback.format_exception(error))}"
         return Failed(text, isinstance(error, DownloadError))
 
@@ -146,7 +146,7 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
     folder = cell.folder(out)
     if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
         return None
-    with held(folder.with_name(folder.name + ".lock")) as mine:
+    with file_lock(folder.with_name(folder.name + ".lock")) as mine:
         if not mine:
             return None
         inside = folder.relative_to(out / cell.block / "runs")
@@ -163,7 +163,7 @@ def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
     theirs, mine = saved_settings(folder), with_canonical(asdict(config))
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
     same = theirs is not None and bool(theirs["init"]) == bool(config.init)
-    if theirs is not None and same and theirs | {k: mine[k] for k in HERE} == mine:
+    if theirs is not None and same and theirs | {k: mine[k] for k in NOT_PART_OF_IDENTITY} == mine:
         if _done(folder):
             with logs.opened(config, folder, epochs(folder)):
                 return iter(())
@@ -198,7 +198,7 @@ def _claim(recipe: Recipe, out: Path) -> None:
 def write(recipe: Recipe, out: Path, command: str) -> Result:
     """Write the table and the pages from the runs in ``out``; return the record in results.json."""
     # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
-    with held(out / ".lock", wait=True):
+    with file_lock(out / ".lock", wait=True):
         found = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
         result = _equal_cost(recipe, found, command) if recipe.equal_cost else _paper_table(recipe, found, command)
         records.write(out / "results.json", result)

@@ -11,7 +11,7 @@ from ausam.lab.cli import commands
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.devices import device, known
 from ausam.lab.registry.expressions import canonical, with_canonical
-from ausam.lab.training.failures import explained
+from ausam.lab.training.failures import explain
 from tests.lab.helpers import read, run
 
 REFUSED = [
@@ -136,11 +136,11 @@ def test_the_largest_number_of_threads_is_one_that_works(tmp_path):
 def test_memory_that_ran_out_is_told():
     known_text = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
     for error in (MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(known_text)):
-        failure = explained(error)
+        failure = explain(error)
         assert failure is not None
         assert failure.text.startswith("Memory ran out: ")
         assert not failure.misuse
-    assert explained(RuntimeError("else")) is None
+    assert explain(RuntimeError("else")) is None
 
 
 def test_devices_that_are_here():

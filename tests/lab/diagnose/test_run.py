@@ -80,7 +80,7 @@ def test_the_subject_is_the_run(trained):
     subject.at(4)
     assert all(torch.equal(v, saved["model"][k]) for k, v in subject.model.state_dict().items())
     assert torch.equal(subject.y, subject.data.train_y[subject.index])
-    assert torch.equal(subject.x, subject.data.normalised(subject.data.train_x[subject.index]))
+    assert torch.equal(subject.x, subject.data.normalise(subject.data.train_x[subject.index]))
     assert len(set(subject.index.tolist())) == SAMPLES
 
 

@@ -433,7 +433,7 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
     assert [int(i) for i in found.train_x[5:, 0, 9, 9].float().round()] == [130, 140, 150, 0, 10, 20, 30]
     assert [int(i) for i in found.test_x[:, 1, 9, 9]] == [200, 210, 220]
 
-    monkeypatch.setattr(tiny, "decoded", None)
+    monkeypatch.setattr(tiny, "decode", None)
     lab_data._load.cache_clear()
     assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, found.train_x)
     (tmp_path / "tiny-imagenet-200").rename(tmp_path / "elsewhere")  # the cache is enough
@@ -519,12 +519,12 @@ def test_each_augmentation_against_a_slow_twin(shape):
     which = torch.rand(40, generator=rng) < 0.5
     row, column = torch.randint(0, shape[1], (40,), generator=rng), torch.randint(0, shape[2], (40,), generator=rng)
     mean, std = tuple(100.0 + c for c in range(shape[0])), tuple(50.0 + c for c in range(shape[0]))
-    normal = augment.normalised(x, mean, std)
+    normal = augment.normalise(x, mean, std)
     for size in (4, 5):
         holes = augment.cut_out(normal, row, column, size)
         for i in range(40):
             assert torch.equal(holes[i], slow_cutout(normal[i], int(row[i]), int(column[i]), size))
-    crops, flips = augment.cropped(x, down, right, margin), augment.flipped(x, which)
+    crops, flips = augment.crop(x, down, right, margin), augment.flip(x, which)
     assert crops.dtype == flips.dtype == torch.uint8
     for i in range(40):
         assert torch.equal(crops[i], slow_crop(x[i], int(down[i]), int(right[i]), margin))
@@ -538,7 +538,7 @@ def test_each_augmentation_against_a_slow_twin(shape):
 def test_the_whole_augmentation_against_a_slow_twin(kind):
     x = torch.from_numpy(images(64, 3, 16))
     mean, std = (120.0, 110.0, 100.0), (60.0, 61.0, 62.0)
-    found = augment.augmented(x, kind, mean, std, generator(5, 1))
+    found = augment.augment_images(x, kind, mean, std, generator(5, 1))
     rng = generator(5, 1)  # the same draws, in the same order
     down, right = (torch.randint(0, 5, (64,), generator=rng).tolist() for _ in range(2))
     mirrored = torch.randint(0, 2, (64,), generator=rng).tolist()
@@ -559,10 +559,10 @@ def test_the_whole_augmentation_against_a_slow_twin(kind):
 
 def test_cifar_is_padded_by_4_and_cut_by_16():
     x = torch.full((400, 3, 32, 32), 255, dtype=torch.uint8)
-    standard = augment.augmented(x, "standard", (0.0,) * 3, (255.0,) * 3, generator(0))
+    standard = augment.augment_images(x, "standard", (0.0,) * 3, (255.0,) * 3, generator(0))
     black = [int((image[0].sum(1) == 0).sum()) for image in standard]
     assert {*black} == {0, 1, 2, 3, 4}
-    holes = augment.augmented(x, "cutout", (0.0,) * 3, (255.0,) * 3, generator(0))
+    holes = augment.augment_images(x, "cutout", (0.0,) * 3, (255.0,) * 3, generator(0))
     most = (standard - holes).sum((1, 2, 3)) / 3
     assert most.max() == 16 * 16
     assert most.min() < 12 * 12  # a hole at a corner lies half outside
@@ -591,7 +591,7 @@ def test_a_pass_is_augmented_by_seed_epoch_and_batch_alone(tmp_path):
     same = replace(data, train_x=x[:1].expand(40, -1, -1, -1))
     one, two, _ = (x for x, _, _ in same.batches(SelectiveBatchSampler(40, 16, Full()), 0, 0))
     assert not torch.equal(one, two)
-    assert torch.equal(torch.cat([a for a, _ in data.test_batches(size=7)]), data.normalised(x))
+    assert torch.equal(torch.cat([a for a, _ in data.test_batches(size=7)]), data.normalise(x))
     assert torch.equal(torch.cat([b for _, b in data.plain_batches(size=7)]), y)
 
 

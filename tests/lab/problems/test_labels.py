@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 from ausam.lab.problems.catalogue import load
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.labels import long_tail, with_validation
-from ausam.lab.problems.user_datasets import labelled
+from ausam.lab.problems.user_datasets import from_datasets
 from tests.lab.helpers import read, run
 
 FLAGS = ["--data", "digits", "--label-noise", 0, "--epochs", 1, "--threads", 1]
@@ -70,7 +70,7 @@ def test_validation_samples_are_training_samples_and_the_test_set_is_out_of_sigh
 
 def test_validation_leaves_every_class_something_to_learn():
     one = TensorDataset(torch.randn(9, 2), torch.tensor([0] * 8 + [1]))
-    data = labelled("mine", one, one)
+    data = from_datasets("mine", one, one)
     made = with_validation(data, 0.5)
     assert made.train_y.bincount().tolist() == [4, 1]
     assert made.test_y.tolist() == [0] * 4

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from ausam.lab.problems.catalogue import load
-from ausam.lab.problems.user_datasets import labelled
+from ausam.lab.problems.user_datasets import from_datasets
 from tests.lab.helpers import read, run
 
 FLAGS = ["--model", "resnet-tiny", "--epochs", 1, "--batch-size", 8, "--threads", 1]
@@ -114,12 +114,12 @@ def of(*labels):
 
 def test_labels_that_no_network_can_learn_are_refused(caplog):
     with pytest.raises(ValueError, match="have gaps: 2 classes, but numbers up to 1000000"):
-        labelled("mine", of(0, 1_000_000), of(0))
+        from_datasets("mine", of(0, 1_000_000), of(0))
     with pytest.raises(ValueError, match="have gaps: 2 classes, but numbers up to 1000000"):
-        labelled("mine", of(0, 1), of(0, 1_000_000))
+        from_datasets("mine", of(0, 1), of(0, 1_000_000))
     with pytest.raises(ValueError, match="has a single class, 0"):
-        labelled("mine", of(0, 0), of(0, 1))
+        from_datasets("mine", of(0, 0), of(0, 1))
     with pytest.raises(ValueError, match="go up to 2, but it declares 2 classes"):
-        labelled("mine", of(0, 1, 2), of(0), classes=2)
-    assert labelled("mine", of(0, 1), of(0, 2)).classes == 3
+        from_datasets("mine", of(0, 1, 2), of(0), classes=2)
+    assert from_datasets("mine", of(0, 1), of(0, 2)).classes == 3
     assert "The test set of mine has classes that its training set lacks: 2." in caplog.messages

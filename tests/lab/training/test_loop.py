@@ -268,7 +268,7 @@ def test_digits_are_1000_with_exactly_200_wrong_labels_and_797_clean_ones():
     assert sorted(map(tuple, (together * 16).int().tolist())) == sorted(
         map(tuple, load_digits().data.astype(int).tolist())
     )
-    assert noisy.normalised(noisy.train_x).mean().abs() < 1e-5
+    assert noisy.normalise(noisy.train_x).mean().abs() < 1e-5
     assert load("digits", "", 0.2).train_y.tolist() == noisy.train_y.tolist()
 
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from ausam.lab.networks.memory_format import laid_out, with_format
+from ausam.lab.networks.memory_format import to_memory_format, with_format
 from ausam.lab.problems.catalogue import problem, resolve
-from ausam.lab.training import checkpoint, folder
+from ausam.lab.training import checkpoint, run_folder
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
 from tests.lab.helpers import read
@@ -28,10 +28,10 @@ def test_it_is_the_default_for_what_has_images_and_convolutions():
     assert all(map(last_is_last, kernels))
     plain = network(resolve(**FEW, memory_format="contiguous"), problem(config))
     assert all(p.is_contiguous() for p in plain.parameters())
-    assert last_is_last(laid_out(torch.zeros(2, 3, 4, 4), "channels_last"))
-    assert laid_out(torch.zeros(2, 3, 4, 4), "contiguous").is_contiguous()
+    assert last_is_last(to_memory_format(torch.zeros(2, 3, 4, 4), "channels_last"))
+    assert to_memory_format(torch.zeros(2, 3, 4, 4), "contiguous").is_contiguous()
     vectors = torch.zeros(2, 3)
-    assert laid_out(vectors, "channels_last") is vectors
+    assert to_memory_format(vectors, "channels_last") is vectors
     linear = torch.nn.Linear(2, 2)
     assert with_format(linear, "channels_last") is linear
 
@@ -69,7 +69,7 @@ def test_a_run_of_before_it_could_be_chosen_was_contiguous(tmp_path):
     old = read(tmp_path / "config.json")
     del old["memory_format"]
     (tmp_path / "config.json").write_text(json.dumps(old))
-    assert folder.saved_settings(tmp_path)["memory_format"] == "contiguous"
+    assert run_folder.saved_settings(tmp_path)["memory_format"] == "contiguous"
     with pytest.raises(ValueError, match="memory_format 'contiguous' there, 'channels_last' here"):
         next(train(resolve(**FEW), tmp_path, resume=True))
     assert [epoch.epoch for epoch in train(config, tmp_path, resume=True)] == [2, 3]

@@ -166,9 +166,9 @@ def mistakes(here):
     def wrong():
         raise ValueError("no")
 
-    assert here.told(lambda: 7) == 7
+    assert here.from_rank0(lambda: 7) == 7
     try:
-        here.told(wrong)
+        here.from_rank0(wrong)
     except (ValueError, SystemExit) as error:
         return repr(error)
 
@@ -187,20 +187,20 @@ def three(folder, here):
 
 
 def joined(folder, work):
-    with ranks.joined("cpu", 120) as here:
+    with ranks.process_group("cpu", 120) as here:
         torch.save(work(folder, here), folder / f"{work.__name__}-{here.rank}.pt")
 
 
 def wrapper_in_a_cycle(folder):
     """Whether a wrapper that only the garbage collector can free is still there when the process group ends."""
-    watched(folder, lambda here, seen: seen(here.wrapped(nn.Linear(2, 2))))
+    watched(folder, lambda here, seen: seen(here.wrap(nn.Linear(2, 2))))
 
 
 def wrapper_of_a_failure(folder):
     """The same for a wrapper in the frames of an error."""
 
     def fails(here, seen):
-        model = here.wrapped(nn.Linear(2, 2))
+        model = here.wrap(nn.Linear(2, 2))
         seen(model)
         raise ValueError("on purpose")
 
@@ -221,7 +221,7 @@ def watched(folder, work):
         wrappers.append(weakref.ref(model))
 
     gc.disable()
-    with pytest.MonkeyPatch.context() as patch, ranks.joined("cpu", 120) as here:
+    with pytest.MonkeyPatch.context() as patch, ranks.process_group("cpu", 120) as here:
         patch.setattr(dist, "destroy_process_group", destroyed)
         work(here, seen)
 
@@ -432,8 +432,8 @@ def test_what_cannot_work_is_refused_and_said_once(args, message, monkeypatch, c
 
 
 def test_ranks_draw_for_themselves_and_rank_0_as_one_process():
-    assert ranks.ALONE.own(3) == ranks.Ranks(0, 4).own(3) == 3
-    seeds = {ranks.Ranks(rank, 4).own(seed) for rank in range(4) for seed in range(3)}
+    assert ranks.ALONE.rank_seed(3) == ranks.Ranks(0, 4).rank_seed(3) == 3
+    seeds = {ranks.Ranks(rank, 4).rank_seed(seed) for rank in range(4) for seed in range(3)}
     assert len(seeds) == 12
 
 

@@ -19,12 +19,12 @@ import torch
 from ausam.lab.cli import announce, config_file, exits, listing
 from ausam.lab.cli.progress import Progress
 from ausam.lab.cli.rebuild import rebuild
-from ausam.lab.config import OF_ONE_PAIR, OF_TORCHRUN, Config
+from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam.lab.experiments import bench
 from ausam.lab.experiments.compare import compare
 from ausam.lab.experiments.tune import HELD_OUT, POLICY, tune, values
 from ausam.lab.networks.build import builder
-from ausam.lab.problems.catalogue import problem, resolve, suited
+from ausam.lab.problems.catalogue import defaults_for, problem, resolve
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Run
 from ausam.lab.records.score import measured_on
@@ -32,7 +32,7 @@ from ausam.lab.registry.from_config import configured, method_and_policy, refuse
 from ausam.lab.registry.pairs import PAIRS, label, label_of, with_alpha
 from ausam.lab.report import skipped, tuning
 from ausam.lab.report.summary import comparison_text, conclusion
-from ausam.lab.training import folder, ranks
+from ausam.lab.training import ranks, run_folder
 from ausam.lab.training.logs import Logs
 from ausam.lab.training.loop import train
 from ausam.paper import estimate, recipe
@@ -43,21 +43,21 @@ from ausam.paper.reproduce import text as reproduced_text
 
 def train_command(args: argparse.Namespace) -> int:
     """One run."""
-    with ranks.alike():
+    with ranks.same_errors_on_all_ranks():
         given = _settings(args)
         config = resolve(**given) if args.name is None else _of_pair(args.name, given)
     _set_threads(config)
     out = Path(args.out)
     logs = Logs(tuple(args.log), out)
-    with ranks.joined(config.device, args.timeout) as here:
+    with ranks.process_group(config.device, args.timeout) as here:
         if here.rank:
             logging.disable(logging.WARNING)
-        here.told(lambda: _prepare(config, [config], given))
+        here.from_rank0(lambda: _prepare(config, [config], given))
         if here.rank:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
         announce.runs(config, [config], given, sys.stderr)
-        if args.resume and folder.saved_settings(out) is None:
+        if args.resume and run_folder.saved_settings(out) is None:
             sys.stderr.write(f"{out} has no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
             for epoch in train(config, out, resume=args.resume, on_step=progress.step, here=here, logs=logs):
@@ -79,7 +79,7 @@ def compare_command(args: argparse.Namespace) -> int:
     names = [*args.names, *(PAIRS if args.all else ())]
     if not names:
         raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
-    given = _settings(args, elsewhere={*OF_ONE_PAIR, *OF_TORCHRUN} - {"seed"})
+    given = _settings(args, elsewhere={*PAIR_SETTINGS, *TORCHRUN_SETTINGS} - {"seed"})
     config = resolve(**given)
     _set_threads(config)
     runs = [configured(name, config) for name in names]
@@ -110,7 +110,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{found.title}{scale}, in {out}\n\n{estimate.plan(cells, out)}\n")
         return 0
     command = shlex.join(["ausam", *args.argv])
-    left = sum(cell.config.epochs - len(folder.epochs(cell.folder(out))) for cell in cells)
+    left = sum(cell.config.epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells)
     with _launcher(args, cells[0].config.device) as launch, Progress(None, found.table) as progress:
         told = progress.cells(left)
         logs = Logs(tuple(args.log), out)
@@ -156,7 +156,7 @@ def tune_command(args: argparse.Namespace) -> int:
     ranks.require_one_process("tune")
     if args.seeds < 1:
         raise ValueError(f"--seeds is {args.seeds}; give the number of runs per trial, at least 1.")
-    given = {"policy": POLICY, "validation": HELD_OUT} | _settings(args, elsewhere={*OF_TORCHRUN})
+    given = {"policy": POLICY, "validation": HELD_OUT} | _settings(args, elsewhere={*TORCHRUN_SETTINGS})
     config = resolve(**given)
     over = values(args.over, config)
     if twice := sorted(over.keys() & given.keys()):
@@ -247,7 +247,7 @@ def bench_command(args: argparse.Namespace) -> int:
 
 def _of_pair(name: str, given: dict[str, Any]) -> Config:
     """The settings of one run of a named pair, the same as in a comparison."""
-    if twice := [setting for setting in OF_ONE_PAIR if setting != "seed" and setting in given]:
+    if twice := [setting for setting in PAIR_SETTINGS if setting != "seed" and setting in given]:
         also = f"{twice[0]} is {given[twice[0]]!r}"
         meant = with_alpha(name, given["alpha"]) if twice == ["alpha"] else ""
         remedy = f"Write {meant} in place of both." if meant else "Leave out one of the two."
@@ -280,5 +280,5 @@ def _settings(args: argparse.Namespace, elsewhere: Collection[str] = ()) -> dict
         return flags
     found = config_file.read(Path(path), elsewhere)
     # A run's config.json also holds its data's defaults. Nobody asked for those, so they may have no effect.
-    suiting = suited((found | flags).get("data", Config.data))
+    suiting = defaults_for((found | flags).get("data", Config.data))
     return {k: v for k, v in found.items() if v != suiting.get(k)} | flags

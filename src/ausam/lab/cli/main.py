@@ -15,7 +15,7 @@ from ausam.lab.cli import commands, exits
 from ausam.lab.cli.parser import parser
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.training import checkpoint, logs
-from ausam.lab.training.failures import explained
+from ausam.lab.training.failures import explain
 from ausam.paper import catalogue
 
 
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
             code = exits.TERMINATED if terminated else exits.INTERRUPTED
             sys.stderr.write(f"\nausam: {'terminated' if terminated else 'interrupted'}. {_kept(args)}\n")
         except Exception as error:
-            if (known := explained(error)) is None:
+            if (known := explain(error)) is None:
                 raise
             code = exits.MISUSE if known.misuse else exits.FAILED
             complete = known.misuse or isinstance(error, DownloadError)  # they say how to continue

@@ -13,7 +13,7 @@ from ausam import __version__
 from ausam.common.settings import OneOf, rules
 from ausam.lab.cli import commands
 from ausam.lab.cli.flags import Parser
-from ausam.lab.config import OF_ONE_PAIR, OF_TORCHRUN, Config
+from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam.lab.diagnose import PARTS
 from ausam.lab.experiments import bench
 from ausam.lab.experiments.tune import HELD_OUT, POLICY
@@ -100,10 +100,10 @@ def parser() -> argparse.ArgumentParser:
     many.add_argument("--seeds", type=int, default=3, help="runs per pair (default: 3)")
     many.add_argument("--seed", type=int, default=argparse.SUPPRESS, help="the first seed (default: 0)")
     many.add_argument("--out", default="runs/compare", help="folder of the comparison (default: runs/compare)")
-    _add_settings(many, {*OF_ONE_PAIR, *OF_TORCHRUN})
+    _add_settings(many, {*PAIR_SETTINGS, *TORCHRUN_SETTINGS})
     _add_config(many)
     _add_logs(many)
-    many.elsewhere = {f"--{name}": _of_name() for name in OF_ONE_PAIR if name != "seed"}
+    many.elsewhere = {f"--{name}": _of_name() for name in PAIR_SETTINGS if name != "seed"}
     many.set_defaults(run=commands.compare_command)
 
     again = subcommands.add_parser(
@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     search.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=_over_help())
     search.add_argument("--seeds", type=int, default=3, help="runs per trial in each round (default: 3)")
     search.add_argument("--out", default="runs/tune", help="folder of the search (default: runs/tune)")
-    _add_settings(search, {*OF_TORCHRUN, "validation"}, {"policy": POLICY})
+    _add_settings(search, {*TORCHRUN_SETTINGS, "validation"}, {"policy": POLICY})
     held_out = f"fraction of the training samples held out to judge the trials (default: {HELD_OUT})"
     search.add_argument("--validation", type=float, default=argparse.SUPPRESS, metavar="VALIDATION", help=held_out)
     _add_config(search)

@@ -14,7 +14,7 @@ from ausam.common.random import generator
 from ausam.diagnostics.objective import Objective
 from ausam.diagnostics.untouched import untouched
 from ausam.lab.config import Config
-from ausam.lab.networks.memory_format import laid_out
+from ausam.lab.networks.memory_format import to_memory_format
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
@@ -22,8 +22,7 @@ from ausam.lab.records.typed_json import typed
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.expressions import brief, construct
 from ausam.lab.registry.from_config import RHO_SCALE, method_and_policy
-from ausam.lab.training import folder as run_files
-from ausam.lab.training import snapshots
+from ausam.lab.training import run_folder, snapshots
 from ausam.lab.training.network import network
 from ausam.lab.training.snapshots import Saved
 from ausam.paper.theory.lemma1 import direction
@@ -185,7 +184,7 @@ class Subject:
 
 def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) -> Subject:
     """Load the run in a folder and draw the samples; a ValueError if it cannot be measured."""
-    settings = run_files.sealed_settings(folder) if folder.is_dir() else None
+    settings = run_folder.sealed_settings(folder) if folder.is_dir() else None
     if settings is None:
         more = f" For a comparison use ausam diagnose compare {folder}." if any(folder.glob("runs/*/seed-*")) else ""
         raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train.{more}")
@@ -221,7 +220,7 @@ def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) 
         rho=radius,
         rho_from=whose,
         index=index,
-        x=laid_out(torch.cat(xs), config.memory_format),  # done here because vmap cannot do it inside the loss
+        x=to_memory_format(torch.cat(xs), config.memory_format),  # done here because vmap cannot do it inside the loss
         y=torch.cat(ys),
         saved=saved,
     )

@@ -17,10 +17,10 @@ from ausam.lab.records.results import Comparison, CurvePoint, Epoch, NamedRun
 from ausam.lab.registry.from_config import configured, method_and_policy
 from ausam.lab.registry.pairs import label, spelling
 from ausam.lab.report import csv, page, statistics
-from ausam.lab.training import folder
 from ausam.lab.training.environment import environment
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.loop import train
+from ausam.lab.training.run_folder import epochs, finished
 
 OnEpoch = Callable[[str, int, Epoch], None]
 
@@ -71,7 +71,7 @@ def collect(names: list[str], seeds: list[int], config: Config, out: Path, comma
 
 def named_run(name: str, place: Path) -> NamedRun | None:
     """The run in a folder under this name, with its learning curve; None if it is unfinished or damaged."""
-    found = folder.finished(place)
+    found = finished(place)
     return None if found is None else NamedRun(name, found, curve(place))
 
 
@@ -101,7 +101,7 @@ def comparison(
 
 def curve(place: Path) -> tuple[CurvePoint, ...]:
     """The learning curve of the run in a folder."""
-    return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in folder.epochs(place))
+    return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(place))
 
 
 def write(found: Comparison, out: Path) -> Comparison:

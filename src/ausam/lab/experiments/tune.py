@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from ausam import AUSampling
-from ausam.lab.config import HERE, Config, differences
+from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam.lab.experiments.compare import named_run
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Round, Trial, Tuning
 from ausam.lab.registry.from_config import method_and_policy, refuse_idle
 from ausam.lab.registry.lookup import find
 from ausam.lab.report import statistics
-from ausam.lab.training import folder
+from ausam.lab.training import run_folder
 from ausam.lab.training.logs import Logs
 from ausam.paper import reproduce
 from ausam.paper.recipe import Cell
@@ -44,7 +44,7 @@ def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
     if not texts:
         return _suggested(config)
     kinds = {name: kind for name, hint in typing.get_type_hints(Config).items() if (kind := _number(hint))}
-    for name in ("seed", "epochs", "validation", *HERE):
+    for name in ("seed", "epochs", "validation", *NOT_PART_OF_IDENTITY):
         kinds.pop(name, None)  # set by the search itself, or without effect on learning
     found: dict[str, list[float]] = {}
     for text in texts:
@@ -141,12 +141,14 @@ def _claim(out: Path, config: Config) -> None:
     """Make the folder; refuse one that contains another search."""
     old = records.read(out / "tuning.json", Tuning)
     if old is not None:
-        theirs, mine = ({k: v for k, v in asdict(c).items() if k not in HERE} for c in (old.config, config))
+        theirs, mine = (
+            {k: v for k, v in asdict(c).items() if k not in NOT_PART_OF_IDENTITY} for c in (old.config, config)
+        )
         if theirs != mine:
             raise ValueError(
                 f"{out} contains another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
             )
-    folder.make(out)
+    run_folder.make(out)
 
 
 def _round(
@@ -166,7 +168,7 @@ def _round(
         for i, settings in enumerate(left)
     }
     failed: dict[str, str] = {}
-    on_epoch = told(sum(epochs - len(folder.epochs(cell.folder(out))) for cell in cells.values()))
+    on_epoch = told(sum(epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells.values()))
     for cell, outcome in reproduce.in_turn(cells.values(), out, on_epoch, logs):
         if outcome is None:
             raise ValueError(f"Another process is working on {cell.id} in {out}. Wait for it, or choose another --out.")

@@ -12,7 +12,7 @@ M = TypeVar("M", bound=nn.Module)
 FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 
-def laid_out(x: Tensor, name: str) -> Tensor:
+def to_memory_format(x: Tensor, name: str) -> Tensor:
     """The batch in this format; a batch of anything but images is unchanged."""
     return x.contiguous(memory_format=FORMATS[name]) if x.dim() == 4 else x
 

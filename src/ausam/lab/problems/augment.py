@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Generator, Tensor
 
 
-def augmented(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[float, ...], rng: Generator) -> Tensor:
+def augment_images(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[float, ...], rng: Generator) -> Tensor:
     """Augment and normalise a batch of raw images (n, channels, height, width).
 
     "standard" is a random crop after padding by an eighth of the side, and a flip with probability 0.5. "cutout" is
@@ -19,16 +19,16 @@ def augmented(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[float, .
     if kind != "none":
         margin = height // 8, width // 8
         down, right = (torch.randint(0, 2 * m + 1, (n,), generator=rng).to(x.device) for m in margin)
-        x = cropped(x, down, right, margin)
-        x = flipped(x, torch.randint(0, 2, (n,), generator=rng).bool().to(x.device))
-    x = normalised(x, mean, std)
+        x = crop(x, down, right, margin)
+        x = flip(x, torch.randint(0, 2, (n,), generator=rng).bool().to(x.device))
+    x = normalise(x, mean, std)
     if kind == "cutout":
         row, column = (torch.randint(0, side, (n,), generator=rng).to(x.device) for side in (height, width))
         x = cut_out(x, row, column, min(height, width) // 2)
     return x
 
 
-def cropped(x: Tensor, down: Tensor, right: Tensor, margin: tuple[int, int]) -> Tensor:
+def crop(x: Tensor, down: Tensor, right: Tensor, margin: tuple[int, int]) -> Tensor:
     """Pad each image by ``margin`` zeros on all sides, then crop it to its original size at its own offset."""
     height, width = x.shape[2:]
     padded = F.pad(x, (margin[1], margin[1], margin[0], margin[0]))
@@ -36,7 +36,7 @@ def cropped(x: Tensor, down: Tensor, right: Tensor, margin: tuple[int, int]) -> 
     return windows[torch.arange(len(x), device=x.device), :, down, right]
 
 
-def flipped(x: Tensor, which: Tensor) -> Tensor:
+def flip(x: Tensor, which: Tensor) -> Tensor:
     """Mirror the marked images left to right."""
     return torch.where(which.view(-1, 1, 1, 1), x.flip(3), x)
 
@@ -52,7 +52,7 @@ def cut_out(x: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
     return x.masked_fill(hole, 0.0)
 
 
-def normalised(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """The images as floats, with each channel centred and scaled; mean and std are in pixel units."""
     centre = torch.tensor(mean, device=x.device).view(-1, 1, 1)
     scale = torch.tensor(std, device=x.device).view(-1, 1, 1)

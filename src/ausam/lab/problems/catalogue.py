@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from ausam.lab.config import Config
-from ausam.lab.problems.folder import folder_data
 from ausam.lab.problems.hf import hf_data
+from ausam.lab.problems.image_folder import folder_data
 from ausam.lab.problems.problem import Problem, Wanted
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
@@ -165,14 +165,14 @@ def entry(name: str) -> Entry:
     return find("data set", name, DATASETS, OWN)
 
 
-def suited(name: str) -> dict[str, Any]:
+def defaults_for(name: str) -> dict[str, Any]:
     """The settings that suit a data set; none for a user-defined one."""
     return {} if is_own(name) else entry(name).settings
 
 
 def resolve(**given: Any) -> Config:
     """The settings given, then those of the data set, then Config's defaults."""
-    config = Config(**{**suited(given.get("data", Config.data)), **given})
+    config = Config(**{**defaults_for(given.get("data", Config.data)), **given})
     return replace(
         config,
         device=device(config.device),
@@ -236,4 +236,4 @@ def _load(name: str, data_dir: str, place: str, wanted: Wanted) -> Problem:  # n
                 f"{name_of} is {value}, but {name} is not a forecasting problem. Leave out "
                 f"--{name_of.replace('_', '-')}."
             )
-    return found.prepared(wanted)
+    return found.prepare(wanted)

@@ -23,7 +23,7 @@ from rich import progress as rich
 from rich.console import Console
 
 from ausam.lab.records.files import written
-from ausam.lab.records.locks import held
+from ausam.lab.records.locks import file_lock
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
@@ -65,7 +65,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
             )
         return target
     part = folder / f"{remote.name}.part"
-    with held(folder / f".{remote.name}.lock", wait=True):  # runs that start together download once
+    with file_lock(folder / f".{remote.name}.lock", wait=True):  # runs that start together download once
         if not target.exists():  # otherwise another process downloaded it while this one waited
             _complete(remote, part, target)
             part.replace(target)

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ausam.lab.problems.folder import pixels, sized
-from ausam.lab.problems.user_datasets import UserSet, labelled
+from ausam.lab.problems.image_folder import pixels, sized
+from ausam.lab.problems.user_datasets import UserSet, from_datasets
 
 HELD_OUT = ("test", "validation", "val", "valid")
 
@@ -46,7 +46,7 @@ def hf_data(name: str) -> UserSet:
     image, label = _columns(name, train)
     count = getattr(train.features[label], "num_classes", None)
     rows = [Rows(split, image, tuple(split[label]), size) for split in (train, test)]
-    return labelled(name, rows[0], rows[1], classes=count)
+    return from_datasets(name, rows[0], rows[1], classes=count)
 
 
 def _splits(name: str, text: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ausam import SelectiveBatchSampler
 from ausam.common.random import generator
-from ausam.lab.problems.augment import augmented, normalised
+from ausam.lab.problems.augment import augment_images, normalise
 from ausam.lab.problems.classification import Labelled
-from ausam.lab.problems.labels import arranged
+from ausam.lab.problems.labels import arrange
 from ausam.lab.problems.problem import Wanted
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ImageSet(Labelled):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     wrong: Tensor | None = None  # which training labels were made wrong
-    augment: str = "none"  # none, standard or cutout: see augmented()
+    augment: str = "none"  # none, standard or cutout: see augment_images()
     long_tailed: bool = False
     judged_by: str = "test"
 
@@ -41,15 +41,15 @@ class ImageSet(Labelled):
         """Number of colour channels."""
         return self.train_x.shape[1]
 
-    def normalised(self, x: Tensor) -> Tensor:
+    def normalise(self, x: Tensor) -> Tensor:
         """The images, with each channel centred and scaled."""
-        return normalised(x, self.mean, self.std)
+        return normalise(x, self.mean, self.std)
 
-    def prepared(self, wanted: Wanted) -> ImageSet:
+    def prepare(self, wanted: Wanted) -> ImageSet:
         """The data set that a run specifies; a ValueError for workers, because there is nothing left to load."""
         if wanted.workers:
             raise ValueError(f"workers is {wanted.workers}, but {self.name} is kept in memory. Use --workers 0.")
-        return replace(arranged(self, wanted), augment=wanted.augment).to(wanted.device)
+        return replace(arrange(self, wanted), augment=wanted.augment).to(wanted.device)
 
     def to(self, device: str) -> ImageSet:
         """The same data on another device."""
@@ -81,19 +81,19 @@ class ImageSet(Labelled):
         for b, chosen in enumerate(sampler):
             index = torch.tensor(chosen)
             rng = generator(seed, epoch, b, 0xA06)
-            x = augmented(self.train_x[index], self.augment, self.mean, self.std, rng)
+            x = augment_images(self.train_x[index], self.augment, self.mean, self.std, rng)
             yield x, self.train_y[index], index
 
     def test_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
         """Every test image once, in order."""
         for i in range(0, len(self.test_y), size):
-            yield self.normalised(self.test_x[i : i + size]), self.test_y[i : i + size]
+            yield self.normalise(self.test_x[i : i + size]), self.test_y[i : i + size]
 
     def plain_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
         """Every training image once, in order, not augmented."""
         for i in range(0, len(self.train_y), size):
-            yield self.normalised(self.train_x[i : i + size]), self.train_y[i : i + size]
+            yield self.normalise(self.train_x[i : i + size]), self.train_y[i : i + size]
 
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""
-        return self.normalised(self.train_x[:2])
+        return self.normalise(self.train_x[:2])

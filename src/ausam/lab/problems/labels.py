@@ -1,6 +1,6 @@
 """Changes to the samples of any data set, always the same ones: hold out, reduce, long tail, wrong labels.
 
-:func:`arranged` applies them in this order. Validation samples are held out first, so that they are clean and do not
+:func:`arrange` applies them in this order. Validation samples are held out first, so that they are clean and do not
 depend on the other settings. Then come the sizes, the long tail and, last, the wrong labels.
 """
 
@@ -18,7 +18,7 @@ from ausam.lab.problems.problem import Problem, Wanted
 P = TypeVar("P", bound=Problem)
 
 
-def arranged(data: P, wanted: Wanted) -> P:
+def arrange(data: P, wanted: Wanted) -> P:
     """Labelled data with the changes that a run specifies."""
     data = with_validation(data, wanted.validation)
     data = with_sizes(data, wanted.train_size, wanted.test_size)

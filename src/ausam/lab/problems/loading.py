@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate, get_worker_info
 
-from ausam import Indexed
+from ausam.sampler.indexed import Indexed
 
 
 class DataError(RuntimeError):
@@ -33,7 +33,7 @@ def sample(dataset: Any, index: int, what: str) -> Any:
         ) from error
 
 
-def loaded(
+def load_batches(
     dataset: Any, workers: int, device: str, rng: torch.Generator, what: str = "the data", **how: Any
 ) -> Iterator[Any]:
     """The batches of a DataLoader over samples that end with their index; a DataError names a failing sample."""

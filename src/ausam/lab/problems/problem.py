@@ -8,8 +8,8 @@ from typing import Protocol, Self
 
 from torch import Tensor, nn
 
-from ausam import SelectiveBatchSampler
 from ausam.lab.records.score import Score
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
 
 class Task(Protocol):
@@ -90,7 +90,7 @@ class Problem(Protocol):
     def held_out(self, train: Tensor, held: Tensor) -> Self:
         """Train on some of the training samples, and evaluate on the others."""
 
-    def prepared(self, wanted: Wanted) -> Self:
+    def prepare(self, wanted: Wanted) -> Self:
         """The data as a run specifies it; a ValueError for settings that this kind of data does not support."""
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from ausam import Indexed, SelectiveBatchSampler
 from ausam.common.random import generator
 from ausam.lab.problems.classification import Labelled
 from ausam.lab.problems.images import ImageSet
-from ausam.lab.problems.labels import arranged
-from ausam.lab.problems.loading import loaded, sample
+from ausam.lab.problems.labels import arrange
+from ausam.lab.problems.loading import load_batches, sample
 from ausam.lab.problems.problem import Wanted
 from ausam.lab.registry.user_code import imported
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
+from ausam.sampler.indexed import Indexed
 
 log = logging.getLogger("ausam")
 
@@ -46,14 +47,14 @@ class UserSet(Labelled):
         """The first dimension of a sample: channels of an image, length of a vector."""
         return self.example().shape[1]
 
-    def prepared(self, wanted: Wanted) -> UserSet:
+    def prepare(self, wanted: Wanted) -> UserSet:
         """The data set that a run specifies; a ValueError for augmentation, which the datasets do themselves."""
         if wanted.augment != "none":
             raise ValueError(
                 f'augment is "{wanted.augment}", but {self.name} returns datasets, which do their own augmentation. '
                 "Use --augment none."
             )
-        return replace(arranged(self, wanted), workers=wanted.workers, device=wanted.device)
+        return replace(arrange(self, wanted), workers=wanted.workers, device=wanted.device)
 
     def part(self, train: Tensor, test: Tensor) -> UserSet:
         """The data set with only these samples."""
@@ -102,7 +103,7 @@ class UserSet(Labelled):
 
     def _loaded(self, which: str, rng: torch.Generator, **how: Any) -> Iterator[Any]:
         dataset = Indexed(self.train if which == "training" else self.test)
-        return loaded(dataset, self.workers, self.device, rng, f"the {which} set of {self.name}", **how)
+        return load_batches(dataset, self.workers, self.device, rng, f"the {which} set of {self.name}", **how)
 
     def _moved(self, x: Tensor) -> Tensor:
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
@@ -124,10 +125,10 @@ def user_data(name: str) -> ImageSet | UserSet:
         raise ValueError(
             f"{name} returned {_described(found)}. Return a pair (train_dataset, test_dataset) or an ImageSet."
         )
-    return labelled(name, *found)
+    return from_datasets(name, *found)
 
 
-def labelled(name: str, train: Any, test: Any, classes: int | None = None) -> UserSet:
+def from_datasets(name: str, train: Any, test: Any, classes: int | None = None) -> UserSet:
     """The problem made of two datasets; a ValueError for labels that no network can learn."""
     train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
     present = torch.unique(train_y)

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ausam import SelectiveBatchSampler
 from ausam.lab.problems.forecasting import Forecasting
 from ausam.lab.problems.labels import refuse_labels, with_sizes
 from ausam.lab.problems.problem import Task, Wanted
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
 HORIZON = 96  # default
 
@@ -62,7 +62,7 @@ class WindowSet:
         """The steps that follow the test windows."""
         return self._cut(self.test_at)[1]
 
-    def prepared(self, wanted: Wanted) -> WindowSet:
+    def prepare(self, wanted: Wanted) -> WindowSet:
         """The data set that a run specifies; a ValueError for settings that forecasting does not support.
 
         Any ``validation`` above 0 evaluates on the data set's own validation steps.

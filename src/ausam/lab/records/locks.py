@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def held(path: Path, wait: bool = False) -> Iterator[bool]:
+def file_lock(path: Path, wait: bool = False) -> Iterator[bool]:
     """Hold the lock of this file inside the context. If another process holds it, wait, or yield False at once.
 
     The file is empty and may be left behind.

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ausam.lab.config import OF_ONE_PAIR
+from ausam.lab.config import PAIR_SETTINGS
 from ausam.lab.records import files
 from ausam.lab.records.results import Comparison, Group, NamedRun, Row, Selection
 from ausam.lab.records.score import VALIDATION, measured_on
@@ -298,7 +298,7 @@ def _conditions(found: Comparison) -> dict[str, dict[str, str]]:
         | ({} if found.data is None else asdict(found.data)),
         "Hardware": asdict(found.environment.hardware),
         "Versions": found.environment.versions,
-        "Config": {k: v for k, v in asdict(found.config).items() if k not in OF_ONE_PAIR},
+        "Config": {k: v for k, v in asdict(found.config).items() if k not in PAIR_SETTINGS},
     }
     return {title: {k: _text(v) for k, v in facts.items()} for title, facts in groups.items()}
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from ausam.lab.config import HERE, Config, completed, differences
+from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, completed, differences
 from ausam.lab.records import digests, files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Epoch
@@ -143,7 +143,7 @@ def fitting(saved: dict[str, Any], config: Config) -> Iterator[None]:
     """Refuse a checkpoint of another run; inside the context, explain errors from content that does not fit."""
     remedy = "Remove that file; --resume then uses the previous one."
     theirs, mine = with_canonical(completed(settings_of(saved))), with_canonical(asdict(config))
-    theirs |= {k: mine[k] for k in HERE}
+    theirs |= {k: mine[k] for k in NOT_PART_OF_IDENTITY}
     if theirs == mine | {"epochs": theirs["epochs"]} and isinstance(theirs["epochs"], int):
         if (why := cannot_extend(replace(config, epochs=theirs["epochs"]), config.epochs, len(saved["rows"]))) is None:
             theirs = mine

@@ -20,7 +20,7 @@ class Failure(NamedTuple):
     misuse: bool
 
 
-def explained(error: Exception) -> Failure | None:
+def explain(error: Exception) -> Failure | None:
     """The message for a known failure; None for one whose traceback is needed."""
     if isinstance(error, ValueError):
         return Failure(str(error), misuse=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ausam import Method, Policy, RhoSchedule, SelectiveBatchSampler, SharpnessAware
 from ausam.common.random import generator
 from ausam.lab.config import Config
-from ausam.lab.networks.memory_format import laid_out
+from ausam.lab.networks.memory_format import to_memory_format
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.problem import Problem
 from ausam.lab.records import digests, files
@@ -25,7 +25,7 @@ from ausam.lab.records.results import Epoch, Run, Samples
 from ausam.lab.records.score import VALIDATION, Score
 from ausam.lab.registry.expressions import brief
 from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.training import checkpoint, folder, snapshots, weights
+from ausam.lab.training import checkpoint, run_folder, snapshots, weights
 from ausam.lab.training.environment import environment
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.network import network
@@ -68,8 +68,8 @@ def train(
     """
     with contextlib.ExitStack() as until:
         logs = NO_LOGS if here.rank else logs
-        if here.told(lambda: folder.claimed(out, config, resume, until)):
-            with logs.opened(config, out, folder.epochs(out)):
+        if here.from_rank0(lambda: run_folder.claim(out, config, resume, until)):
+            with logs.opened(config, out, run_folder.epochs(out)):
                 return
         state = begin(config, here)
         restore(state, out)
@@ -103,7 +103,7 @@ class State:
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of every sample, and the network's outputs."""
-        z = self.wrapped(laid_out(x, self.config.memory_format))
+        z = self.wrapped(to_memory_format(x, self.config.memory_format))
         return self.data.task.losses(z, y, self.config.label_smoothing), z
 
 
@@ -123,7 +123,7 @@ def begin(config: Config, here: Ranks) -> State:
         split=True,
         min_batch=smallest_batch(model),
     )
-    wrapped, base = here.wrapped(model), base_optimizer(config, model)
+    wrapped, base = here.wrap(model), base_optimizer(config, model)
     opt = SharpnessAware(
         base,
         method,
@@ -133,7 +133,7 @@ def begin(config: Config, here: Ranks) -> State:
         seed=config.seed,
         replay=config.replay,
     )
-    random = generator(here.own(config.seed), 0xD509).get_state()
+    random = generator(here.rank_seed(config.seed), 0xD509).get_state()
     return State(config, here, data, model, wrapped, method, policy, sampler, opt, rho_schedule(config, opt), random)
 
 
@@ -166,7 +166,7 @@ def restore(state: State, out: Path) -> None:
     if state.here.rank == 0:
         files.sweep(out)
         files.write_json(out / "config.json", asdict(state.config))
-        folder.write_epochs(out, state.epochs)
+        run_folder.write_epochs(out, state.epochs)
 
 
 def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
@@ -177,7 +177,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
     with random_numbers(state.random) as state.random:
         start = time.perf_counter()
         batches = len(sampler)
-        for b, (x, y, index) in enumerate(state.data.batches(sampler, epoch, here.own(config.seed))):
+        for b, (x, y, index) in enumerate(state.data.batches(sampler, epoch, here.rank_seed(config.seed))):
             lr = learning_rate(config, epoch + b / batches)
             for group in opt.param_groups:
                 group["lr"] = lr
@@ -191,16 +191,18 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
             count += len(index)
             on_step(Batch(epoch + 1, b + 1, batches, here.world * len(index)))
         # reading the total waits for the device, so stop the clock afterwards
-        loss, count, forward, backward = here.sums(float(total), count, opt.samples_forward, opt.samples_backward)
+        loss, count, forward, backward = here.sum_over_ranks(
+            float(total), count, opt.samples_forward, opt.samples_backward
+        )
         spent = time.perf_counter() - start
     state.seconds += spent
     sampler.exchange()
-    here.level(state.model)
+    here.broadcast_buffers(state.model)
     return Epoch(
         epoch=epoch + 1,
         lr=lr,
         train_loss=loss / count,
-        test=evaluate(here.shared(state.model), state.data, "test", config.memory_format),
+        test=evaluate(here.for_evaluation(state.model), state.data, "test", config.memory_format),
         seconds=state.seconds,
         samples=count,
         samples_forward=forward,
@@ -216,7 +218,7 @@ def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = C
     """The task's score on the "test" or the "train" samples."""
     model.eval()
     found = data.test_batches() if which == "test" else data.plain_batches()
-    batches = ((laid_out(x, memory_format), y) for x, y in found)
+    batches = ((to_memory_format(x, memory_format), y) for x, y in found)
     with random_numbers(generator(0).get_state()):  # a user's dataset may draw random numbers
         score = data.task.score(model, batches)
     held = which == "test" and data.judged_by == "validation"
@@ -226,7 +228,7 @@ def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = C
 def save(state: State, out: Path) -> None:
     """Write the checkpoint of the finished epoch; rank 0 writes for all ranks."""
     mine, last = state.opt.state_dict(), state.epochs[-1]
-    others = state.here.others({"memory": mine["ausam"]["memory"], "random": state.random})
+    others = state.here.gather_others({"memory": mine["ausam"]["memory"], "random": state.random})
     if state.here.rank:
         return
     mine["ausam"] |= {"samples_forward": last.samples_forward, "samples_backward": last.samples_backward}
@@ -244,7 +246,7 @@ def save(state: State, out: Path) -> None:
     if state.config.every and last.epoch % state.config.every == 0:
         snapshots.save(out, last.epoch, content)  # first: a run killed here passes this point again
     checkpoint.save(out, last.epoch, content)
-    folder.write_epochs(out, state.epochs)
+    run_folder.write_epochs(out, state.epochs)
 
 
 def result(state: State, out: Path) -> None:
@@ -257,7 +259,7 @@ def result(state: State, out: Path) -> None:
         seed=state.config.seed,
         epochs=state.config.epochs,
         test=last.test,
-        train=evaluate(state.here.shared(state.model), data, "train", state.config.memory_format),
+        train=evaluate(state.here.for_evaluation(state.model), data, "train", state.config.memory_format),
         train_seconds=state.seconds,
         samples_forward=last.samples_forward,
         samples_backward=last.samples_backward,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from ausam.lab.config import HERE, Config, completed
+from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, completed
 from ausam.lab.records import files
 from ausam.lab.records.typed_json import typed
 from ausam.lab.registry.devices import device
-from ausam.lab.training import checkpoint, folder
+from ausam.lab.training import checkpoint, run_folder
 from ausam.lab.training.loop import train
 
 
@@ -21,7 +21,7 @@ def result_again(out: Path) -> None:
 
     A ValueError if there is no intact checkpoint of its last epoch.
     """
-    if folder.finished(out) is not None:
+    if run_folder.finished(out) is not None:
         return
     saved = checkpoint.load(out)
     config = None if saved is None else typed(Config, completed(checkpoint.settings_of(saved) | _here(out)))
@@ -38,4 +38,4 @@ def result_again(out: Path) -> None:
 def _here(out: Path) -> dict[str, object]:
     """Where the run was last computed; its checkpoint may have been written elsewhere."""
     found = files.read_json(out / "config.json") or {}
-    return {k: found[k] for k in HERE if k in found}
+    return {k: found[k] for k in NOT_PART_OF_IDENTITY if k in found}

@@ -34,21 +34,24 @@ class LostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process of a run. With several, every method except ``own`` is collective; a single process sends nothing."""
+    """One process of a run.
+
+    With several, every method except ``rank_seed`` is collective; a single process sends nothing.
+    """
 
     rank: int = 0
     world: int = 1
 
-    def own(self, seed: int) -> int:
+    def rank_seed(self, seed: int) -> int:
         """The seed for each rank's own draws: augmentation, dropout. Rank 0 draws as a single process would."""
         return seed if self.rank == 0 else generator(seed, self.rank, 0x5EED).initial_seed()
 
-    def wrapped(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module) -> nn.Module:
         """The network with gradients averaged over the ranks; BatchNorm's statistics come from rank 0."""
         return model if self.world == 1 else DistributedDataParallel(model)
 
-    def told(self, ask: Callable[[], T]) -> T:
-        """Rank 0's result, in all ranks. If rank 0 refuses, all ranks end; rank 0 says why."""
+    def from_rank0(self, ask: Callable[[], T]) -> T:
+        """Run on rank 0 and broadcast the result; an error there ends all ranks."""
         if self.world == 1:
             return ask()
         answer: list[Any] = [None, None]
@@ -63,7 +66,7 @@ class Ranks:
         found: T = answer[0]
         return found
 
-    def sums(self, *values: float) -> tuple[Any, ...]:
+    def sum_over_ranks(self, *values: float) -> tuple[Any, ...]:
         """Each of these numbers, summed over the ranks."""
         if self.world == 1:
             return values
@@ -71,7 +74,7 @@ class Ranks:
         dist.all_gather_object(every, values)
         return tuple(map(sum, zip(*every, strict=True)))
 
-    def others(self, mine: Any) -> list[Any]:
+    def gather_others(self, mine: Any) -> list[Any]:
         """In rank 0: the values of the other ranks, on the CPU. Empty in the others."""
         if self.world == 1:
             return []
@@ -79,21 +82,21 @@ class Ranks:
         dist.gather_object(tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, mine), every)
         return [] if every is None else every[1:]
 
-    def level(self, model: nn.Module) -> None:
+    def broadcast_buffers(self, model: nn.Module) -> None:
         """Give all ranks rank 0's buffers, because each rank has changed its own since DDP last did so."""
         if self.world > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
-    def shared(self, model: nn.Module) -> nn.Module:
+    def for_evaluation(self, model: nn.Module) -> nn.Module:
         """The network for evaluation: each rank computes its share of a batch, and all get the whole output."""
-        return model if self.world == 1 else _Shared(model, self)
+        return model if self.world == 1 else _SplitBatches(model, self)
 
 
 ALONE = Ranks()
 
 
-class _Shared(nn.Module):
+class _SplitBatches(nn.Module):
     def __init__(self, model: nn.Module, here: Ranks) -> None:
         super().__init__()
         self.model, self.here = model, here
@@ -109,7 +112,7 @@ class _Shared(nn.Module):
         return torch.cat(parts).view(n, *z.shape[1:]).to(z.device)
 
 
-def started() -> tuple[int, int]:
+def rank_and_world() -> tuple[int, int]:
     """Rank and number of processes from torchrun's environment; 0 of 1 without it."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return 0, 1
@@ -117,20 +120,20 @@ def started() -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def alike() -> Iterator[None]:
+def same_errors_on_all_ranks() -> Iterator[None]:
     """Inside, every rank finds the same user errors: rank 0 reports them, the others exit silently."""
     try:
         yield
     except ValueError:
-        if started()[0]:
+        if rank_and_world()[0]:
             raise SystemExit(2) from None
         raise
 
 
 def require_one_process(command: str) -> None:
     """Raise a ValueError under torchrun: this command is for one process."""
-    world = started()[1]
-    with alike():
+    world = rank_and_world()[1]
+    with same_errors_on_all_ranks():
         if world > 1:
             raise ValueError(
                 f"ausam {command} runs in one process, but {world} were started. Start it without torchrun; "
@@ -139,24 +142,24 @@ def require_one_process(command: str) -> None:
 
 
 @contextlib.contextmanager
-def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
+def process_group(device: str, seconds: float | None = None) -> Iterator[Ranks]:
     """Inside, torchrun's processes form one group: gloo on CPUs, nccl with one GPU per process.
 
     Once all have joined, waiting ``seconds`` for another rank (None: torch's 30 minutes, nccl 10) raises a LostError;
     so does the end of that rank, at once. Without torchrun nothing happens.
     """
-    rank, world = started()
+    rank, world = rank_and_world()
     if world == 1:
         if seconds is not None:
             raise ValueError("--timeout is for several processes. Start them with torchrun, or leave it out.")
         yield ALONE
         return
-    with alike():
+    with same_errors_on_all_ranks():
         if seconds is not None and not seconds > 0:
             raise ValueError(
                 f"--timeout is {seconds:g}; give the number of seconds after which a waiting rank gives up."
             )
-        _take(device)
+        _set_gpu(device)
     limit = None if seconds is None else datetime.timedelta(seconds=seconds)
     try:
         # torchrun --max-restarts keeps its store, which still holds the addresses of the ranks that ended.
@@ -186,7 +189,7 @@ def joined(device: str, seconds: float | None = None) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
-def _take(device: str) -> None:
+def _set_gpu(device: str) -> None:
     """Make this rank's GPU the one that "cuda" means."""
     if device == "cpu":
         return

@@ -10,16 +10,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ausam import SelectiveBatchSampler
 from ausam.common.random import generator
-from ausam.lab.problems.augment import normalised
+from ausam.lab.problems.augment import normalise
 from ausam.lab.problems.labels import refuse_labels, with_sizes, with_validation
-from ausam.lab.problems.loading import loaded
+from ausam.lab.problems.loading import load_batches
 from ausam.lab.problems.problem import Task, Wanted
 from ausam.paper.pose.crop import MEAN, PLAIN, STD
 from ausam.paper.pose.people import People, Shown
 from ausam.paper.pose.simcc import SIMCC, SPLIT
 from ausam.paper.pose.skeleton import JOINTS
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
 AUGMENTATIONS = ("none", "standard")
 
@@ -60,7 +60,7 @@ class PoseSet:
         """The targets of the test people."""
         return self._targets(self.test)
 
-    def prepared(self, wanted: Wanted) -> PoseSet:
+    def prepare(self, wanted: Wanted) -> PoseSet:
         """The data set that a run specifies; a ValueError for wrong labels or cutout, which poses do not support."""
         refuse_labels(self.name, "joints", wanted)
         if wanted.augment not in AUGMENTATIONS:
@@ -79,8 +79,8 @@ class PoseSet:
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Crops, targets and indices of one pass of the sampler; the augmentation depends on seed, epoch and index."""
         shown = Shown(self.train, self.size, None if self.augment == "none" else (seed, epoch))
-        for x, y, index in loaded(shown, self.workers, self.device, generator(0), batch_sampler=sampler):
-            yield self._normalised(x), y.to(self.device), index
+        for x, y, index in load_batches(shown, self.workers, self.device, generator(0), batch_sampler=sampler):
+            yield self._normalise(x), y.to(self.device), index
 
     def test_batches(self, size: int = 64) -> Batches:
         """Every test person once, in order."""
@@ -93,14 +93,14 @@ class PoseSet:
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""
         x, _ = self.train.shown(0, self.size, PLAIN)
-        return self._normalised(torch.stack([x, x]))
+        return self._normalise(torch.stack([x, x]))
 
     def _targets(self, people: People) -> Tensor:
         return torch.stack([people.target(i, self.size) for i in range(len(people))])
 
     def _in_order(self, people: People, size: int) -> Batches:
-        for x, y, _ in loaded(Shown(people, self.size), self.workers, self.device, generator(0), batch_size=size):
-            yield self._normalised(x), y.to(self.device)
+        for x, y, _ in load_batches(Shown(people, self.size), self.workers, self.device, generator(0), batch_size=size):
+            yield self._normalise(x), y.to(self.device)
 
-    def _normalised(self, x: Tensor) -> Tensor:
-        return normalised(x.to(self.device, non_blocking=True), MEAN, STD)
+    def _normalise(self, x: Tensor) -> Tensor:
+        return normalise(x.to(self.device, non_blocking=True), MEAN, STD)

@@ -31,7 +31,7 @@ def tiny_imagenet(data_dir: str) -> ImageSet:
     cache = Path(data_dir) / "tiny-imagenet-200-uint8"
     if (Path(data_dir) / "tiny-imagenet-200").exists() or not cache.exists():
         folder = folder_of(TINY, data_dir, "tiny-imagenet-200", ["wnids.txt", "train", "val/val_annotations.txt"])
-        train, test = labelled(folder)
+        train, test = labelled_files(folder)
         _decode_once(cache, train, test)
     # Copy on write: torch needs writable memory, and the file must never change.
     x, y, test_x, test_y = (
@@ -43,7 +43,7 @@ def tiny_imagenet(data_dir: str) -> ImageSet:
     return ImageSet("tiny-imagenet", x, y, test_x, test_y, classes, mean, std)
 
 
-def labelled(folder: Path) -> tuple[LabelledFiles, LabelledFiles]:
+def labelled_files(folder: Path) -> tuple[LabelledFiles, LabelledFiles]:
     """Every image of the official layout with its class, the position of its WordNet id in sorted order."""
     number = {wnid: i for i, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))}
     train = [
@@ -76,7 +76,7 @@ def _decode_once(cache: Path, train: LabelledFiles, test: LabelledFiles) -> None
                 np.save(made / f"{name}_y.npy", np.array([y for _, y in images], np.int64))
                 np.lib.format.write_array_header_1_0(out, header)
                 for path, _ in shown:
-                    out.write(decoded(path).tobytes())
+                    out.write(decode(path).tobytes())
         files.write_json(made / "source.json", source)
         if files.read_json(cache / "source.json") == source:
             return  # another process was faster
@@ -85,7 +85,7 @@ def _decode_once(cache: Path, train: LabelledFiles, test: LabelledFiles) -> None
         made.replace(cache)
 
 
-def decoded(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def decode(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """A picture as bytes (3, 64, 64); a grey one gets three equal planes."""
     try:
         from PIL import Image

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ausam.lab.config import HERE, Config, completed, differences
+from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, completed, differences
 from ausam.lab.records import digests, files
 from ausam.lab.records import results as records
-from ausam.lab.records.locks import held
+from ausam.lab.records.locks import file_lock
 from ausam.lab.records.results import Epoch, Run
 from ausam.lab.registry.expressions import with_canonical
 from ausam.lab.training import checkpoint
@@ -22,7 +22,7 @@ log = logging.getLogger("ausam")
 LOCK = ".lock"
 
 
-def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) -> bool:
+def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) -> bool:
     """Lock the folder for this run until the stack is closed. True if the run has finished.
 
     Raises a ValueError for a folder that holds another run, or this one without ``resume``, or that another process is
@@ -31,7 +31,7 @@ def claimed(out: Path, config: Config, resume: bool, until: contextlib.ExitStack
     refuse_foreign(out, config, resume)  # before locking, which would add a file to an unrelated folder
     make(out)
     with files.written(out):
-        mine = until.enter_context(held(out / LOCK))
+        mine = until.enter_context(file_lock(out / LOCK))
     if not mine:
         raise ValueError(
             f"Another process is working on the run in {out}. Wait for it to end, or choose another --out."
@@ -73,7 +73,7 @@ def refuse_foreign(out: Path, config: Config, resume: bool) -> None:
         if out.exists() and any(not p.name.endswith(".tmp") and p.name != LOCK for p in out.iterdir()):
             raise ValueError(f"{out} is not empty, and there is no readable run in it. Choose another --out.")
         return
-    if theirs | {k: mine[k] for k in HERE if k != "init"} != mine:
+    if theirs | {k: mine[k] for k in NOT_PART_OF_IDENTITY if k != "init"} != mine:
         _explain(out, theirs, mine, resume)
     if not resume:
         raise ValueError(f"{out} already holds this run. Continue it with --resume, or choose another --out.")
@@ -85,7 +85,7 @@ def _explain(out: Path, theirs: dict[str, Any], mine: dict[str, Any], resume: bo
     if there is not None and _same(there, mine):
         log.warning("%s is damaged; the settings are taken from the last checkpoint.", out / "config.json")
         return
-    longer = theirs | {k: mine[k] for k in (*HERE, "epochs") if k != "init"} == mine
+    longer = theirs | {k: mine[k] for k in (*NOT_PART_OF_IDENTITY, "epochs") if k != "init"} == mine
     if resume and longer and isinstance(theirs["epochs"], int) and theirs["epochs"] > 0:
         why = cannot_extend(
             Config(**{**mine, "epochs": theirs["epochs"]}), mine["epochs"], checkpoint.saved_epochs(out)
@@ -105,7 +105,7 @@ def _explain(out: Path, theirs: dict[str, Any], mine: dict[str, Any], resume: bo
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Whether two settings describe the same run, wherever it is computed."""
     a, b = with_canonical(completed(a)), with_canonical(completed(b))
-    return a | {k: b[k] for k in HERE} == b
+    return a | {k: b[k] for k in NOT_PART_OF_IDENTITY} == b
 
 
 def saved_settings(out: Path) -> dict[str, Any] | None:

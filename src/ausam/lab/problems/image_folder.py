@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ausam.lab.problems.user_datasets import UserSet, labelled
+from ausam.lab.problems.user_datasets import UserSet, from_datasets
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 MEAN, STD = 0.5, 0.25  # of every channel: roughly those of photographs
@@ -73,7 +73,7 @@ def folder_data(name: str) -> UserSet:
     train, test = (_pictures(which, classes, size) for which in (place / "train", held_out[0]))
     if not size:
         _one_size(name, text, (*train.files, *test.files))
-    return labelled(name, train, test, classes=len(classes))
+    return from_datasets(name, train, test, classes=len(classes))
 
 
 def _pictures(place: Path, classes: list[str], size: int) -> Pictures:
