@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ausam import SAM, AUSampling, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware, TopLoss
 from ausam import diagnostics as dg
+from ausam.paper import theory
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 N, BATCH, EPOCHS, RHO, LR = 1024, 64, 60, 0.2, 0.1
@@ -143,19 +144,19 @@ def lemma1(runs: dict[str, Run]) -> dict:
     for name, run in runs.items():
         for epoch in WATCHED:
             run.at(epoch)
-            found = dg.lemma1(run.model, run.losses, run.data.batches(8), RHO)
+            found = theory.lemma1(run.model, run.losses, run.data.batches(8), RHO)
             kinds = {"norm": found.norm, "projection": found.projection}
             rows = {k: dataclasses.asdict(v) for k, v in kinds.items()}
             over_training.append({"run": name, "epoch": epoch, "cosine": found.cosine, **rows})
             if epoch >= 1:
                 norms = dg.sample_gradient_norms(run.model, run.losses, run.data.x, run.data.y)
-                average = dg.average_dlp(run.dlp[:epoch], norms, RHO)
+                average = theory.average_dlp(run.dlp[:epoch], norms, RHO)
                 averages.append({"run": name, "epoch": epoch, **dataclasses.asdict(average)})
     run = runs["SAM 0"]
     run.at(8)
     over_rho, points = [], []
     for rho in (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5):
-        found = dg.lemma1(run.model, run.losses, run.data.batches(8), rho)
+        found = theory.lemma1(run.model, run.losses, run.data.batches(8), rho)
         rows = {"norm": dataclasses.asdict(found.norm), "projection": dataclasses.asdict(found.projection)}
         over_rho.append({"rho": rho, **rows})
         if rho == RHO:
@@ -191,8 +192,8 @@ def theorem1(runs: dict[str, Run]) -> dict:
                     candidates = torch.arange(b * BATCH, (b + 1) * BATCH)
                     rng = torch.Generator().manual_seed(1000 * epoch + b)
                     kept, _ = policy.choose(scores, epoch, candidates[None], rng)
-                    found.append(dg.theorem1(run.model, run.losses, batch, kept[0], RHO, chunk=BATCH))
-                summary = dataclasses.asdict(dg.theorem1_summary(found))
+                    found.append(theory.theorem1(run.model, run.losses, batch, kept[0], RHO, chunk=BATCH))
+                summary = dataclasses.asdict(theory.theorem1_summary(found))
                 rows.append({"run": name, "epoch": epoch, "policy": policy_name, **summary})
     return {"over_training": rows}
 
@@ -204,7 +205,7 @@ def theorem2() -> dict:
     for name, rate in schedules.items():
         for seed in SEEDS:
             run = train(seed, Plain(), Full(), momentum=0.0, rate=rate)
-            found = dg.theorem2(
+            found = theory.theorem2(
                 run.model,
                 run.losses,
                 run.data.batches(4),
@@ -222,13 +223,13 @@ def theorem3() -> dict:
     data = Digits.load(0)
     x = torch.cat([data.x, torch.ones(N, 1)], dim=1).double()
     y = torch.where(data.y < 5, -1.0, 1.0).double()
-    problems = {"quadratic": dg.Quadratic.draw(), "logistic": dg.LogisticRegression(x / x.norm(dim=1).max(), y)}
+    problems = {"quadratic": theory.Quadratic.draw(), "logistic": theory.LogisticRegression(x / x.norm(dim=1).max(), y)}
     rows = []
     for name, problem in problems.items():
         for selection in ("random", "ausam", "largest"):
             for alpha in (0.125, 0.25, 0.5, 1.0):
                 for step in (0.05, 0.5):
-                    found = dg.theorem3(
+                    found = theory.theorem3(
                         problem,
                         alpha=alpha,
                         batch=32,
@@ -241,7 +242,7 @@ def theorem3() -> dict:
                     rows.append({"problem": name, "step": step, **dataclasses.asdict(found)})
     fails = []
     for eta in (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4):
-        found = dg.theorem3_counterexample(eta=eta, steps=int(20 / eta))
+        found = theory.theorem3_counterexample(eta=eta, steps=int(20 / eta))
         fails.append({"eta": eta, **dataclasses.asdict(found)})
     return {"problems": rows, "counterexample": fails}
 
@@ -261,7 +262,7 @@ def theorem4(runs: dict[str, Run]) -> dict:
                 for b, batch in enumerate(run.data.batches(4)):
                     index = torch.arange(b * BATCH, (b + 1) * BATCH)
                     found.append(
-                        dg.theorem4(
+                        theory.theorem4(
                             run.model, run.losses, batch, policy, scores, epoch, index=index, rho=RHO, chunk=BATCH
                         )
                     )
@@ -276,7 +277,7 @@ def resting(run: Run, name: str) -> dict:
     found = {"gradient_norm": float(gradients.mean(0).norm())}
     if name.startswith("AUSAM"):
         policy, scores = POLICIES["AUSampling"][0], run.scores(run.dlp, EPOCHS, 1.0)
-        each = [dg.expected_selection(policy, scores, EPOCHS, index) for index in torch.arange(N).split(BATCH)]
+        each = [theory.expected_selection(policy, scores, EPOCHS, index) for index in torch.arange(N).split(BATCH)]
         coefficient = torch.from_numpy(np.concatenate([e.coefficient for e in each])) / len(each)
         found["chosen_gradient_norm"] = float((coefficient @ gradients).norm())
     return found

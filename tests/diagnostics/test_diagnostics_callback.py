@@ -67,7 +67,7 @@ def test_a_step_is_measured_once(net):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="Choose from geometry, lemma1, sharpness, hessian, trace"):
+    with pytest.raises(ValueError, match="Choose from geometry, sharpness, hessian, trace"):
         Diagnostics(what=["everything"])
     with pytest.raises(ValueError, match="every is 0"):
         Diagnostics(every=0)

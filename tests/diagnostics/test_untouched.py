@@ -8,6 +8,7 @@ from torch import nn
 
 from ausam import AUSampling, Scores
 from ausam import diagnostics as dg
+from ausam.paper import theory
 
 
 def scores():
@@ -26,12 +27,12 @@ def checkpoints(model):
 EVERY = {
     "sample_gradients": lambda m, f, x, y, c: dg.sample_gradients(m, f, x, y, chunk=c),
     "sample_gradient_norms": lambda m, f, x, y, c: dg.sample_gradient_norms(m, f, x, y, chunk=c),
-    "lemma1": lambda m, f, x, y, c: dg.lemma1(m, f, [(x[:6], y[:6]), (x[6:], y[6:])], 0.1, chunk=c),
-    "theorem1": lambda m, f, x, y, c: dg.theorem1(m, f, (x, y), [0, 3, 4], 0.1, chunk=c),
-    "theorem2": lambda m, f, x, y, c: dg.theorem2(
+    "lemma1": lambda m, f, x, y, c: theory.lemma1(m, f, [(x[:6], y[:6]), (x[6:], y[6:])], 0.1, chunk=c),
+    "theorem1": lambda m, f, x, y, c: theory.theorem1(m, f, (x, y), [0, 3, 4], 0.1, chunk=c),
+    "theorem2": lambda m, f, x, y, c: theory.theorem2(
         m, f, [(x, y)], checkpoints(m), [0.1], iterations=3, gradient_bound=2.0, chunk=c
     ),
-    "theorem4": lambda m, f, x, y, c: dg.theorem4(
+    "theorem4": lambda m, f, x, y, c: theory.theorem4(
         m, f, (x, y), AUSampling(unbiased=True), scores(), 30, index=torch.arange(10), rho=0.1, draws=40, chunk=c
     ),
     "hessian_product": lambda m, f, x, y, c: dg.hessian_product(
@@ -148,7 +149,7 @@ def test_results_become_json(net):
     import json
 
     model, losses, x, y = net
-    found = dg.lemma1(model, losses, [(x, y)], 0.1)
+    found = theory.lemma1(model, losses, [(x, y)], 0.1)
     assert json.loads(json.dumps(dataclasses.asdict(found)))["norm"]["samples"] == 18
 
 

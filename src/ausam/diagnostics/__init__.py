@@ -1,8 +1,8 @@
-"""Diagnostics: test the paper's theory, and measure how flat a minimum is, on your own model.
+"""Diagnostics: how flat a minimum is, what a step does and which samples are chosen, measured on your own model.
 
 Every function takes ``(model, loss_fn, batches)``, measures in eval mode and leaves the model as it was. A ``loss_fn``
 that does not depend on ``model`` is refused. Results are frozen dataclasses of plain numbers, so
-``json.dumps(dataclasses.asdict(found))`` works.
+``json.dumps(dataclasses.asdict(result))`` works. The paper's lemma and theorems are in :mod:`ausam.paper.theory`.
 """
 
 from ausam.diagnostics.callback import MEASURES, Diagnostics
@@ -19,65 +19,24 @@ from ausam.diagnostics.landscape import Slice, Surface, loss_between, loss_line,
 from ausam.diagnostics.samples import sample_gradient_norms, sample_gradients
 from ausam.diagnostics.sharpness import Sharpness, sharpness
 from ausam.diagnostics.statistics import Agreement, agreement, pearson, spearman
-from ausam.paper.theory.inclusion import inclusion_probabilities
-from ausam.paper.theory.lemma1 import AverageDLP, Lemma1, average_dlp, lemma1
-from ausam.paper.theory.theorem1 import (
-    Bounds,
-    Theorem1,
-    Theorem1Summary,
-    theorem1,
-    theorem1_bounds,
-    theorem1_summary,
-)
-from ausam.paper.theory.theorem2 import Theorem2, theorem2
-from ausam.paper.theory.theorem3 import (
-    LogisticRegression,
-    Problem,
-    Quadratic,
-    Theorem3,
-    Theorem3Bounds,
-    Theorem3Exact,
-    theorem3,
-    theorem3_bounds,
-    theorem3_counterexample,
-)
-from ausam.paper.theory.theorem4 import Expected, Theorem4, expected_selection, theorem4
 
 __all__ = [
     "MEASURES",
     "Agreement",
-    "AverageDLP",
-    "Bounds",
     "Diagnostics",
     "Eigenvalues",
-    "Expected",
     "Group",
-    "Lemma1",
-    "LogisticRegression",
-    "Problem",
-    "Quadratic",
     "Selection",
     "Sharpness",
     "Slice",
     "StepGeometry",
     "Surface",
-    "Theorem1",
-    "Theorem1Summary",
-    "Theorem2",
-    "Theorem3",
-    "Theorem3Bounds",
-    "Theorem3Exact",
-    "Theorem4",
     "Trace",
     "agreement",
-    "average_dlp",
     "effective_sample_size",
-    "expected_selection",
     "hessian_eigenvalues",
     "hessian_product",
     "hessian_trace",
-    "inclusion_probabilities",
-    "lemma1",
     "loss_between",
     "loss_line",
     "loss_surface",
@@ -88,12 +47,4 @@ __all__ = [
     "sharpness",
     "spearman",
     "step_geometry",
-    "theorem1",
-    "theorem1_bounds",
-    "theorem1_summary",
-    "theorem2",
-    "theorem3",
-    "theorem3_bounds",
-    "theorem3_counterexample",
-    "theorem4",
 ]

@@ -15,7 +15,6 @@ from ausam.diagnostics.geometry import step_geometry
 from ausam.diagnostics.hessian import hessian_eigenvalues, hessian_trace
 from ausam.diagnostics.objective import LossFn
 from ausam.diagnostics.sharpness import sharpness
-from ausam.paper.theory.lemma1 import lemma1
 
 Row = dict[str, float]
 
@@ -23,12 +22,6 @@ Row = dict[str, float]
 def _geometry(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
     found = step_geometry(model, loss_fn, batches, rho)
     return {"loss": found.loss, "gradient_norm": found.gradient_norm, "cosine": found.cosine, "descent": found.descent}
-
-
-def _lemma1(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
-    found = lemma1(model, loss_fn, batches, rho)
-    norm, projection = found.norm.spearman, found.projection.spearman
-    return {"dlp_norm_spearman": norm, "dlp_projection_spearman": projection, "cosine_of_samples": found.cosine}
 
 
 def _hessian(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
@@ -45,10 +38,12 @@ def _sharpness(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: flo
     return {"worst_sharpness": found.worst[0], "average_sharpness": found.average[0]}
 
 
-# What can be measured, and the columns that each measure fills. Add an entry for a measure of your own.
-MEASURES: dict[str, tuple[Callable[[nn.Module, LossFn, list[Batch], float, int], Row], tuple[str, ...]]] = {
+# A function of (model, loss_fn, batches, rho, seed) that returns a row, and the columns of that row.
+Measure = tuple[Callable[[nn.Module, LossFn, list[Batch], float, int], Row], tuple[str, ...]]
+
+# What can be measured, by name. Add an entry for a measure of your own.
+MEASURES: dict[str, Measure] = {
     "geometry": (_geometry, ("loss", "gradient_norm", "cosine", "descent")),
-    "lemma1": (_lemma1, ("dlp_norm_spearman", "dlp_projection_spearman", "cosine_of_samples")),
     "sharpness": (_sharpness, ("worst_sharpness", "average_sharpness")),
     "hessian": (_hessian, ("largest_eigenvalue",)),
     "trace": (_trace, ("trace", "trace_error")),
@@ -71,15 +66,16 @@ class Diagnostics:
 
     Arguments:
         every: steps between two measurements, >= 1.
-        what: any of "geometry", "lemma1", "sharpness", "hessian" and "trace".
+        what: any of "geometry", "sharpness", "hessian" and "trace", or a measure that you added to ``MEASURES``
+            (:data:`ausam.paper.theory.lemma1_measure` is one).
         rho: radius of the perturbations, > 0; use the one you train with.
         samples: how many samples of the batches to use, from the first; None for all.
         seed: seed of the random directions. Every measurement uses the same ones, so that rows can be compared.
         csv: file to which rows are appended, or None. A file with different columns is refused.
         tensorboard: folder for TensorBoard, or None. Needs the package tensorboard.
 
-    Cost per measurement: "geometry" two training steps, "lemma1" a gradient per sample, "sharpness" about ten steps,
-    "hessian" and "trace" 60 to 120 Hessian-vector products. The model is left as it was.
+    Cost per measurement: "geometry" two training steps, "sharpness" about ten steps, "hessian" and "trace" 60 to 120
+    Hessian-vector products. The model is left as it was.
     """
 
     def __init__(

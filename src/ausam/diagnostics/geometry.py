@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ausam.diagnostics.arguments import count, positive
 from ausam.diagnostics.batches import Batch
 from ausam.diagnostics.objective import LossFn, Objective
 from ausam.diagnostics.statistics import Array, array
 from ausam.diagnostics.untouched import untouched
-from ausam.paper.theory.lemma1 import direction
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,18 @@ def step_geometry(
         loss=loss,
         perturbed=perturbed,
     )
+
+
+def direction(gradient: Tensor) -> Tensor:
+    """The direction of a gradient; a zero gradient has none and is refused."""
+    size = torch.linalg.vector_norm(gradient)
+    if not bool(size > 0) or not bool(size.isfinite()):
+        raise ValueError(
+            f"The batch gradient has norm {float(size)}, so there is no direction to perturb in. "
+            "Measure while the loss is finite and before the model fits the batch exactly."
+        )
+    unit: Tensor = gradient / size
+    return unit
 
 
 def effective_sample_size(weights: Any) -> float:

@@ -12,8 +12,6 @@ from ausam.diagnostics import (
     Slice,
     StepGeometry,
     Surface,
-    Theorem1Summary,
-    Theorem2,
     Trace,
 )
 from ausam.lab.diagnose import findings
@@ -37,6 +35,7 @@ from ausam.lab.diagnose.records import (
     Theorem4Of,
     Theorem4Part,
 )
+from ausam.paper.theory import Theorem1Summary, Theorem2
 
 CLOSE, FAR = Agreement(1.0, 0.9, 0.02, 0.99, 64), Agreement(0.5, 0.3, 0.77, 0.23, 64)
 

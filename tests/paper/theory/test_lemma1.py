@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam import SAM, SharpnessAware
-from ausam.diagnostics import agreement, average_dlp, pearson, spearman
-from ausam.paper.theory import lemma1
+from ausam.diagnostics import MEASURES, Diagnostics, agreement, pearson, spearman
+from ausam.paper.theory import average_dlp, lemma1, lemma1_measure
 from tests.diagnostics.closed_forms import loop
 
 values = st.lists(st.integers(-5, 5), min_size=3, max_size=30)  # few values: many ties
@@ -100,3 +100,15 @@ def test_refused(net):
         average_dlp([[1.0]], [1.0], 0.1, decay=1.0)
     with pytest.raises(ValueError, match=r"\(epochs, n\) and \(n,\)"):
         average_dlp([1.0], [1.0], 0.1)
+
+
+def test_diagnostics_measure_the_lemma_once_it_is_added(net, monkeypatch):
+    model, losses, x, y = net
+    monkeypatch.delitem(MEASURES, "lemma1", raising=False)  # another test may have added it
+    with pytest.raises(ValueError, match="Choose from"):
+        Diagnostics(what="lemma1")
+    monkeypatch.setitem(MEASURES, "lemma1", lemma1_measure)
+    diagnostics = Diagnostics(every=1, what="lemma1", rho=0.1)
+    row = diagnostics(0, model, losses, [(x, y)])
+    assert tuple(row) == diagnostics.columns
+    assert row["dlp_norm_spearman"] == lemma1(model, losses, [(x, y)], 0.1).norm.spearman

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ausam.diagnostics import theorem1_bounds, theorem1_summary
-from ausam.paper.theory import theorem1
+from ausam.paper.theory import theorem1, theorem1_bounds, theorem1_summary
 from tests.diagnostics.closed_forms import loop
 
 # Squares must not underflow: a norm loses its precision there.

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ausam.diagnostics import LogisticRegression, Quadratic, theorem3_bounds, theorem3_counterexample
-from ausam.paper.theory import theorem3
+from ausam.paper.theory import LogisticRegression, Quadratic, theorem3, theorem3_bounds, theorem3_counterexample
 
 
 def logistic(n=40, d=3):

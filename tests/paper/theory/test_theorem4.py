@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ausam import AUSampling, EpsilonGreedy, Full, InfoBatch, Random, Scores, TopLoss
-from ausam.diagnostics import expected_selection, inclusion_probabilities
-from ausam.paper.theory import theorem4
+from ausam.paper.theory import expected_selection, inclusion_probabilities, theorem4
 from tests.diagnostics.closed_forms import loop
 
 

@@ -27,6 +27,7 @@ from ausam.lab.diagnose.records import (
 )
 from ausam.lab.diagnose.subject import WATCHED, Subject
 from ausam.lab.training.schedule import learning_rate
+from ausam.paper import theory
 from ausam.policies.signals import AT_PERTURBED_WEIGHTS
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the run's rho
@@ -40,7 +41,7 @@ def lemma1(subject: Subject, epoch: int) -> Lemma1At:
     subject.at(epoch)
     dealt = subject.dealt(epoch)
     batches = [(subject.x[p], subject.y[p]) for p in dealt]
-    found = dg.lemma1(subject.model, subject.losses, batches, subject.rho, chunk=subject.chunk)
+    found = theory.lemma1(subject.model, subject.losses, batches, subject.rho, chunk=subject.chunk)
     place = torch.cat(dealt).argsort()
     dlp, norms, projections = (torch.tensor(v, dtype=torch.float64)[place] for v in _columns(found))
     known = (
@@ -51,7 +52,7 @@ def lemma1(subject: Subject, epoch: int) -> Lemma1At:
     return Lemma1At(epoch, found.norm, found.projection, found.cosine, *columns, table)
 
 
-def _columns(found: dg.Lemma1) -> tuple[tuple[float, ...], ...]:
+def _columns(found: theory.Lemma1) -> tuple[tuple[float, ...], ...]:
     return found.dlp, found.norms, found.projections
 
 
@@ -63,8 +64,10 @@ def theorem1(subject: Subject, epoch: int) -> Theorem1At:
         found = []
         for b, (x, y, place) in enumerate(subject.batches()):
             kept, _ = policy.choose(scores, epoch, place[None], generator(0x7E01, epoch, b))
-            found.append(dg.theorem1(subject.model, subject.losses, (x, y), kept[0], subject.rho, chunk=subject.chunk))
-        rows.append(Theorem1Of(name, dg.theorem1_summary(found)))
+            found.append(
+                theory.theorem1(subject.model, subject.losses, (x, y), kept[0], subject.rho, chunk=subject.chunk)
+            )
+        rows.append(Theorem1Of(name, theory.theorem1_summary(found)))
     return Theorem1At(epoch, tuple(rows))
 
 
@@ -89,7 +92,7 @@ def theorem2(subject: Subject) -> Theorem2Part:
     steps = period * -(-len(subject.data.train_y) // subject.config.batch_size)
     return Theorem2Part(
         tuple(epochs),
-        dg.theorem2(
+        theory.theorem2(
             subject.model,
             subject.losses,
             batches,
@@ -109,9 +112,9 @@ def theorem3(subject: Subject) -> Theorem3Part:
     x = subject.x.flatten(1).double().cpu()
     x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
     sides = torch.where(subject.y.cpu() < half, -1.0, 1.0).double()
-    problem = dg.LogisticRegression(x / x.norm(dim=1).max(), sides)
+    problem = theory.LogisticRegression(x / x.norm(dim=1).max(), sides)
     found = [
-        dg.theorem3(
+        theory.theorem3(
             problem,
             alpha=alpha,
             batch=min(32, len(x)),
@@ -125,7 +128,7 @@ def theorem3(subject: Subject) -> Theorem3Part:
         for alpha in (0.25, 0.5, 1.0)
         for step in (0.05, 0.5)
     ]
-    fails = not dg.theorem3_counterexample(steps=50_000).holds
+    fails = not theory.theorem3_counterexample(steps=50_000).holds
     return Theorem3Part(f"classes 0 to {half - 1} against {half} to {subject.data.classes - 1}", tuple(found), fails)
 
 
@@ -139,7 +142,7 @@ def theorem4(subject: Subject, epoch: int) -> Theorem4At:
     rows = []
     for name, (policy, known) in policies.items():
         found = [
-            dg.theorem4(
+            theory.theorem4(
                 subject.model,
                 subject.losses,
                 (x, y),
@@ -156,7 +159,7 @@ def theorem4(subject: Subject, epoch: int) -> Theorem4At:
     return Theorem4At(epoch, tuple(rows))
 
 
-def _theorem4(name: str, found: Sequence[dg.Theorem4]) -> Theorem4Of:
+def _theorem4(name: str, found: Sequence[theory.Theorem4]) -> Theorem4Of:
     n = len(found)
     means = {k: _mean([getattr(f, k) for f in found]) for k in ("gradient_norm", "bias", "relative", "cosine")}
     bounds = {k: _mean([getattr(f, k) for f in found]) for k in ("gap", "paper", "corrected")}

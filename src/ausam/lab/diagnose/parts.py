@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ausam.diagnostics import Slice, Surface, average_dlp
+from ausam.diagnostics import Slice, Surface
 from ausam.lab.diagnose import measures
 from ausam.lab.diagnose.records import (
     Fit,
@@ -31,6 +31,7 @@ from ausam.lab.diagnose.records import (
 from ausam.lab.diagnose.store import Store
 from ausam.lab.diagnose.subject import Subject
 from ausam.lab.registry.lookup import find
+from ausam.paper.theory import average_dlp
 
 POINTS = 300  # samples shown in a chart
 

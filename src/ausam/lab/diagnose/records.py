@@ -6,20 +6,17 @@ from dataclasses import dataclass
 
 from ausam.diagnostics import (
     Agreement,
-    AverageDLP,
     Eigenvalues,
     Group,
     Sharpness,
     Slice,
     StepGeometry,
     Surface,
-    Theorem1Summary,
-    Theorem2,
-    Theorem3,
     Trace,
 )
 from ausam.lab.config import Config
 from ausam.lab.records.results import Environment
+from ausam.paper.theory import AverageDLP, Theorem1Summary, Theorem2, Theorem3
 
 VERSION = 3  # of the records and of the measurements; pieces with another version are measured again
 

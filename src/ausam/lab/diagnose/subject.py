@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ausam import SAM, AUSampling, Method, Policy, Random, Scores, SelectiveBatchSampler, TopLoss
 from ausam.common.random import generator
+from ausam.diagnostics.geometry import direction
 from ausam.diagnostics.objective import Objective
 from ausam.diagnostics.untouched import untouched
 from ausam.lab.config import Config
@@ -25,7 +26,6 @@ from ausam.lab.registry.from_config import RHO_SCALE, method_and_policy
 from ausam.lab.training import run_folder, snapshots
 from ausam.lab.training.network import network
 from ausam.lab.training.snapshots import Saved
-from ausam.paper.theory.lemma1 import direction
 
 WATCHED = 12  # most epochs at which a quantity is measured over training
 ROOM = 2**26  # numbers that per-sample gradients may occupy at once: 256 MB

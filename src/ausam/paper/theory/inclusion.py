@@ -20,7 +20,7 @@ def inclusion_probabilities(odds: Any, k: int, *, nodes: int = 256) -> Array:
     Sequential sampling without replacement is a race of exponential times (Efraimidis and Spirakis 2006). The number of
     others faster than t is a sum of independent coin tosses, whose distribution is built up one toss at a time.
 
-    >>> from ausam.diagnostics import inclusion_probabilities
+    >>> from ausam.paper.theory import inclusion_probabilities
     >>> inclusion_probabilities([1.0, 1.0, 2.0], 1).round(6).tolist()
     [0.25, 0.25, 0.5]
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ausam.diagnostics.arguments import positive
 from ausam.diagnostics.batches import Batch
+from ausam.diagnostics.geometry import direction
 from ausam.diagnostics.objective import LossFn, Objective
 from ausam.diagnostics.samples import gradient_rows
 from ausam.diagnostics.statistics import Agreement, agreement, array, numbers
@@ -60,7 +61,7 @@ def lemma1(
     Lemma 1 of Deng et al., AAAI 2025. The two agree only where a sample's gradient is parallel to the batch gradient.
 
     >>> import torch, torch.nn.functional as F
-    >>> from ausam.diagnostics import lemma1
+    >>> from ausam.paper.theory import lemma1
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Linear(4, 3)
     >>> losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")
@@ -100,18 +101,6 @@ def lemma1(
     )
 
 
-def direction(gradient: Tensor) -> Tensor:
-    """The direction of a gradient; a zero gradient has none and is refused."""
-    size = torch.linalg.vector_norm(gradient)
-    if not bool(size > 0) or not bool(size.isfinite()):
-        raise ValueError(
-            f"The batch gradient has norm {float(size)}, so there is no direction to perturb in. "
-            "Measure while the loss is finite and before the model fits the batch exactly."
-        )
-    unit: Tensor = gradient / size
-    return unit
-
-
 @dataclass(frozen=True)
 class AverageDLP:
     """Averages of DLP / rho over epochs, compared with the current gradient norms.
@@ -138,7 +127,7 @@ def average_dlp(history: Any, norms: Any, rho: float, *, decay: float = 0.7) -> 
 
     Equation 5 of Deng et al., AAAI 2025, and ``AUSampling(ema=decay)``.
 
-    >>> from ausam.diagnostics import average_dlp
+    >>> from ausam.paper.theory import average_dlp
     >>> history = [[0.4, 0.1, 0.2], [0.02, 0.05, 0.04]]       # two epochs, three samples: early values are large
     >>> found = average_dlp(history, norms=[0.1, 0.6, 0.4], rho=0.1, decay=0.5)
     >>> found.last.spearman, found.mean.spearman

@@ -79,7 +79,7 @@ def theorem1_bounds(gradients: Tensor, kept: Any, rho: float) -> Bounds:
     zero gradients, its bound is zero, but the difference is ``rho (M/K) |g_kept|``:
 
     >>> import torch
-    >>> from ausam.diagnostics import theorem1_bounds
+    >>> from ausam.paper.theory import theorem1_bounds
     >>> found = theorem1_bounds(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), kept=[0], rho=0.1)
     >>> found.first_order, found.paper, found.corrected
     (0.05, 0.0, 0.05)
@@ -104,7 +104,7 @@ def theorem1(model: nn.Module, loss_fn: LossFn, batch: Batch, kept: Any, rho: fl
     Theorem 1 of Deng et al., AAAI 2025; the corrected bound is proved in docs/theory.md.
 
     >>> import torch, torch.nn.functional as F
-    >>> from ausam.diagnostics import theorem1
+    >>> from ausam.paper.theory import theorem1
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Linear(4, 3)
     >>> losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")

@@ -75,7 +75,7 @@ def theorem2(
     is ``tau N G eta_1 (1 + ... + 1/(T-1)) / (T-1)``, which goes to zero. With a cosine it grows in proportion to T.
 
     >>> import torch, torch.nn.functional as F
-    >>> from ausam.diagnostics import theorem2
+    >>> from ausam.paper.theory import theorem2
     >>> _ = torch.manual_seed(0)
     >>> model, x, y = torch.nn.Linear(3, 1), torch.randn(8, 3), torch.randn(8, 1)
     >>> losses = lambda x, y: F.mse_loss(model(x), y, reduction="none").sum(1)

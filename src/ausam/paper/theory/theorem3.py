@@ -180,7 +180,7 @@ def theorem3_bounds(
     The last step of the appendix substitutes ``tau eta = 1``, where ``c = 7/16``. For smaller steps c falls to ``1/2 -
     rho tau``, as low as 1/4, and a noise term remains that does not shrink with eta:
 
-    >>> from ausam.diagnostics import theorem3_bounds
+    >>> from ausam.paper.theory import theorem3_bounds
     >>> small = theorem3_bounds(decrease=0, eta=1e-3, rho=0.25, steps=10**6, tau=1, variance=1, kept=1)
     >>> small.proved, small.corrected > 50 * small.paper
     (False, True)
@@ -262,7 +262,7 @@ def theorem3(
     Theorem 3 of Deng et al., AAAI 2025, with the 1/T of its appendix. The proof needs unbiased draws: "random" is
     unbiased, the other selections are not.
 
-    >>> from ausam.diagnostics import Quadratic, theorem3
+    >>> from ausam.paper.theory import Quadratic, theorem3
     >>> found = theorem3(Quadratic.draw(), alpha=0.5, batch=32, eta=0.5, rho=0.2, steps=200)
     >>> found.corrected_holds, found.left < found.bounds.corrected
     (True, True)
@@ -365,7 +365,7 @@ def theorem3_counterexample(*, eta: float = 1e-4, rho: float = 0.25, steps: int 
     sample with the larger curvature is amplified more by its own perturbation, so the expected step is zero at a point
     other than the minimum, at a distance that depends on rho and not on eta.
 
-    >>> from ausam.diagnostics import theorem3_counterexample
+    >>> from ausam.paper.theory import theorem3_counterexample
     >>> found = theorem3_counterexample()
     >>> found.holds, found.corrected_holds
     (False, True)

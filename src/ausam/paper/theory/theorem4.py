@@ -50,7 +50,7 @@ def expected_selection(
 
     >>> import torch
     >>> from ausam import Random, Scores
-    >>> from ausam.diagnostics import expected_selection
+    >>> from ausam.paper.theory import expected_selection
     >>> expected_selection(Random(0.5), Scores(4), 1, torch.arange(4)).inclusion.tolist()
     [0.5, 0.5, 0.5, 0.5]
 
@@ -148,7 +148,7 @@ def theorem4(
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam import Random, Scores, TopLoss
-    >>> from ausam.diagnostics import theorem4
+    >>> from ausam.paper.theory import theorem4
     >>> _ = torch.manual_seed(0)
     >>> model, x, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.randint(3, (8,))
     >>> losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")
