@@ -1,0 +1,225 @@
+"""Audit: what a training says about its data, from the feedback that it computes anyway."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ausam.audit.learning import Rare, Redundant, rare, redundant
+from ausam.audit.suspects import Suspects, suspects
+from ausam.audit.table import ROW, SURE, Array, empty_table, predictions, visit
+from ausam.audit.verdict import Verdict, verdict
+from ausam.common.ranks import gather, rank_and_world_size
+from ausam.common.settings import POSITIVE_COUNT, checked_value
+from ausam.feedback import Feedback
+
+
+class Audit:
+    """What a training says about each sample: wrong labels, rare samples, redundant samples.
+
+    It needs no pass of its own. Feed it the feedback of every step, with any method, any policy or none; it keeps 24
+    bytes per sample. Wrong labels stand out because their losses stay high while the others fall (Arpit et al. 2017),
+    the more so with SAM, which memorises less.
+
+    >>> import torch
+    >>> from ausam import SAM, Feedback, SharpnessAware
+    >>> from ausam.audit import Audit
+    >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    >>> model = torch.nn.Linear(4, 3)
+    >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)
+    >>> def losses(x, y):
+    ...     z = model(x)
+    ...     return torch.nn.functional.cross_entropy(z, y, reduction="none"), z
+    >>> audit = Audit(len(x), labels=y)
+    >>> audit.update(opt.backward(losses, x, y, index=torch.arange(64)))
+    >>> int(audit.table()["visits"].sum())
+    64
+
+    Arguments:
+        n: number of samples in the data set, >= 1.
+        labels: class of each sample, or None. With labels, and outputs in the feedback (let ``loss_fn`` return
+            ``losses, outputs``), the audit counts how often the network agrees and suggests the likely class. Without
+            them, a sample counts as right when its loss is below log 2: a cross-entropy that small means more than even
+            odds for the label.
+        classes: number of classes; None reads it from the labels or the outputs. It sets the loss of guessing, log C.
+
+    When not to use it: for losses that are no cross-entropy (regression), only ``table()`` has a meaning; the others
+    refuse without ``classes`` or labels.
+    """
+
+    def __init__(self, n: int, labels: Any = None, *, classes: int | None = None) -> None:
+        n = checked_value("Audit", "n", n, POSITIVE_COUNT)
+        self._rows = empty_table(n)
+        self._touched = np.zeros(n, bool)  # since the last exchange between processes
+        self.labels = None if labels is None else _checked_labels(labels, n)
+        known = None if self.labels is None or classes is not None else int(self.labels.max()) + 1
+        self.classes = known if classes is None else checked_value("Audit", "classes", classes, POSITIVE_COUNT)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        seen = int((self._rows["visits"] > 0).sum())
+        return f"Audit({len(self)} samples, {seen} visited, classes={self.classes})"
+
+    def update(self, feedback: Feedback) -> None:
+        """Record one step. Samples whose loss was not evaluated, or is not finite, are passed over.
+
+        All or nothing: an exception or a signal inside leaves the audit as it was.
+        """
+        if not isinstance(feedback, Feedback):
+            raise TypeError(
+                f"Audit.update got a {type(feedback).__name__}. Pass what opt.backward returned, or "
+                "Feedback(index, loss, perturbed)."
+            )
+        if feedback.index is None:
+            raise ValueError(
+                "The feedback has no index, so nobody knows which samples it is about. Pass index= to opt.backward; "
+                "Indexed(dataset) adds it to every sample."
+            )
+        index = feedback.index.to("cpu", torch.int64).numpy()
+        loss = feedback.loss.detach().to("cpu", torch.float32).numpy()
+        if len(index) and (index.min() < 0 or index.max() >= len(self)):
+            raise ValueError(
+                f"The feedback has index {int(index.max() if index.max() >= len(self) else index.min())}, but the "
+                f"audit is of {len(self)} samples. Build it with the length of the data set that Indexed numbers."
+            )
+        if len(np.unique(index)) != len(index):
+            raise ValueError("A sample occurs twice in this feedback. Update once per step, each sample at most once.")
+        predicted = predictions(feedback.outputs, len(index))
+        right = loss < SURE
+        if self.labels is not None and predicted is not None:
+            right = predicted == self.labels[index]
+        good = np.isfinite(loss)
+        difference = feedback.sharpness.detach().to("cpu", torch.float32).numpy()
+        chosen = index[good]
+        rows = visit(
+            self._rows[chosen],
+            loss[good],
+            difference[good],
+            right[good],
+            None if predicted is None else predicted[good],
+        )
+        if self.classes is None and predicted is not None:
+            self.classes = int(feedback.outputs.shape[1])
+        self._touched[chosen] = True
+        self._rows[chosen] = rows  # one C call: a signal arrives before it or after it
+
+    def exchange(self) -> None:
+        """Share the rows of all processes at the end of an epoch, in which each sample is seen by one. Collective.
+
+        Nothing happens in a single process.
+        """
+        if rank_and_world_size()[1] == 1:
+            return
+        mine = torch.from_numpy(np.flatnonzero(self._touched))
+        lengths = [int(t) for t in torch.cat(gather(torch.tensor([len(mine)])))]
+        indices = gather(mine, lengths)
+        payload = torch.from_numpy(self._rows[mine.numpy()].view(np.uint8).copy())
+        rows = gather(payload, [length * ROW.itemsize for length in lengths])
+        known = gather(torch.tensor([self.classes or 0]))
+        for index, data in zip(indices, rows, strict=True):
+            self._rows[index.numpy()] = data.numpy().view(ROW)
+        self.classes = max(int(c) for c in known) or None
+        self._touched[:] = False
+
+    # -- what the data says --------------------------------------------------------------------------------------
+
+    def suspects(self) -> Suspects:
+        """The samples whose label is probably wrong, most suspect first, and the estimated share of wrong labels."""
+        return suspects(self.columns(), self.labels, self.guessing())
+
+    def rare(self) -> Rare:
+        """The samples that were learnt late or not at all although their label is trusted."""
+        return rare(self.columns(), self.labels, self.suspects())
+
+    def redundant(self) -> Redundant:
+        """The samples that were learnt at once and never lost, and the ``alpha`` that their share suggests."""
+        return redundant(self.columns())
+
+    def verdict(self) -> Verdict:
+        """What to do, in words: underfitting first, then wrong labels, then what selection could save."""
+        return verdict(self.columns(), self.suspects(), self.redundant(), self.guessing())
+
+    def guessing(self) -> float:
+        """The loss of guessing, log C."""
+        if self.classes is None:
+            raise ValueError(
+                "The number of classes is not known. Pass labels= or classes= to Audit, or let loss_fn return "
+                "(losses, outputs). For a loss that is no cross-entropy, use audit.table()."
+            )
+        return math.log(max(2, self.classes))
+
+    def columns(self) -> dict[str, Array]:
+        """One array per quantity, NaN or 0 for samples that were never visited."""
+        rows, visits = self._rows, self._rows["visits"].astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = rows["loss"] / visits
+            difference = rows["difference"] / visits
+        return {
+            "mean": mean,
+            "recent": np.where(visits > 0, rows["recent"].astype(np.float64), np.nan),
+            "spread": rows["spread"].astype(np.float64),
+            "last": rows["last"].astype(np.float64),
+            "difference": difference,
+            "visits": rows["visits"].copy(),
+            "right": rows["right"].copy(),
+            "learnt": rows["learnt"].copy(),
+            "forgotten": rows["forgotten"].copy(),
+            "guess": np.where(rows["votes"] > 0, rows["guess"].astype(np.int64), -1),
+        }
+
+    def table(self) -> dict[str, Array]:
+        """All columns, with ``index`` and, where known, ``label``: ``pandas.DataFrame(audit.table())`` works."""
+        given = {} if self.labels is None else {"label": self.labels.copy()}
+        return {"index": np.arange(len(self)), **given, **self.columns()}
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, as tensors and numbers. Labels are not part of it. Local: it exchanges nothing."""
+        return {
+            "rows": torch.from_numpy(self._rows.view(np.uint8).copy()),
+            "touched": torch.from_numpy(self._touched.copy()),
+            "classes": self.classes,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a saved audit of as many samples, or refuse it and change nothing."""
+        rows, touched = state.get("rows"), state.get("touched")
+        fits = (
+            isinstance(rows, Tensor)
+            and isinstance(touched, Tensor)
+            and rows.dtype == torch.uint8
+            and rows.numel() == len(self) * ROW.itemsize
+            and touched.dtype == torch.bool
+            and touched.numel() == len(self)
+            and (state.get("classes") is None or isinstance(state["classes"], int))
+        )
+        if not fits or not isinstance(rows, Tensor) or not isinstance(touched, Tensor):
+            raise ValueError(
+                f"This is not the state of an audit of {len(self)} samples. Load it with the data set that it was "
+                "saved for, or start a new audit."
+            )
+        new = {
+            "_rows": rows.numpy().copy().view(ROW),
+            "_touched": touched.numpy().copy(),
+            "classes": state.get("classes"),
+        }
+        self.__dict__.update(new)
+
+
+def _checked_labels(labels: Any, n: int) -> Array:
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.shape != (n,) or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels has shape {array.shape} and type {array.dtype}, but one whole number per sample is needed: "
+            f"shape ({n},). Leave it out for targets of another kind."
+        )
+    if n and (array.min() < 0 or array.max() >= np.iinfo(np.uint16).max):
+        raise ValueError(f"labels range from {array.min()} to {array.max()}. Number the classes from 0.")
+    return array.astype(np.int64)

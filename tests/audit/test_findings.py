@@ -1,0 +1,124 @@
+"""Suspects, rare and redundant samples, and the verdict, on tables whose answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ausam import Feedback
+from ausam.audit import Audit
+from ausam.common.mixture import two_groups
+from ausam.common.trust import groups_apart, unlearnt_classes
+
+
+def trained(clean, wrong, n=400, share=0.2, visits=10, classes=10, seed=0):
+    """An audit in which a share of the samples has losses around ``wrong`` and the others around ``clean``."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, n)
+    bad = rng.random(n) < share
+    audit = Audit(n, labels)
+    for _ in range(visits):
+        level = np.where(bad, wrong, clean)
+        loss = torch.tensor(level * np.exp(rng.normal(0, 0.4, n)), dtype=torch.float32)
+        z = torch.zeros(n, classes)
+        z[torch.arange(n), torch.tensor(np.where(bad, (labels + 1) % classes, labels))] = 1.0
+        audit.update(Feedback(torch.arange(n), loss, loss, z))
+    return audit, bad, labels
+
+
+def test_flipped_labels_are_found_with_their_likely_class():
+    audit, bad, labels = trained(clean=0.05, wrong=4.0)
+    suspects = audit.suspects()
+    assert set(suspects.index) == set(np.flatnonzero(bad))
+    assert (suspects.suggested == (labels[suspects.index] + 1) % 10).all()
+    assert suspects.rate == pytest.approx(bad.mean(), abs=0.005)
+    assert suspects.interval[0] < bad.mean() < suspects.interval[1]
+    assert (suspects.probability > 0.5).all()
+    assert sum(wrong for _, _, wrong in suspects.by_class) == bad.sum()
+    assert audit.verdict().kind == "wrong labels"
+
+
+def test_memorised_labels_are_found_by_the_mean_of_the_whole_training():
+    audit, bad, _ = trained(clean=0.05, wrong=4.0, visits=40)
+    for _ in range(40):  # then everything is known by heart
+        flat = torch.full((len(audit),), 0.01)
+        audit.update(Feedback(torch.arange(len(audit)), flat, flat))
+    assert set(audit.suspects().index) == set(np.flatnonzero(bad))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clean_data_have_no_suspects(seed):
+    audit, _, _ = trained(clean=0.05, wrong=0.05, seed=seed)
+    assert len(audit.suspects().index) == 0
+    assert audit.verdict().kind == "redundant"
+
+
+def test_an_unlearnt_class_is_not_suspected():
+    audit, _, labels = trained(clean=0.05, wrong=0.05)
+    rare = torch.tensor(np.flatnonzero(labels == 3))
+    for _ in range(60):
+        audit.update(Feedback(rare, torch.full((len(rare),), 4.0), torch.full((len(rare),), 4.0)))
+    assert not np.isin(audit.suspects().index, rare.numpy()).any()
+    assert np.isin(rare.numpy(), audit.rare().index).all()
+
+
+def test_an_unfitted_model_is_told_to_train_longer():
+    audit, _, _ = trained(clean=1.6, wrong=2.4)
+    verdict = audit.verdict()
+    assert verdict.kind == "unfitted"
+    assert "smaller batches" in str(verdict)
+    assert len(audit.suspects().index) == 0
+
+
+def test_redundant_samples_were_learnt_at_once():
+    audit = Audit(10, np.zeros(10, int), classes=10)
+    for step in range(10):
+        loss = torch.full((10,), 0.1)
+        loss[5:] = 2.0 if step % 2 else 0.1  # half of them are forgotten again and again
+        audit.update(Feedback(torch.arange(10), loss, loss))
+    easy = audit.redundant()
+    assert sorted(easy.index) == [0, 1, 2, 3, 4]
+    assert (easy.share, easy.alpha) == (0.5, 0.55)
+    assert sorted(audit.rare().index) == [5, 6, 7, 8, 9]
+
+
+def test_the_fit_equals_a_slow_one_on_the_values_themselves():
+    rng = np.random.default_rng(1)
+    loss = np.exp(np.concatenate([rng.normal(-3, 0.8, 700), rng.normal(1, 0.3, 300)]))
+    groups = two_groups(loss)
+    v, w, m, s = np.log(loss), np.array([0.5, 0.5]), np.array([-2.0, 0.5]), np.array([1.0, 1.0])
+    for _ in range(500):
+        p = w / s * np.exp(-0.5 * ((v[:, None] - m) / s) ** 2)
+        r = p / p.sum(1, keepdims=True)
+        w, m = r.mean(0), (r * v[:, None]).sum(0) / r.sum(0)
+        s = np.sqrt((r * (v[:, None] - m) ** 2).sum(0) / r.sum(0))
+    assert groups.share == pytest.approx(w, abs=0.005)
+    assert groups.mean == pytest.approx(m, abs=0.02)
+    assert groups.deviation == pytest.approx(s, abs=0.02)
+    posterior = groups.posterior(np.array([1e-3, groups.crossing, 10.0, math.nan]))
+    assert posterior[0] < 0.01
+    assert posterior[1] == pytest.approx(0.5, abs=0.01)
+    assert posterior[2] > 0.99
+    assert math.isnan(posterior[3])
+
+
+@pytest.mark.parametrize("losses", [[], [0.5] * 100, [math.nan] * 50, [0.0] * 30, list(np.linspace(0.1, 1, 19))])
+def test_nothing_to_split(losses):
+    assert two_groups(np.array(losses, float)) is None
+    assert groups_apart(np.array(losses, float), math.log(10)) is None
+
+
+def test_one_skewed_group_is_not_two():
+    false = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        loss = np.exp(rng.normal(rng.uniform(-5, -1), rng.uniform(0.3, 2.0), rng.integers(100, 3000)))
+        false += groups_apart(loss, math.log(10)) is not None
+    assert false <= 2  # one per cent
+
+
+def test_classes_that_are_not_learnt():
+    loss = np.array([0.1] * 10 + [3.0] * 6 + [0.1] * 4 + [3.0] * 4)
+    labels = np.array([0] * 10 + [1] * 10 + [2] * 4)
+    assert unlearnt_classes(loss, 1.0, labels).tolist() == [1, 2]

@@ -1,0 +1,138 @@
+"""The audit's table against a slow transcription, sample by sample."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ausam import Feedback
+from ausam.audit import Audit
+from ausam.audit.table import DECAY, ROW
+
+
+def slow(losses, differences, predicted, label):
+    """One sample's row from the lists of its visits."""
+    right = [p == label for p in predicted]
+    learnt = next((i + 1 for i in range(len(right)) if all(right[i:])), 0)
+    guess, votes = 0, 0
+    for p in predicted:
+        if votes == 0:
+            guess, votes = p, 1
+        else:
+            votes += 1 if p == guess else -1
+    weights = [DECAY ** (len(losses) - 1 - i) for i in range(len(losses))]
+    return {
+        "mean": np.mean(losses),
+        "recent": np.dot(weights, losses) / sum(weights),
+        "spread": np.std(losses),
+        "last": losses[-1],
+        "difference": np.mean(differences),
+        "visits": len(losses),
+        "right": sum(right),
+        "learnt": learnt,
+        "forgotten": sum(a and not b for a, b in itertools.pairwise(right)),
+        "guess": guess if votes else -1,
+    }
+
+
+def test_the_columns_are_those_of_a_slow_transcription():
+    rng = np.random.default_rng(0)
+    n, classes, steps = 30, 4, 25
+    labels = rng.integers(0, classes, n)
+    audit = Audit(n, labels)
+    visits = {i: ([], [], []) for i in range(n)}
+    for _ in range(steps):
+        index = rng.permutation(n)[:20]
+        loss, moved = rng.exponential(1.0, 20).astype(np.float32), rng.exponential(1.0, 20).astype(np.float32)
+        z = torch.tensor(rng.normal(size=(20, classes)), dtype=torch.float32)
+        audit.update(Feedback(torch.tensor(index), torch.tensor(loss), torch.tensor(moved), z))
+        for i, a, b, p in zip(index, loss, moved, z.argmax(1).tolist(), strict=True):
+            visits[i][0].append(float(a))
+            visits[i][1].append(abs(float(b) - float(a)))
+            visits[i][2].append(p)
+    table = audit.table()
+    for i, (losses, differences, predicted) in visits.items():
+        for name, value in slow(losses, differences, predicted, labels[i]).items():
+            exact = name in {"visits", "right", "learnt", "forgotten", "guess"}
+            tolerance = 0 if exact else 0.01 if name in {"recent", "spread", "last"} else 1e-5
+            assert table[name][i] == pytest.approx(value, rel=tolerance, abs=tolerance), (i, name)
+
+
+def test_it_takes_24_bytes_per_sample():
+    assert ROW.itemsize == 24
+
+
+def test_without_labels_a_small_loss_counts_as_right():
+    audit = Audit(2)
+    audit.update(Feedback(torch.tensor([0, 1]), torch.tensor([0.6, 0.8]), torch.tensor([0.7, 0.9])))
+    assert audit.table()["right"].tolist() == [1, 0]
+    assert "label" not in audit.table()
+
+
+def test_losses_that_are_missing_or_infinite_are_passed_over():
+    audit = Audit(3)
+    nan = math.nan
+    audit.update(Feedback(torch.arange(3), torch.tensor([1.0, nan, math.inf]), torch.tensor([nan, nan, nan])))
+    assert audit.table()["visits"].tolist() == [1, 0, 0]
+    assert audit.table()["difference"][0] == 0
+
+
+def test_sixty_six_thousand_visits_keep_the_mean():
+    audit = Audit(1)
+    audit._rows["visits"], audit._rows["loss"], audit._rows["right"] = 65535, 65535 * 2.0, 65535
+    audit._rows["learnt"] = 1
+    audit.update(Feedback(torch.tensor([0]), torch.tensor([2.0]), torch.tensor([2.0])))
+    assert audit.table()["mean"][0] == pytest.approx(2.0, rel=1e-4)
+    assert audit.table()["visits"][0] == 32768
+
+
+@pytest.mark.parametrize(
+    ("feedback", "remedy"),
+    [
+        ([1.0], "opt.backward"),
+        (Feedback(None, torch.ones(1), torch.ones(1)), "index="),
+        (Feedback(torch.tensor([7]), torch.ones(1), torch.ones(1)), "7"),
+        (Feedback(torch.tensor([-1]), torch.ones(1), torch.ones(1)), "-1"),
+        (Feedback(torch.tensor([0, 0]), torch.ones(2), torch.ones(2)), "twice"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_and_changes_nothing(feedback, remedy):
+    audit = Audit(3)
+    with pytest.raises((TypeError, ValueError), match=remedy):
+        audit.update(feedback)
+    assert audit.table()["visits"].sum() == 0
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [0.5, 1.5, 2.5], [[0], [1], [2]], [0, -1, 2]])
+def test_labels_that_do_not_fit_are_refused(labels):
+    with pytest.raises(ValueError, match="labels"):
+        Audit(3, labels)
+
+
+def test_the_state_is_saved_and_loaded():
+    audit = Audit(4, [0, 1, 1, 0])
+    z = torch.tensor([[2.0, 1.0], [0.0, 1.0]])
+    audit.update(Feedback(torch.tensor([0, 2]), torch.tensor([0.3, 0.9]), torch.tensor([0.4, 1.5]), z))
+    copy = Audit(4, [0, 1, 1, 0])
+    copy.load_state_dict(audit.state_dict())
+    for name, column in audit.table().items():
+        np.testing.assert_array_equal(column, copy.table()[name])
+
+
+@pytest.mark.parametrize("change", [{"rows": torch.zeros(3)}, {"touched": None}, {"classes": "x"}, {"rows": 1}])
+def test_a_state_that_does_not_fit_changes_nothing(change):
+    audit = Audit(2)
+    audit.update(Feedback(torch.tensor([0]), torch.tensor([1.0]), torch.tensor([1.0])))
+    before = audit.table()
+    with pytest.raises(ValueError, match="2 samples"):
+        audit.load_state_dict(audit.state_dict() | change)
+    for name, column in audit.table().items():
+        np.testing.assert_array_equal(column, before[name])
+
+
+def test_what_needs_the_number_of_classes_says_so():
+    audit = Audit(3)
+    with pytest.raises(ValueError, match="classes="):
+        audit.suspects()
