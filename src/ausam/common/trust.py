@@ -12,7 +12,7 @@ from ausam.common.mixture import TwoGroups, two_groups
 
 Array = NDArray[Any]
 
-APART = 1.5  # least distance (Ashman's D) of the two groups
+APART = 2.0  # least distance (Ashman's D) of the two groups
 GAIN = 10.0  # least gain in BIC of two groups over one
 EVEN = math.log(2.0)  # a cross-entropy below it gives the label more than even odds
 FEW = 5  # a class with fewer known samples says nothing about its labels
