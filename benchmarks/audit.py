@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.stats import rankdata
-from torch.nn import functional as F
+from torch.nn import functional
 
 from ausam import SAM, SharpnessAware
 from ausam.audit import Audit
@@ -47,7 +47,7 @@ def images(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     data = load("data")
     x = data.train_x.float()
     x = (x - x.mean()) / x.std()
-    return (F.avg_pool2d(x, 2) if name == "fashion-mnist" else x), data.train_y
+    return (functional.avg_pool2d(x, 2) if name == "fashion-mnist" else x), data.train_y
 
 
 def flip(y: np.ndarray, kind: str, rate: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +70,7 @@ def train(x: torch.Tensor, y: torch.Tensor, name: str, seed: int) -> tuple[torch
 
     def losses(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = model(x)
-        return F.cross_entropy(z, y, reduction="none"), z
+        return functional.cross_entropy(z, y, reduction="none"), z
 
     for _ in range(epochs):
         for i in torch.randperm(len(x), generator=rng).split(batch):
