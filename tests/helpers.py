@@ -34,8 +34,11 @@ VARIANTS = {
 
 def policy_for(name, n, **settings):
     """The policy of this name for n samples."""
-    labels = {"labels": torch.arange(n) * torch.arange(n) % 5} if name == "ClassBalanced" else {}
-    return POLICIES[name](**labels, **settings)
+    needed = {
+        "ClassBalanced": {"labels": torch.arange(n) * torch.arange(n) % 5},
+        "Weighted": {"alpha": 0.5, "replacement": False},
+    }
+    return POLICIES[name](**{**needed.get(name, {}), **settings})
 
 
 def make(name):

@@ -29,6 +29,7 @@ from ausam.optimizer import Method, RhoSchedule, SharpnessAware, Step
 from ausam.pairing import check
 from ausam.policies import (
     POLICIES,
+    SIGNALS,
     UCB,
     AUSampling,
     ClassBalanced,
@@ -41,6 +42,7 @@ from ausam.policies import (
     Repeated,
     TopLoss,
     Uncertainty,
+    Weighted,
 )
 from ausam.sampler import Indexed, Scores, SelectiveBatchSampler, SelectiveStream
 
@@ -58,6 +60,7 @@ __all__ = [
     "RST",
     "SAF",
     "SAM",
+    "SIGNALS",
     "UCB",
     "VSAM",
     "WSAM",
@@ -87,5 +90,6 @@ __all__ = [
     "Step",
     "TopLoss",
     "Uncertainty",
+    "Weighted",
     "check",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ausam.methods import METHODS
 from ausam.optimizer.step import Method
 from ausam.policies import Policy
-from ausam.policies.signals import AT_PERTURBED_WEIGHTS
+from ausam.policies.signals import AT_PERTURBED_WEIGHTS, signal_name
 
 
 def check(method: Method, policy: Policy) -> None:
@@ -17,10 +17,11 @@ def check(method: Method, policy: Policy) -> None:
       ...
     ValueError: AUSampling ranks samples by sharpness, but Plain never evaluates the loss at perturbed weights. ...
     """
-    if policy.signal in AT_PERTURBED_WEIGHTS and method.sharpness == "never":
+    signal = signal_name(policy.signal)
+    if signal in AT_PERTURBED_WEIGHTS and method.sharpness == "never":
         partners = [name for name, m in METHODS.items() if m.sharpness != "never"]
         raise ValueError(
-            f"{type(policy).__name__} ranks samples by {AT_PERTURBED_WEIGHTS[policy.signal]}, but "
+            f"{type(policy).__name__} ranks samples by {AT_PERTURBED_WEIGHTS[signal]}, but "
             f"{type(method).__name__} never evaluates the loss at perturbed weights. "
             f"Pair it with {', '.join(partners[:-1])} or {partners[-1]}, or choose a policy that ranks by loss."
         )

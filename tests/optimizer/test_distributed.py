@@ -37,7 +37,7 @@ from ausam import (
     SharpnessAware,
     TopLoss,
 )
-from ausam.sampler.exchange import record_in_order
+from ausam.sampler.exchange import split_repeats
 from ausam.sampler.scores import Scores
 from tests.helpers import assert_equal, make, refused
 from tests.processes import group
@@ -778,7 +778,8 @@ def test_places_that_are_none(place, message):
 def test_records_of_samples_that_occur_often(index, decay):
     value = torch.rand(len(index), generator=torch.Generator().manual_seed(len(index)))
     together, single = Scores(5, decay), Scores(5, decay)
-    record_in_order(together, torch.tensor(index, dtype=torch.int64), value)
+    for entry in split_repeats(torch.tensor(index, dtype=torch.int64), value):
+        together.record(*entry)
     for i, v in zip(index, value, strict=True):
         single.record(torch.tensor([i]), v[None])
     assert_equal(together.state_dict() | {"decay": torch.tensor(0)}, single.state_dict() | {"decay": torch.tensor(0)})

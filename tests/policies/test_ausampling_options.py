@@ -125,8 +125,8 @@ def test_unbiased_weights_stay_unbiased(options):
     policy = AUSampling(0.5, ramp=0, unbiased=True, **options)
     g = torch.tensor([0.1, 3.0, 0.5, 2.0, 1.0, 0.2])
     rows = g.expand(draws, n)
-    from ausam.policies.base import race
+    from ausam.policies.draws import weighted_sample
 
-    kept, weight = race(policy.odds(rows, 1), k, generator(3), weigh=True)
+    kept, weight = weighted_sample(policy.odds(rows, 1), k, generator(3), weigh=True)
     estimate = (weight * g[kept]).mean(1)
     assert abs(float(estimate.mean() - g.mean())) < 4 * float(estimate.std()) / math.sqrt(draws)

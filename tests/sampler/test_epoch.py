@@ -199,17 +199,17 @@ def test_a_saved_pass_holds_the_rest_of_one_block():
 
 def test_a_choice_for_an_epoch_is_saved_while_it_is_needed():
     sampler = new(InfoBatch(0.5))
-    assert sampler.state_dict()["chosen"] is None
+    assert sampler.state_dict()["choice"] is None
     next(iter(sampler))
-    assert set(sampler.state_dict()["chosen"]) == {"turn", "marks", "weight"}
+    assert set(sampler.state_dict()["choice"]) == {"order_id", "mask", "weight", "draws"}
     go(sampler, len(sampler))
-    assert sampler.state_dict()["chosen"] is None
+    assert sampler.state_dict()["choice"] is None
     list(sampler)
-    assert sampler.state_dict()["chosen"] is not None  # handed out, but not consumed
+    assert sampler.state_dict()["choice"] is not None  # handed out, but not consumed
     held = new(EpsilonGreedy(0.5, period=3))
     go(held, len(held))
     assert held.state_dict()["plan"] is None
-    assert held.state_dict()["chosen"] is not None  # it may hold for the next epoch too
+    assert held.state_dict()["choice"] is not None  # it may hold for the next epoch too
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def accelerator(monkeypatch):
     """Tensors of the CPU pass for an accelerator's; counts how often they are read."""
     reads = []
     monkeypatch.setattr(exchange, "on_accelerator", lambda *_: True)
-    checked = exchange.Scores.checked
-    monkeypatch.setattr(exchange.Scores, "checked", lambda *a: reads.append(1) or checked(*a))
+    validate = exchange.Scores.validate
+    monkeypatch.setattr(exchange.Scores, "validate", lambda *a: reads.append(1) or validate(*a))
     return reads
 
 
@@ -129,7 +129,7 @@ def test_differences_of_float64_losses_are_taken_in_float64(world):
     sharpness = torch.tensor([1e-6, 3e-7], dtype=torch.float64)
     assert bool(((loss + sharpness).float() == loss.float()).all())  # float32 cannot tell them apart
     sampler.update(Feedback(torch.tensor([0, 1]), loss, loss + sharpness))
-    found = sampler.scores.last[:2] if world == 1 else sampler._exchange._new[0][1]
+    found = sampler.scores.last[:2] if world == 1 else sampler._scores._unshared[0][1]
     assert found.dtype == torch.float32  # what the table holds
     torch.testing.assert_close(found.double(), sharpness, rtol=1e-4, atol=0)
 

@@ -26,7 +26,7 @@ from ausam import (
 )
 from ausam.common.random import generator
 from ausam.sampler.permutation import PAIRS, PAIRS_OF_SMALL, SMALL, Permutation
-from ausam.sampler.plan import cut
+from ausam.sampler.plan import split_into_batches
 from tests.helpers import policy_for, refused
 
 # Fixed seeds make every figure below the same each time. So many standard deviations are exceeded by chance, on one
@@ -347,7 +347,7 @@ def test_the_cut_is_the_slow_one(full, kept, last, least):
     if not full and not last:
         return
     sizes = [kept] * full + [last] * (last > 0)
-    found = cut(sum(sizes), kept, least)
+    found = split_into_batches(sum(sizes), kept, least)
     expected = joined(sizes, least)
     assert len(found) == len(expected)
     spans = [found.span(b) for b in range(len(found))]
@@ -384,7 +384,7 @@ def test_no_batch_is_smaller_than_min_batch_and_none_is_lost(name, block, n, siz
 
     def build(size, **more):
         s = SelectiveBatchSampler(n, size, policy_for(name, n, **fields), drop_last=drop_last, **more)
-        s._scores.record(torch.arange(n), torch.arange(n).float())
+        s._scores.record(torch.arange(n), torch.arange(n).float() + 1)
         s.set_epoch(1)
         return s
 

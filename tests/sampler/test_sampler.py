@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from ausam import AUSampling, Feedback, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware
 from ausam.common.random import generator
-from ausam.policies.base import race
+from ausam.policies.draws import weighted_sample
 from tests.helpers import assert_equal, refused
 
 # Fixed seeds make every draw below the same each time. A frequency is allowed five of its own standard errors: chance
@@ -159,11 +159,11 @@ def test_a_lower_bound_of_zero():
 
 def test_more_places_than_samples_with_odds_are_filled_evenly():
     odds = torch.tensor([0.0, 1.0, 0.0, 0.0]).expand(6000, 4)
-    kept, _ = race(odds, 2, generator(0))
+    kept, _ = weighted_sample(odds, 2, generator(0))
     assert int((kept == 1).sum()) == 6000
     for i in (0, 2, 3):
         assert_frequency(int((kept == i).sum()), 6000, 1 / 3, i)
-    _, weight = race(odds, 2, generator(0), weigh=True)
+    _, weight = weighted_sample(odds, 2, generator(0), weigh=True)
     assert bool(weight.isfinite().all())
 
 
@@ -779,7 +779,7 @@ def test_policies_that_rank_by_loss_do_not_complain():
         (Feedback(torch.tensor([4, 2, 4]), torch.ones(3), torch.ones(3)), ("index 4", "twice", "at most once")),
         (
             Feedback(torch.tensor([4, 2]), torch.ones(3), torch.ones(3)),
-            ("2 indices and 3 losses", "one loss per index"),
+            ("2 indices and 3 values", "one value per index"),
         ),
     ],
     ids=["no index", "above", "below", "twice", "length"],

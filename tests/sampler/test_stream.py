@@ -20,7 +20,7 @@ from ausam import (
     TopLoss,
 )
 from ausam.common.random import generator
-from ausam.policies.base import part
+from ausam.policies.draws import kept_count
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes")  # on two cores
 
@@ -106,7 +106,7 @@ def test_batches_are_those_of_the_policy_whatever_the_number_of_workers(policy, 
     assert found == literally(policy, 3)
     used = sum(len(b) for batches in found for b in batches)
     assert decoded.value == used  # what was not chosen was never decoded
-    assert sum(map(len, found[2])) == sum(part(policy.kept, n) for n in [SIZE] * 5 + [6])
+    assert sum(map(len, found[2])) == sum(kept_count(policy.kept, n) for n in [SIZE] * 5 + [6])
     assert int(stream.sampler.scores.count.sum()) == used
     assert stream.epoch == 3
 
@@ -141,7 +141,7 @@ def test_a_source_that_divides_itself(workers):
     for batches in (second, third):
         parts = [range(w, N, workers) for w in range(workers)]
         assert sum(map(len, batches)) == sum(
-            part(0.5, len(p[i : i + SIZE])) for p in parts for i in range(0, len(p), SIZE)
+            kept_count(0.5, len(p[i : i + SIZE])) for p in parts for i in range(0, len(p), SIZE)
         )
         assert all(len({i % workers for i in b}) == 1 for b in batches)  # a mini-batch comes from one worker
 

@@ -58,6 +58,10 @@ class OneOf:
 
     names: tuple[str, ...]
 
+    def holds(self, value: object) -> bool:
+        """Whether it is one of them."""
+        return isinstance(value, str) and value in self.names
+
     def __str__(self) -> str:
         quoted = [f'"{name}"' for name in self.names]
         return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
@@ -105,7 +109,7 @@ def validate(settings: Any) -> None:
 def checked_value(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = False) -> Any:
     """The value as a plain Python value if the rule holds; otherwise an error that says what is allowed."""
     if isinstance(rule, OneOf):
-        if not isinstance(value, str) or value not in rule.names:
+        if not rule.holds(value):
             raise ValueError(f"{owner}: {name} is {value!r}. It must be {rule}.")
         return value
     if isinstance(rule, YesNo):

@@ -1,20 +1,19 @@
-"""Which samples of each mini-batch to use: one file per policy."""
+"""Which samples of each mini-batch to use: one file per policy, three pruning rules in one."""
 
 from __future__ import annotations
 
 from ausam.policies.ausampling import AUSampling
 from ausam.policies.base import Policy
 from ausam.policies.classbalanced import ClassBalanced
-from ausam.policies.epsilongreedy import EpsilonGreedy
 from ausam.policies.full import Full
 from ausam.policies.infobatch import InfoBatch
 from ausam.policies.orderdp import OrderDP
+from ausam.policies.pruning import UCB, EpsilonGreedy, Uncertainty
 from ausam.policies.random import Random
 from ausam.policies.repeated import Repeated
 from ausam.policies.signals import SIGNALS
 from ausam.policies.toploss import TopLoss
-from ausam.policies.ucb import UCB
-from ausam.policies.uncertainty import Uncertainty
+from ausam.policies.weighted import Weighted
 
 POLICIES = {
     p.__name__: p
@@ -30,6 +29,7 @@ POLICIES = {
         Uncertainty,
         EpsilonGreedy,
         UCB,
+        Weighted,
     )
 }
 
@@ -48,4 +48,5 @@ __all__ = [
     "Repeated",
     "TopLoss",
     "Uncertainty",
+    "Weighted",
 ]

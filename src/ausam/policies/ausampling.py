@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Count, Decay, Flag, NonNegative, OneOf, Part, Positive, Probability, Range, validate
-from ausam.policies.base import Choice, everything, part, race
+from ausam.common.settings import Count, Decay, Flag, NonNegative, OneOf, Part, Positive, Probability, Range
+from ausam.policies.base import Policy
+from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
@@ -19,7 +20,7 @@ RECOMMENDED = {"ema": 0.5, "trim": 0.8}
 
 
 @dataclass(frozen=True)
-class AUSampling:
+class AUSampling(Policy):
     """Draw a part of each mini-batch with odds that follow the samples' average loss change under SAM's perturbation.
 
         g_i = mean over visits of |L_i(w + e) - L_i(w)|                       (score, the paper's ADLP)
@@ -46,7 +47,7 @@ class AUSampling:
         unbiased: weight each kept sample by the inverse of its inclusion probability, so that the gradient estimate of
             the mini-batch is unbiased at any fixed weights (pass ``weight=sampler.weight(index)`` to
             ``opt.backward``). The paper does not. Needs s_min > 0 and four more bytes per sample. See
-            :func:`ausam.policies.base.race` for the estimator.
+            :func:`ausam.policies.draws.weighted_sample` for the estimator.
         trim: None (the paper), or a quantile in (0, 1). Samples that score above it in their mini-batch, where wrong
             labels concentrate, get the lowest odds; the others are normalised without them.
         mix: fraction of each draw's probability that is uniform, in [0, 1]. The paper: 0.
@@ -68,12 +69,9 @@ class AUSampling:
     trim: Annotated[float, Range(low=0.0, high=1.0, low_open=True, high_open=True)] | None = None
     mix: Probability = 0.0
     score: Annotated[str, OneOf(("sharpness", "signed", "progress"))] = "sharpness"
-    scope: ClassVar[str] = "batch"
-    period: ClassVar[int] = 1
-    spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.s_min > self.s_max:
             raise ValueError(
                 f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they are the lower and upper bound "
@@ -99,30 +97,19 @@ class AUSampling:
         return cls(alpha, **(RECOMMENDED | settings))
 
     @property
-    def signal(self) -> str:
+    def signal(self) -> str:  # type: ignore[override]
         """The signal that the scores average."""
         return self.score
 
     @property
-    def kept(self) -> float:
-        """Fraction of the samples used after the first epoch."""
-        return self.alpha
-
-    @property
-    def decay(self) -> float:
+    def decay(self) -> float:  # type: ignore[override]
         """Weight of a sample's past in its score."""
         return 1.0 if self.ema is None else self.ema
 
-    def count(self, epoch: int, n: int) -> int:
-        """All samples in the first ``full_epochs`` epochs, then a fraction alpha."""
-        return n if epoch < self.full_epochs else part(self.alpha, n)
-
-    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+    def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """A weighted draw without replacement in each mini-batch."""
-        if epoch < self.full_epochs or self.alpha == 1:
-            return everything(candidates)
         odds = self.odds(scores.of(candidates), epoch)
-        return race(odds, part(self.alpha, candidates.shape[1]), rng, weigh=self.unbiased)
+        return weighted_sample(odds, kept_count(self.alpha, candidates.shape[1]), rng, weigh=self.unbiased)
 
     def odds(self, g: Tensor, epoch: int) -> Tensor:
         """Min-max normalised scores of each row: the paper's equation 8, with the upper bound ramped up.

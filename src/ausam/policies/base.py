@@ -1,126 +1,174 @@
-"""The interface of a policy, and the random draw that several share."""
+"""Policy: the base class of every policy, with defaults for all that a simple one need not say."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import inspect
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import torch
 from torch import Generator, Tensor
 
-from ausam.common.tensors import CPU
+from ausam.common.settings import POSITIVE_COUNT, OneOf, Range, YesNo, checked_value, validate
+from ausam.policies.draws import Choice, everything, kept_count
+from ausam.policies.signals import SIGNAL, AnySignal
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
 
-Choice = tuple[Tensor, Tensor | None]
 
+class Policy:
+    """A pure rule that chooses among candidates. All state is in the scores, which the sampler owns.
 
-class Policy(Protocol):
-    """A pure rule that chooses among candidates. All state is in the scores, which the sampler owns."""
+    A policy is a frozen dataclass that inherits from this class and defines ``select``. Everything else has a default:
 
-    @property
-    def signal(self) -> str:
-        """The signal that the scores average: a name in :data:`ausam.policies.signals.SIGNALS`."""
+    >>> from dataclasses import dataclass
+    >>> from ausam import Policy, SelectiveBatchSampler
+    >>> @dataclass(frozen=True)
+    ... class FirstOnes(Policy):
+    ...     alpha: float = 0.5
+    ...     def select(self, scores, epoch, candidates, rng):
+    ...         return torch.arange(self.count(epoch, candidates.shape[1])).expand(len(candidates), -1), None
+    >>> sampler = SelectiveBatchSampler(10, batch_size=4, policy=FirstOnes())
+    >>> [[len(batch) for batch in sampler] for epoch in range(2)]
+    [[4, 4, 2], [2, 2, 1]]
 
-    @property
-    def scope(self) -> str:
-        """Where the policy chooses.
+    An object that does not inherit works too if it has ``signal``, ``scope``, ``period``, ``decay``, ``spread``,
+    ``kept``, ``count`` and ``choose``.
+    """
 
-        "batch": inside each mini-batch. An epoch is planned in blocks, when they are needed.
-        "epoch": among all samples of the epoch, passed as one row in random order, before they are cut into
-        mini-batches. The choice needs all scores at once, when the epoch begins.
-        "slice": there is no choice; an epoch is a slice of an order that several epochs share. See :class:`Sliced`.
-        """
+    # This class is not a dataclass itself: a subclass that turns one of these into a field decides its position.
 
-    @property
-    def period(self) -> int:
-        """Number of epochs that share a choice of scope "epoch", >= 1, not counting the first epoch. Otherwise 1."""
+    signal: AnySignal = "loss"
+    """What ``sampler.update`` records of each sample: a name in :data:`ausam.policies.signals.SIGNALS`, or a function
+    of a :class:`~ausam.Feedback` that returns one value per sample: a field, a method, or ``staticmethod(function)``.
+    None: nothing; the scores change only by ``sampler.scores.set``."""
 
-    @property
-    def decay(self) -> float:
-        """Weight of a sample's past in its score: 1 for the mean of all visits."""
+    scope = "batch"
+    """Where the policy chooses.
 
-    @property
-    def spread(self) -> bool:
-        """Whether the policy reads ``scores.spread``, which takes four more bytes per sample."""
+    "batch": inside each mini-batch. An epoch is planned in blocks, when they are needed.
+    "epoch": among all samples of the epoch, passed as one row in random order, before they are split into
+    mini-batches. The choice needs all scores at once, when the epoch begins.
+    "slice": there is no choice; an epoch is a slice of an order that several epochs share. See :class:`Sliced`."""
+
+    period = 1
+    """Number of epochs that share a choice of scope "epoch", >= 1, not counting the first epoch. Otherwise 1."""
+
+    decay = 1.0
+    """Weight of a sample's past in its score, in [0, 1]: 1 for the mean of all visits, 0 for the latest value."""
+
+    spread = False
+    """Whether the policy reads ``scores.spread``, which takes four more bytes per sample."""
+
+    replacement = False
+    """Whether a choice of scope "epoch" may hold a sample several times."""
+
+    full_epochs = 1
+    """Number of initial epochs that use every sample, so that every sample has a score before any is left out."""
+
+    def __post_init__(self) -> None:
+        if is_dataclass(self):
+            validate(self)
 
     @property
     def kept(self) -> float:
-        """Approximate fraction of the samples used."""
+        """Approximate fraction of the samples used after the full epochs: ``alpha``, or 1 without it."""
+        alpha: float = getattr(self, "alpha", 1.0)
+        return alpha
+
+    def is_full(self, epoch: int) -> bool:
+        """Whether the epoch uses every sample."""
+        return epoch < self.full_epochs or self.kept >= 1
 
     def count(self, epoch: int, n: int) -> int | None:
         """How many of ``n`` candidates are kept in this epoch. The sampler needs it to know the epoch's length.
 
         None if it depends on the scores; only scope "epoch" allows that.
         """
+        return n if self.is_full(epoch) else kept_count(self.kept, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
-        """Positions to keep in each row of ``candidates`` (mini-batches x samples), and their weights or None."""
+        """What the sampler calls: every position in a full epoch, otherwise what ``select`` returns."""
+        if self.is_full(epoch):
+            return everything(candidates)
+        return self.select(scores, epoch, candidates, rng)
+
+    def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+        """Positions to keep in each row of ``candidates`` (mini-batches x samples), and their weights or None.
+
+        Return as many positions per row as ``count`` says, and draw from ``rng`` alone.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} leaves samples out (kept is {self.kept:g}), but does not say which. Define "
+            "select(self, scores, epoch, candidates, rng), which returns the positions to keep in each row, and their "
+            "weights or None."
+        )
 
 
 class Slice(NamedTuple):
     """The samples of an epoch for a policy of scope "slice": consecutive positions of a shuffled order.
 
     Arguments:
-        turn: which order.
+        order_id: which order.
         start: the first position.
         length: number of positions; past the end of the order, it wraps around to the beginning.
         shuffle: whether to shuffle the positions once more in this epoch, or to use them in order.
     """
 
-    turn: int
+    order_id: int
     start: int
     length: int
     shuffle: bool
 
 
-class Sliced(Policy, Protocol):
-    """Additional members of a policy of scope "slice"."""
+class Sliced(Policy):
+    """A policy of scope "slice": the additional members."""
+
+    scope = "slice"
 
     def slice(self, epoch: int, n: int) -> Slice:
         """The slice of ``n`` samples that the epoch uses."""
+        raise NotImplementedError(f"{type(self).__name__} must define slice(epoch, n).")
 
     def size(self, n: int) -> int:
         """Number of samples kept of a mini-batch of ``n``."""
+        raise NotImplementedError(f"{type(self).__name__} must define size(n).")
 
 
-# Members that every policy must have.
+# Members that the sampler uses.
 MEMBERS = ("signal", "scope", "period", "decay", "spread", "kept", "count", "choose")
 
 
-def part(alpha: float, n: int) -> int:
-    """How many of ``n`` a fraction ``alpha`` keeps: ``int(alpha n)`` as in the paper's code, but at least one."""
-    return max(1, int(alpha * n))
+def validate_policy(policy: Policy) -> None:
+    """Refuse an object that does not have a policy's interface."""
+    if isinstance(policy, type) or not hasattr(policy, "choose"):
+        raise TypeError(f"policy is {policy!r}. Pass an instance, such as AUSampling(alpha=0.5).")
+    name = type(policy).__name__
+    missing = [member for member in MEMBERS if not hasattr(policy, member)]
+    if missing:
+        raise TypeError(
+            f"{name} has no {' and no '.join(missing)}. Let it inherit the defaults: class {name}(ausam.Policy)."
+        )
+    _validate_signal(name, policy.signal)
+    checked_value(name, "scope", policy.scope, OneOf(("batch", "epoch", "slice")))
+    if policy.scope == "slice" and not (hasattr(policy, "slice") and hasattr(policy, "size")):
+        raise TypeError(f'{name} has scope "slice", so it must define slice(epoch, n) and size(n). See ausam.Policy.')
+    checked_value(name, "period", policy.period, POSITIVE_COUNT)
+    checked_value(name, "decay", policy.decay, Range(low=0.0, high=1.0))
+    checked_value(name, "spread", policy.spread, YesNo())
 
 
-def everything(candidates: Tensor) -> Choice:
-    """Every position of every row."""
-    rows, n = candidates.shape
-    return torch.arange(n, device=CPU).expand(rows, n), None
-
-
-def race(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False) -> Choice:
-    """Draw ``k`` of each row without replacement, each draw in proportion to the odds of the samples that remain.
-
-    Every sample gets an exponential time with its odds as the rate, and the k fastest win. This is sequential weighted
-    sampling without replacement, for all rows at once (Efraimidis and Spirakis 2006).
-
-    With ``weigh``, also return the factor of each winner that makes the mean over the winners an unbiased estimate of
-    the mean over the row. Given the time T of the first loser, sample i wins with probability
-    ``p_i = 1 - exp(-odds_i T)``, and ``mean_k[(k / n) l_i / p_i]`` is the Horvitz-Thompson estimator with these
-    probabilities (rank conditioning, Cohen and Kaplan 2007).
-    """
-    n = odds.shape[1]
-    odds = odds.clamp_min(1e-30)  # samples with zero odds share any remaining places equally
-    times = torch.rand(odds.shape, generator=rng, dtype=torch.float32, device=CPU).neg_().log1p_().neg_().div_(odds)
-    if k == n:
-        winners, _ = everything(odds)
-        return winners, torch.ones(winners.shape, dtype=torch.float32, device=CPU) if weigh else None
-    # numpy's partition and sort take a quarter of the time of torch's topk and sort.
-    fastest = np.argpartition(times.numpy(), k, axis=1)
-    winners = torch.from_numpy(np.sort(fastest[:, :k], axis=1))
-    if not weigh:
-        return winners, None
-    limit = times.gather(1, torch.from_numpy(fastest[:, k : k + 1]))
-    return winners, (k / n) / -torch.expm1(-odds.gather(1, winners) * limit)
+def _validate_signal(name: str, signal: AnySignal) -> None:
+    if signal is None:
+        return
+    checked_value(name, "signal", signal, SIGNAL)
+    if callable(signal):
+        try:
+            inspect.signature(signal).bind(None)
+        except TypeError:
+            raise TypeError(
+                f"{name}: signal is {signal!r}, which cannot be called with one Feedback. Write a function of one "
+                "argument. Inside a class, a plain function becomes a method: write signal = staticmethod(function)."
+            ) from None
+        except ValueError:  # a built-in function without a signature
+            return

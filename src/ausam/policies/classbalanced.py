@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Part, validate
+from ausam.common.settings import Part
 from ausam.common.tensors import CPU
-from ausam.policies.base import Choice, everything, part, race
+from ausam.policies.base import Policy
+from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
 
 
 @dataclass(frozen=True)
-class ClassBalanced:
+class ClassBalanced(Policy):
     """Draw a fraction of each mini-batch with odds inversely proportional to the frequency of the class.
 
         odds_i = 1 / |{j: y_j = y_i}|                                         (over the whole dataset)
@@ -42,53 +43,43 @@ class ClassBalanced:
 
     labels: Any = field(repr=False, compare=False)
     alpha: Part = 0.5
-    signal: ClassVar[str] = "loss"
-    scope: ClassVar[str] = "batch"
-    period: ClassVar[int] = 1
-    decay: ClassVar[float] = 1.0
-    spread: ClassVar[bool] = False
+    full_epochs = 0
 
     def __post_init__(self) -> None:
-        validate(self)
-        object.__setattr__(self, "labels", _checked(self.labels))
+        super().__post_init__()
+        object.__setattr__(self, "labels", _class_indices(self.labels))
 
     @cached_property
     def _odds(self) -> Tensor:
         """Odds of each class."""
-        found: Tensor = 1.0 / self.labels.bincount()
-        return found
+        odds: Tensor = 1.0 / self.labels.bincount()
+        return odds
 
-    @property
-    def kept(self) -> float:
-        """Fraction of the samples used."""
-        return self.alpha
-
-    def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
-        """A fraction alpha in every epoch."""
-        return part(self.alpha, n)
-
-    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """A weighted draw with the odds of each sample's class."""
+    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+        """As every policy, once the number of labels is known to fit."""
         if len(self.labels) != len(scores):
             raise ValueError(
                 f"ClassBalanced has {len(self.labels)} labels, but the dataset has {len(scores)} samples. "
                 "Pass the label of every sample, in the order of the dataset."
             )
-        if self.alpha == 1:
-            return everything(candidates)
-        return race(self._odds[self.labels[candidates]], part(self.alpha, candidates.shape[1]), rng)
+        return super().choose(scores, epoch, candidates, rng)
+
+    def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
+        """A weighted draw with the odds of each sample's class."""
+        k = kept_count(self.alpha, candidates.shape[1])
+        return weighted_sample(self._odds[self.labels[candidates]], k, rng)
 
 
-def _checked(labels: Any) -> Tensor:
+def _class_indices(labels: Any) -> Tensor:
     try:
-        found = torch.as_tensor(labels, device=CPU).detach()
+        classes = torch.as_tensor(labels, device=CPU).detach()
     except (TypeError, ValueError, RuntimeError):
-        found = torch.empty(0, 0)
-    if found.dim() != 1 or not len(found) or found.is_floating_point() or found.is_complex():
+        classes = torch.empty(0, 0)
+    if classes.dim() != 1 or not len(classes) or classes.is_floating_point() or classes.is_complex():
         raise TypeError(f"ClassBalanced: labels are {_shown(labels)}. Pass one whole number per sample: its class.")
-    if int(found.min()) < 0:
-        raise ValueError(f"ClassBalanced: labels contain {int(found.min())}. Number the classes from 0.")
-    return found.long()
+    if int(classes.min()) < 0:
+        raise ValueError(f"ClassBalanced: labels contain {int(classes.min())}. Number the classes from 0.")
+    return classes.long()
 
 
 def _shown(labels: Any) -> str:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from torch import Generator, Tensor
-
-from ausam.policies.base import Choice, everything
-
-if TYPE_CHECKING:
-    from ausam.sampler.scores import Scores
+from ausam.policies.base import Policy
 
 
 @dataclass(frozen=True)
-class Full:
+class Full(Policy):
     """No selection: every sample of every mini-batch, in a new order each epoch.
 
     >>> from ausam import Full, SelectiveBatchSampler
@@ -23,18 +17,3 @@ class Full:
 
     Use it for baselines: the sampler still shuffles, counts epochs and resumes exactly.
     """
-
-    signal: ClassVar[str] = "loss"
-    scope: ClassVar[str] = "batch"
-    period: ClassVar[int] = 1
-    decay: ClassVar[float] = 1.0
-    spread: ClassVar[bool] = False
-    kept: ClassVar[float] = 1.0
-
-    def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
-        """All of them."""
-        return n
-
-    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """All of them."""
-        return everything(candidates)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
-from torch import Generator, Tensor, ones
+import torch
+from torch import Generator, Tensor
 
-from ausam.common.settings import OneOf, PositiveCount, Probability, Range, validate
-from ausam.policies.base import Choice, everything
-from ausam.policies.pruning import thin
+from ausam.common.settings import OneOf, PositiveCount, Probability, Range
+from ausam.common.tensors import CPU
+from ausam.policies.base import Policy
+from ausam.policies.draws import Choice, everything, mask_positions, random_subset
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
 
 
 @dataclass(frozen=True)
-class InfoBatch:
+class InfoBatch(Policy):
     """Leave out a random fraction of the samples whose latest loss is below the mean.
 
         W = {i: l_i < mean(l)};  int((1 - prune) |W|) of W stay, with weight 1 / (1 - prune);  all others, with weight 1
@@ -41,16 +43,10 @@ class InfoBatch:
     anneal: Probability = 0.125
     epochs: PositiveCount | None = None
     on: Annotated[str, OneOf(("first", "second"))] = "first"
-    scope: ClassVar[str] = "epoch"
-    period: ClassVar[int] = 1
-    decay: ClassVar[float] = 1.0
-    spread: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        validate(self)
+    scope = "epoch"
 
     @property
-    def signal(self) -> str:
+    def signal(self) -> str:  # type: ignore[override]
         """The loss that decides."""
         return "loss" if self.on == "first" else "perturbed"
 
@@ -59,15 +55,31 @@ class InfoBatch:
         """Approximate fraction of the samples used: losses are skewed, and some 70 % lie below their mean."""
         return 1 - 0.7 * self.prune
 
+    def is_full(self, epoch: int) -> bool:
+        """The first epoch, and the last ones if the number of epochs is known."""
+        annealed = self.epochs is not None and epoch >= (1 - self.anneal) * self.epochs - 1e-9
+        return epoch < self.full_epochs or annealed
+
     def count(self, epoch: int, n: int) -> int | None:
         """Known if the epoch uses every sample; otherwise it depends on how many losses lie below their mean."""
-        return n if self._full(epoch) else None
+        return n if self.is_full(epoch) else None
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
-        """All samples that are not well learned (or have no loss), and a random fraction of the others."""
-        if self._full(epoch):
-            return everything(candidates)[0], ones(1).expand(candidates.shape)
-        return thin(scores.last[candidates[0]] < scores.level(), 1 - self.prune, rng)
+        """As every policy, but with weights in full epochs too."""
+        if self.is_full(epoch):
+            return everything(candidates)[0], torch.ones(1, device=CPU).expand(candidates.shape)
+        return self.select(scores, epoch, candidates, rng)
 
-    def _full(self, epoch: int) -> bool:
-        return epoch == 0 or (self.epochs is not None and epoch >= (1 - self.anneal) * self.epochs - 1e-9)
+    def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
+        """All samples that are not well learned (or have no loss), and a random fraction of the others."""
+        well_learned = scores.last[candidates[0]] < scores.mean_of_latest()
+        return prune_and_reweight(well_learned, 1 - self.prune, rng)
+
+
+def prune_and_reweight(mask: Tensor, keep: float, rng: Generator) -> Choice:
+    """A random fraction ``keep`` of the samples in the mask with weight ``1 / keep``, and all others with weight 1."""
+    prunable = mask.nonzero()[:, 0]
+    stays = ~mask
+    stays[random_subset(prunable, int(keep * len(prunable)), rng)] = True
+    kept = mask_positions(stays)
+    return kept, torch.where(mask[kept], 1 / keep, 1.0)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Part, validate
+from ausam.common.settings import Part
 from ausam.common.tensors import CPU
-from ausam.policies.base import Choice, part
-from ausam.policies.pruning import largest, positions, some
+from ausam.policies.base import Policy
+from ausam.policies.draws import Choice, kept_count, mask_positions, random_subset, top_k_mask
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
 
 
 @dataclass(frozen=True)
-class OrderDP:
+class OrderDP(Policy):
     """Draw a random fraction ``s`` of the dataset in each epoch, and keep the fraction ``q`` with the largest losses.
 
         S = max(1, int(s N)) of the N samples, all equally likely;  kept = the max(1, int(q |S|)) largest l_i of S
@@ -41,14 +41,9 @@ class OrderDP:
 
     s: Part = 0.75
     q: Part = 0.85
-    signal: ClassVar[str] = "loss"
-    scope: ClassVar[str] = "epoch"
-    period: ClassVar[int] = 1
-    decay: ClassVar[float] = 0.0
-    spread: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        validate(self)
+    scope = "epoch"
+    decay = 0.0
+    full_epochs = 0
 
     @property
     def kept(self) -> float:
@@ -57,11 +52,11 @@ class OrderDP:
 
     def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
         """A fraction q of a fraction s, in every epoch."""
-        return part(self.q, part(self.s, n))
+        return kept_count(self.q, kept_count(self.s, n))
 
-    def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+    def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """The largest losses of a random subset."""
         n = candidates.shape[1]
-        drawn = some(torch.arange(n, device=CPU), part(self.s, n), rng).sort().values
-        marks = largest(scores.of(candidates[0, drawn]), self.count(epoch, n), rng)
-        return drawn[positions(marks)], None
+        drawn = random_subset(torch.arange(n, device=CPU), kept_count(self.s, n), rng).sort().values
+        mask = top_k_mask(scores.of(candidates[0, drawn]), self.count(epoch, n), rng)
+        return drawn[mask_positions(mask)], None

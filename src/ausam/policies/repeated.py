@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from torch import Generator, Tensor
 
-from ausam.common.settings import OneOf, Part, validate
-from ausam.policies.base import Choice, Slice, part
+from ausam.common.settings import OneOf, Part
+from ausam.policies.base import Slice, Sliced
+from ausam.policies.draws import Choice, kept_count
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
@@ -20,7 +21,7 @@ LONGEST_ROUND = 100
 
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(Sliced):
     """A new fraction ``alpha`` of the samples in each epoch: every sample exactly once in ``1 / alpha`` epochs.
 
         alpha = p / q
@@ -50,14 +51,7 @@ class Repeated:
 
     alpha: Part = 0.5
     batch: Annotated[str, OneOf(("full", "reduced"))] = "full"
-    signal: ClassVar[str] = "loss"
-    scope: ClassVar[str] = "slice"
-    period: ClassVar[int] = 1
-    decay: ClassVar[float] = 1.0
-    spread: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        validate(self)
+    full_epochs = 0
 
     @property
     def fraction(self) -> Fraction:
@@ -76,14 +70,14 @@ class Repeated:
     def slice(self, epoch: int, n: int) -> Slice:
         """The order that the epoch uses, and its positions in it."""
         p, q = self.fraction.as_integer_ratio()
-        turn, j = divmod(epoch, q)
+        round_, j = divmod(epoch, q)
         start, stop = j * p * n // q, (j + 1) * p * n // q
         # Laps after the first would see the same neighbours in the same sequence, so shuffle inside the slice.
-        return Slice(turn, start % n, max(1, stop - start), shuffle=p > 1 and q > 1)
+        return Slice(round_, start % n, max(1, stop - start), shuffle=p > 1 and q > 1)
 
     def size(self, n: int) -> int:
         """Number of samples kept of a mini-batch of ``n``."""
-        return n if self.batch == "full" else part(self.alpha, n)
+        return n if self.batch == "full" else kept_count(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
         """Refused: an epoch is a slice of an order of all samples."""

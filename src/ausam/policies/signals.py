@@ -70,10 +70,10 @@ def _logits(feedback: Feedback, name: str) -> Tensor:
         )
     n = len(feedback.loss)
     if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != n or z.shape[1] < 2:
-        found = f"of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"in a {type(z).__name__}"
+        given = f"of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"in a {type(z).__name__}"
         raise ValueError(
             f'Ranking samples by "{name}" needs one output per class for each of the {n} samples, shape '
-            f"({n}, classes), but loss_fn returned outputs {found}. "
+            f"({n}, classes), but loss_fn returned outputs {given}. "
             "Return the logits with the losses, or rank by loss."
         )
     return z.detach().to(torch.promote_types(z.dtype, torch.float32))
@@ -94,5 +94,47 @@ SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
 # Signals that need a method which evaluates the loss at perturbed weights, with their names in messages.
 AT_PERTURBED_WEIGHTS = {"sharpness": "sharpness", "signed": "signed sharpness", "perturbed": "perturbed loss"}
 
-RANKED_BY = OneOf(tuple(SIGNALS))
-Signal = Annotated[str, RANKED_BY]
+AnySignal = str | Callable[[Feedback], Tensor] | None
+
+
+class SignalRule(OneOf):
+    """A name in SIGNALS, where you may add your own, or a function of a Feedback."""
+
+    def holds(self, value: object) -> bool:
+        """Whether the value is a signal."""
+        return callable(value) or (isinstance(value, str) and value in SIGNALS)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, or a function of a Feedback"
+
+
+SIGNAL = SignalRule(tuple(SIGNALS))
+Signal = Annotated[str | Callable[[Feedback], Tensor], SIGNAL]
+
+
+def signal_function(signal: AnySignal) -> Callable[[Feedback], Tensor] | None:
+    """The function of a signal, which may be given by its name."""
+    return SIGNALS[signal] if isinstance(signal, str) else signal
+
+
+def signal_name(signal: AnySignal) -> str:
+    """The name of a signal in messages and saved states; of a function, with its module."""
+    if signal is None or isinstance(signal, str):
+        return signal or "none"
+    function = signal if hasattr(signal, "__qualname__") else type(signal)
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def measure(signal: AnySignal, feedback: Feedback) -> Tensor | None:
+    """The value of each sample; None if the signal is None."""
+    function = signal_function(signal)
+    if function is None:
+        return None
+    value = function(feedback)
+    if not isinstance(value, Tensor) or value.shape != feedback.loss.shape:
+        shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise TypeError(
+            f"The signal {signal_name(signal)} returned {shape} for {len(feedback.loss)} samples. "
+            f"Return a tensor with one value per sample, shape ({len(feedback.loss)},)."
+        )
+    return value

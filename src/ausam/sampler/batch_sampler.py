@@ -12,26 +12,23 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 
 from ausam.common.random import generator
+from ausam.common.settings import COUNT, POSITIVE_COUNT, YesNo, checked_value
 from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
-from ausam.policies.base import Policy, Sliced
-from ausam.policies.signals import SIGNALS
-from ausam.sampler.arguments import (
-    Bystander,
-    check_policy,
-    check_sizes,
-    checked_count,
-    checked_flag,
-    checked_length,
-    checked_seed,
-    refuse_sampler,
-    warn_if_blind,
+from ausam.policies.base import Policy, Sliced, validate_policy
+from ausam.policies.signals import measure, signal_name
+from ausam.sampler.checks import (
+    OWNER,
+    UnusedSamplerWarning,
+    dataset_length,
+    refuse_rebuilding,
+    refuse_sizes,
+    warn_if_unscored,
 )
-from ausam.sampler.epoch import Epoch, resumed
-from ausam.sampler.exchange import Exchange
-from ausam.sampler.plan import PICK, Chosen, choose_epoch, plan_batches, plan_chosen, plan_slice
+from ausam.sampler.epoch import Epoch, Weights, resume
+from ausam.sampler.exchange import SharedScores
+from ausam.sampler.plan import PICK, EpochChoice, choose_epoch, plan_batches, plan_chosen, plan_slice
 from ausam.sampler.scores import Scores
-from ausam.sampler.weights import Weights
 
 
 class SelectiveBatchSampler(BatchSampler):
@@ -77,7 +74,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
         """Refuse to be built from another sampler: frameworks that replace a loader's batch sampler do that."""
-        refuse_sampler(*args, **kwargs)
+        refuse_rebuilding(*args, **kwargs)
         return super().__new__(cls)
 
     def __init__(
@@ -93,65 +90,71 @@ class SelectiveBatchSampler(BatchSampler):
         split: bool = False,
         min_batch: int = 1,
     ) -> None:
-        n = checked_length(dataset)
-        check_policy(policy)
+        n = dataset_length(dataset)
+        validate_policy(policy)
         # Batches differ in length. Code that reads batch_size (Accelerate's shards) would drop the shorter ones.
         self.batch_size = None  # type: ignore[assignment]
-        self.mini_batch = checked_count("batch_size", batch_size)
-        self.min_batch = checked_count("min_batch", min_batch)
-        self.split = checked_flag("split", split)
-        self.drop_last = checked_flag("drop_last", drop_last)
+        self.mini_batch: int = checked_value(OWNER, "batch_size", batch_size, POSITIVE_COUNT)
+        self.min_batch: int = checked_value(OWNER, "min_batch", min_batch, POSITIVE_COUNT)
+        self.split: bool = checked_value(OWNER, "split", split, YesNo())
+        self.drop_last = checked_value(OWNER, "drop_last", drop_last, YesNo())
         self.policy = policy
-        self.seed = checked_seed("seed", seed)
+        self.seed: int = checked_value(OWNER, "seed", seed, COUNT)
         self.epoch = 0  # of the next pass
-        check_sizes(n, self.mini_batch, self.min_batch, self.drop_last)
-        self._scores = Scores(
+        refuse_sizes(n, self.mini_batch, self.min_batch, self.drop_last)
+        self._scores = SharedScores(
             n,
-            policy.decay,
+            rank,
+            world_size,
+            repeats=getattr(policy, "replacement", False),
+            decay=policy.decay,
             forgetting=policy.signal == "forgetting",
             progress=policy.signal == "progress",
             spread=policy.spread,
         )
-        self._exchange = Exchange(self._scores, rank, world_size)
         self._weights = Weights(n)
         self._pass: Epoch | None = None  # the latest pass that has begun
         self._next: Epoch | None = None  # the next pass once it is needed, or one to be resumed
-        self._chosen: Chosen | None = None  # the latest choice of a policy of scope "epoch"
+        self._choice: EpochChoice | None = None  # the latest choice of a policy of scope "epoch"
+        self._updated = False  # whether update was ever called
         self._picked = 0  # candidates that pick() has seen since the epoch was set
         self._picks = 0
-        self._bystander = Bystander(policy, n)
+        self._unused_warning = UnusedSamplerWarning(policy, n)
 
     @property
     def scores(self) -> Scores:
-        """The scores of all samples, as of the latest update; with several processes, as of the latest exchange."""
-        self._exchange.flush()
+        """The scores of all samples, as of the latest update; with several processes, as of the latest exchange.
+
+        ``sampler.scores.set(index, values)`` sets scores by hand.
+        """
+        self._scores.flush()
         return self._scores
 
     @property
-    def place(self) -> tuple[int, int]:
+    def rank_and_world_size(self) -> tuple[int, int]:
         """Rank of this process and number of processes: as given, else torch.distributed's."""
-        return self._exchange.place
+        return self._scores.rank_and_world_size
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Note that somebody chooses by these scores, and warn if no score has arrived that the policy needs."""
-        self._bystander.asked()
-        warn_if_blind(self.policy, self.scores, self.epoch)
+        """Record that the scores are in use, and warn if no score has arrived that the policy needs."""
+        self._unused_warning.sampler_was_used()
+        warn_if_unscored(self.policy, self.scores, self.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
         self.exchange()
-        self._bystander.asked()
-        place = self._exchange.place
+        self._unused_warning.sampler_was_used()
+        rank, world = self.rank_and_world_size
         epoch = self._upcoming()
-        epoch.cut(place[1], self.min_batch)
+        epoch.split(world, self.min_batch)
         if not epoch.resumed:
-            warn_if_blind(self.policy, self.scores, epoch.plan.epoch)
+            warn_if_unscored(self.policy, self.scores, epoch.plan.epoch)
             self._begin(epoch)
         self._next, self._pass = None, epoch
         self.epoch, self._picked = epoch.plan.epoch + 1, 0
-        yield from epoch.batches(place, self.min_batch)
+        yield from epoch.batches(rank, world, self.min_batch)
 
     def __len__(self) -> int:
         """Exact number of batches of the next pass, if no update comes before it.
@@ -159,7 +162,7 @@ class SelectiveBatchSampler(BatchSampler):
         With several processes it is computed from the scores of the last exchange, so all agree. It stays exact after
         updates unless the number of samples depends on the scores (InfoBatch): in that case, call ``exchange`` first.
         """
-        return len(self._upcoming().cut(self._exchange.place[1], self.min_batch))
+        return len(self._upcoming().split(self.rank_and_world_size[1], self.min_batch))
 
     def pick(self, index: Tensor) -> Tensor:
         """Choose inside a loaded batch, with the same policy and scores. Returns the positions to keep, ascending.
@@ -180,9 +183,9 @@ class SelectiveBatchSampler(BatchSampler):
                 f"index contains values outside the dataset of {len(self._scores)} samples. Use indices from 0 "
                 f"to {len(self._scores) - 1}."
             )
-        self._bystander.asked()
-        epoch = self.epoch + self._picked * self._exchange.place[1] // len(self._scores)
-        warn_if_blind(self.policy, self.scores, epoch)
+        self._unused_warning.sampler_was_used()
+        epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
+        warn_if_unscored(self.policy, self.scores, epoch)
         rng = generator(self.seed, epoch, PICK, self._picks)
         kept, weight = self.policy.choose(self.scores, epoch, candidates[None], rng)
         self._picked += len(candidates)
@@ -200,7 +203,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""
-        epoch = checked_seed("epoch", epoch)
+        epoch = checked_value(OWNER, "epoch", epoch, COUNT)
         if not (self._interrupted and self._interrupted.plan.epoch == epoch):
             self._next = None
         self._pass = None
@@ -213,7 +216,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     def _upcoming(self) -> Epoch:
         """The next pass: the interrupted one, or that of the next epoch, not planned yet."""
-        world, n = self._exchange.place[1], len(self._scores)
+        world, n = self.rank_and_world_size[1], len(self._scores)
         size = self.mini_batch if self.split else world * self.mini_batch
         known = self._next is not None and (self._next.plan.epoch, self._next.plan.size) == (self.epoch, min(size, n))
         if self._next is not None and (self._next.resumed or known):
@@ -224,34 +227,35 @@ class SelectiveBatchSampler(BatchSampler):
                 f"{self.mini_batch} each. Use a smaller batch_size."
             )
         shape = self.epoch, self.seed, size, self.drop_last
+        choice = None
         if self.policy.scope == "batch":
-            plan, chosen = plan_batches(self.policy, n, *shape), None
+            plan = plan_batches(self.policy, n, *shape)
         elif self.policy.scope == "slice":
-            plan, chosen = plan_slice(cast("Sliced", self.policy), n, *shape), None
+            plan = plan_slice(cast("Sliced", self.policy), n, *shape)
         else:
-            chosen = self._held()
-            used = self.policy.count(self.epoch, n) if chosen is None else int(chosen.marks.sum())
+            choice = self._lasting_choice()
+            used = self.policy.count(self.epoch, n) if choice is None else choice.samples
             if used is None:
-                chosen = self._choose(self.epoch)
-                used = int(chosen.marks.sum())
+                choice = self._choose(self.epoch)
+                used = choice.samples
             plan = plan_chosen(used, n, *shape)
-        self._next = Epoch(plan, self.policy, self._scores, self._weights, chosen)
+        self._next = Epoch(plan, self.policy, self._scores, self._weights, choice, updated=self._updated)
         return self._next
 
     def _begin(self, epoch: Epoch) -> None:
         if self.policy.scope == "epoch":
-            epoch.chosen = self._chosen = epoch.chosen or self._choose(epoch.plan.epoch)
-        self._weights.clear(epoch.chosen.weight if epoch.chosen else None)
+            epoch.choice = self._choice = epoch.choice or self._choose(epoch.plan.epoch)
+        self._weights.clear(epoch.choice.weight if epoch.choice else None)
 
-    def _held(self) -> Chosen | None:
+    def _lasting_choice(self) -> EpochChoice | None:
         """The choice of an earlier epoch that still applies to the next one."""
-        holds = self._chosen is not None and self.policy.period > 1 and self._chosen.turn == self._turn(self.epoch)
-        return self._chosen if holds else None
+        choice = self._choice if self.policy.period > 1 else None
+        return choice if choice is not None and choice.order_id == self._order_id(self.epoch) else None
 
-    def _choose(self, epoch: int) -> Chosen:
-        return choose_epoch(self.policy, self.scores, epoch, self.seed, self._turn(epoch))
+    def _choose(self, epoch: int) -> EpochChoice:
+        return choose_epoch(self.policy, self.scores, epoch, self.seed, self._order_id(epoch))
 
-    def _turn(self, epoch: int) -> int:
+    def _order_id(self, epoch: int) -> int:
         """Number of the policy's choice that an epoch uses: -1 for the first epoch, then one per period."""
         return (epoch - 1) // self.policy.period
 
@@ -261,25 +265,28 @@ class SelectiveBatchSampler(BatchSampler):
         """Add the losses of one batch to the scores, ignoring rows that are not finite."""
         if feedback.index is None:
             raise ValueError("The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index).")
-        self._exchange.add(feedback.index, SIGNALS[self.policy.signal](feedback))
-        world = self._exchange.place[1]
-        if world == 1:  # with several processes the table does not change until they exchange
-            self._forget_choice()
+        value = measure(self.policy.signal, feedback)
+        world = self.rank_and_world_size[1]
+        if value is not None:
+            self._scores.add(feedback.index, value)
+            if world == 1:  # with several processes the table does not change until they exchange
+                self._forget_choice()
+        self._updated = True
         if self._pass is not None:
             self._pass.consumed += len(feedback.index)
-        self._bystander.updated(len(feedback.index), world)
+        self._unused_warning.sampler_was_updated(len(feedback.index), world)
 
     def exchange(self) -> None:
         """Share the scores among all processes. Runs at the start of every pass; every process must call it."""
-        world = self._exchange.place[1]
+        world = self.rank_and_world_size[1]
         if world > 1:
-            left = len(self._interrupted.cut(world, self.min_batch)) if self._interrupted else 0
-            self._exchange.exchange((self.epoch, left))
+            left = len(self._interrupted.split(world, self.min_batch)) if self._interrupted else 0
+            self._scores.exchange((self.epoch, left))
             self._forget_choice()
 
     def _forget_choice(self) -> None:
         """Discard a choice that was made for len() from scores that have changed since."""
-        if self._next is not None and self._next.chosen is not None and not self._next.resumed:
+        if self._next is not None and self._next.choice is not None and not self._next.resumed:
             self._next = None
 
     # -- saving --------------------------------------------------------------------------------------------------
@@ -291,40 +298,41 @@ class SelectiveBatchSampler(BatchSampler):
         it. After an update it begins with ``exchange``. So call it in all processes, or call ``exchange`` in all before
         one of them saves.
         """
-        if self._exchange.stale:
+        if self._scores.has_unshared:
             self.exchange()
         current = self._interrupted or self._pass
         plan = None if current is None else current.state_dict()
-        chosen = self._chosen if plan is not None or self.policy.period > 1 else None
+        choice = self._choice if plan is not None or self.policy.period > 1 else None
         return {
             "seed": self.seed,
-            "signal": self.policy.signal,
+            "signal": signal_name(self.policy.signal),
             "epoch": self.epoch if plan is None else plan["epoch"],
+            "updated": self._updated,
             "picked": self._picked,
             "picks": self._picks,
             "scores": self.scores.state_dict(),
             "plan": plan,
-            "chosen": None if chosen is None else asdict(chosen),
+            "choice": None if choice is None else asdict(choice),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state. A state that does not fit is refused and changes nothing."""
-        if state["signal"] != self.policy.signal:
+        if state["signal"] != signal_name(self.policy.signal):
             raise ValueError(
                 f"The saved scores are of {state['signal']}, but {type(self.policy).__name__} ranks by "
-                f"{self.policy.signal}. Resume with the policy of the saved run."
+                f"{signal_name(self.policy.signal)}. Resume with the policy of the saved run."
             )
         self._scores.check_state(state["scores"])
-        plan, saved = state["plan"], state["chosen"]
-        chosen = None if saved is None else Chosen(**copy.deepcopy(saved))
+        plan, saved = state["plan"], state["choice"]
+        choice = None if saved is None else EpochChoice(**copy.deepcopy(saved))
         interrupted = None
         if plan is not None:
-            interrupted = resumed(plan, self.policy, self._scores, self._weights, chosen)
-        self._exchange.clear()
+            interrupted = resume(plan, self.policy, self._scores, self._weights, choice, updated=state["updated"])
+        self._scores.discard_new()
         self._scores.load_state_dict(state["scores"])
         self.seed, self.epoch = state["seed"], state["epoch"]
-        self._picked, self._picks = state["picked"], state["picks"]
-        self._pass, self._next, self._chosen = None, interrupted, chosen
-        self._weights.clear(chosen.weight if chosen else None)
+        self._updated, self._picked, self._picks = state["updated"], state["picked"], state["picks"]
+        self._pass, self._next, self._choice = None, interrupted, choice
+        self._weights.clear(choice.weight if choice else None)
         if plan is not None and plan["weight"] is not None:
             self._weights.put(plan["index"], plan["weight"])

@@ -11,12 +11,39 @@ from torch import Tensor
 
 from ausam.common.tensors import CPU
 from ausam.policies.base import Policy, Sliced
-from ausam.sampler.plan import Chosen, Cut, Plan, cut
+from ausam.sampler.plan import BatchSpans, EpochChoice, Plan, split_into_batches
 from ausam.sampler.scores import Scores
-from ausam.sampler.weights import Weights
 
 # Before the first update it is not known how far a loader is ahead, so this many blocks of the plan are kept.
 AHEAD = 64
+
+
+class Weights:
+    """The factor of each sample's loss. Takes four bytes per sample once a policy sets a weight, and nothing before.
+
+    Arguments:
+        n: number of samples.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._table: Tensor | None = None
+
+    def clear(self, table: Tensor | None = None) -> None:
+        """Discard all factors, or replace them by a table for every sample."""
+        self._table = table
+
+    def put(self, index: Tensor, weight: Tensor) -> None:
+        """Set the factors of these samples."""
+        if self._table is None:
+            self._table = torch.ones(self._n, dtype=torch.float32, device=CPU)
+        self._table.scatter_(0, index, weight.to(self._table.dtype))  # half the time of indexing
+
+    def of(self, index: Tensor) -> Tensor | None:
+        """The factors of these samples, 1 where none was set; None if none was set at all."""
+        if self._table is None:
+            return None
+        return self._table[index.to("cpu", torch.int64)].to(index.device)
 
 
 @dataclass(frozen=True)
@@ -45,8 +72,9 @@ class Epoch:
         policy: chooses inside the mini-batches.
         scores: the scores that the policy reads.
         weights: receives the weights of planned samples.
-        chosen: the samples of the epoch, for a policy of scope "epoch".
+        choice: the samples of the epoch, for a policy of scope "epoch".
         first: the first block, for a pass that was interrupted inside it.
+        updated: whether ``update`` was called in an earlier pass, so that consumed batches will be known.
     """
 
     def __init__(
@@ -55,41 +83,44 @@ class Epoch:
         policy: Policy,
         scores: Scores,
         weights: Weights,
-        chosen: Chosen | None = None,
+        choice: EpochChoice | None = None,
         first: Block | None = None,
+        *,
+        updated: bool = False,
     ) -> None:
         self.plan = plan
-        self.chosen = chosen
+        self.choice = choice
         self.resumed = first is not None
         self.begun = first.start if first else 0  # the position where this pass begins
         self.handed_out = 0  # batches
         self.consumed = 0  # samples of this process
         self._policy, self._scores, self._weights = policy, scores, weights
-        self._place = 0, 1  # rank and number of processes
-        self._cut = Cut(plan.total - self.begun, plan.total, 1)
+        self._updated = updated
+        self._rank, self._world = 0, 1
+        self._spans = BatchSpans(plan.total - self.begun, plan.total, 1)
         nothing = Block(0, torch.empty(0, dtype=torch.int64, device=CPU), 0)
         self._blocks = [first or nothing]  # not consumed yet
 
-    def cut(self, world: int, min_batch: int) -> Cut:
+    def split(self, world: int, min_batch: int) -> BatchSpans:
         """The batches of the pass for ``world`` processes; refused if there are too few samples."""
         left = self.plan.total - self.begun
-        found = cut(left, self.plan.kept, world * min_batch)
-        if not len(found):
+        spans = split_into_batches(left, self.plan.kept, world * min_batch)
+        if not len(spans):
             what = f"The policy chose {left} samples for" if not self.begun else f"{left} samples are left of"
             raise ValueError(
                 f"{what} epoch {self.plan.epoch}, but {world * min_batch} are needed: min_batch={min_batch} for each "
                 f"of {world} processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin "
                 f"the next epoch with set_epoch({self.plan.epoch + 1})."
             )
-        return found
+        return spans
 
-    def batches(self, place: tuple[int, int], min_batch: int) -> Iterator[list[int]]:
+    def batches(self, rank: int, world: int, min_batch: int) -> Iterator[list[int]]:
         """The dataset indices of this process's share of each batch: dealt in turn, so shares differ by at most one."""
-        rank, world = self._place = place
-        self._cut = self.cut(world, min_batch)
+        self._rank, self._world = rank, world
+        self._spans = self.split(world, min_batch)
         at, ready = self.begun, self._blocks[0].index.tolist()
-        for batch in range(len(self._cut)):
-            start, stop = self._cut.span(batch)
+        for batch in range(len(self._spans)):
+            start, stop = self._spans.span(batch)
             start, stop = start + self.begun, stop + self.begun
             if stop - at > len(ready):
                 at, ready = start, ready[start - at :]
@@ -101,7 +132,7 @@ class Epoch:
     def _planned(self, samples: int) -> Iterator[Tensor]:
         """Plan the next blocks until enough samples are planned."""
         while samples > 0:
-            if self._told:
+            if self._has_feedback:
                 done = self.done
                 self._blocks = [b for b in self._blocks[:-1] if b.stop > done] + self._blocks[-1:]
             else:
@@ -113,8 +144,8 @@ class Epoch:
             yield index
 
     def _draw(self, block: int) -> Tensor:
-        if self.chosen is not None:
-            return self.plan.marked(block, self.chosen.marks)
+        if self.choice is not None:
+            return self.plan.chosen(block, self.choice)
         if self.plan.scope == "slice":
             return self.plan.candidates(block)
         index, weight = self.plan.drawn(block, self._policy, self._scores)
@@ -123,16 +154,17 @@ class Epoch:
         return index
 
     @property
-    def _told(self) -> bool:
+    def _has_feedback(self) -> bool:
         """Whether consumed batches are known from calls of update, in this pass or an earlier one."""
-        return bool(self.consumed) or self._scores.known
+        return bool(self.consumed) or self._updated
 
     @property
     def done(self) -> int:
         """The position up to which all batches are consumed."""
         # Without any call of update, a batch that was handed out counts as consumed.
-        batches = self._cut.complete(self.consumed, *self._place) if self._told else self.handed_out
-        return self.plan.total if batches == len(self._cut) else self.begun + self._cut.span(batches)[0]
+        known = self._spans.complete(self.consumed, self._rank, self._world) if self._has_feedback else None
+        batches = self.handed_out if known is None else known
+        return self.plan.total if batches == len(self._spans) else self.begun + self._spans.span(batches)[0]
 
     def state_dict(self) -> dict[str, Any] | None:
         """The state needed to plan the rest: numbers, and the rest of one block; None at the end.
@@ -150,11 +182,19 @@ class Epoch:
                 "first is gone, and the state cannot be saved before the epoch ends. Prefetch fewer batches."
             )
         index = block.index[done - block.start :].clone()
-        weight = self._weights.of(index) if self.chosen is None else None
+        weight = self._weights.of(index) if self.choice is None else None
         return {**asdict(self.plan), "done": done, "next": block.after, "index": index, "weight": weight}
 
 
-def resumed(state: dict[str, Any], policy: Policy, scores: Scores, weights: Weights, chosen: Chosen | None) -> Epoch:
+def resume(
+    state: dict[str, Any],
+    policy: Policy,
+    scores: Scores,
+    weights: Weights,
+    choice: EpochChoice | None,
+    *,
+    updated: bool,
+) -> Epoch:
     """The rest of a saved pass; refused if the policy cannot plan the part that is not planned yet."""
     plan = Plan(**{field.name: state[field.name] for field in fields(Plan)})
     planned = state["done"] + len(state["index"]) >= plan.total
@@ -163,7 +203,8 @@ def resumed(state: dict[str, Any], policy: Policy, scores: Scores, weights: Weig
             f"The saved pass is in the middle of epoch {plan.epoch}, and {type(policy).__name__} would plan the rest "
             "of it differently. Resume with the policy of the saved run until the epoch ends."
         )
-    return Epoch(plan, policy, scores, weights, chosen, Block(state["done"], state["index"], state["next"]))
+    first = Block(state["done"], state["index"], state["next"])
+    return Epoch(plan, policy, scores, weights, choice, first, updated=updated)
 
 
 def _continues(plan: Plan, policy: Policy) -> bool:

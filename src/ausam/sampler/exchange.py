@@ -1,32 +1,51 @@
-"""The transfer of feedback into the scores: from an accelerator, and between processes."""
+"""The scores of a sampler: fed from any device, and shared among processes."""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ausam.common.ranks import gather, rank_and_world_size
+from ausam.common.atomic import Action, commit
+from ausam.common.ranks import device, gather, rank_and_world_size
 from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
-from ausam.sampler.scores import Scores
+from ausam.sampler.scores import Scores, refuse_repeats
 
 # Number of updates that stay on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
 
+# A table with an entry for every sample is exchanged if at least this fraction of them has a new value.
+DENSE = 0.25
+
+# Samples recorded at a time after an exchange, to save memory.
+CHUNK = 1 << 20
+
+# The bits of NaN, which no recorded value has: combined with them, the bits of a value are never 0.
+NAN_BITS = 0x7FC0_0000
+
 OWNER = "SelectiveBatchSampler"
 
+Entry = tuple[Tensor, Tensor]  # index and value
 
-class Exchange:
+
+class SharedScores(Scores):
     """Records at once in a single process; with several, keeps new values until all processes exchange them.
 
     Arguments:
-        scores: the table to fill.
+        n: number of samples.
         rank: rank of this process, as in the sampler.
         world_size: number of processes, as in the sampler.
+        repeats: whether a sample may occur several times in a batch.
+        options: as in :class:`Scores`.
     """
 
-    def __init__(self, scores: Scores, rank: int | None, world_size: int | None) -> None:
+    def __init__(self, n: int, rank: int | None, world_size: int | None, *, repeats: bool = False, **options: Any):
+        super().__init__(n, **options)
         if (rank is None) != (world_size is None):
             raise ValueError(
                 f"rank is {rank} and world_size is {world_size}. Pass both, or neither to use torch.distributed's."
@@ -38,54 +57,105 @@ class Exchange:
                 raise ValueError(
                     f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}."
                 )
-        self._scores = scores
         self._given = rank, world_size
-        self._waiting: list[tuple[Tensor, Tensor]] = []  # index and value, on their own device
-        self._new: list[tuple[Tensor, Tensor]] = []  # since the last exchange, on the CPU
+        self._repeats = repeats
+        self._waiting: deque[Entry] = deque()  # not validated, on their own device
+        self._validated: deque[Entry] = deque()  # on the CPU, each sample at most once
+        self._unshared: list[Entry] = []  # recorded by the next exchange
+        self._unshared_settings: list[Entry] = []
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Current rank and number of processes."""
+    def rank_and_world_size(self) -> tuple[int, int]:
+        """Current rank and number of processes: as given, else torch.distributed's."""
         return rank_and_world_size(*self._given)
 
     @property
-    def stale(self) -> bool:
-        """Whether this process has values that it has not shared yet."""
+    def has_unshared(self) -> bool:
+        """Whether this process has values that the others do not have yet."""
         self.flush()
-        return bool(self._new)
+        return bool(self._unshared or self._unshared_settings)
 
-    def add(self, index: Tensor, value: Tensor) -> None:
-        """Take the values of one batch."""
-        self._waiting.append((index, value))
-        if not on_accelerator(index, value) or len(self._waiting) >= WAITING:
+    def add(self, index: Tensor, value: Tensor, also: Sequence[Action] = ()) -> None:
+        """Take the values of one batch, and make other changes with it: all or nothing if a signal arrives."""
+        if on_accelerator(index, value):
+            commit([(self._waiting.append, (index, value)), *also])
+            if len(self._waiting) >= WAITING:
+                self.flush()
+        else:
+            self._read_back()
+            commit([(self._validated.extend, self._entries(index, value)), *also])
             self.flush()
 
-    def flush(self) -> None:
-        """Read back the values that wait on an accelerator."""
-        waiting, self._waiting = self._waiting, []
-        alone = self.place[1] == 1
-        for index, value in waiting:
-            if alone:
-                self._scores.record(index, value)
-            else:
-                self._new.append(self._scores.checked(index, value))
+    def set(self, index: Tensor, values: Tensor) -> None:
+        """As :meth:`Scores.set`; with several processes, at the next exchange."""
+        if self.rank_and_world_size[1] == 1:
+            self.flush()
+            super().set(index, values)
+        else:
+            commit([(self._unshared_settings.append, self._valid_setting(index, values))])
 
-    def clear(self) -> None:
+    def flush(self) -> None:
+        """Record the values that wait; with several processes, get them ready for the next exchange."""
+        self._read_back()
+        alone = self.rank_and_world_size[1] == 1
+        while self._validated:
+            entry = self._validated[0]
+            changes = self._recording(*entry) if alone else [(self._unshared.append, entry)]
+            commit([*changes, (self._validated.popleft,)])
+
+    def _read_back(self) -> None:
+        while self._waiting:
+            try:
+                entries = self._entries(*self._waiting[0])
+            except ValueError:
+                self._waiting.popleft()
+                raise
+            commit([(self._validated.extend, entries), (self._waiting.popleft,)])
+
+    def _entries(self, index: Tensor, value: Tensor) -> list[Entry]:
+        index, value = self.validate(index, value)
+        if self._repeats:
+            return split_repeats(index, value)
+        refuse_repeats(index)
+        return [(index, value)]
+
+    def discard_new(self) -> None:
         """Discard all values that were not recorded yet."""
-        self._waiting, self._new = [], []
+        commit([(c.clear,) for c in (self._waiting, self._validated, self._unshared, self._unshared_settings)])
 
     def exchange(self, position: tuple[int, int]) -> None:
         """Record the new values of all processes in the same order, so that the tables stay equal bit for bit.
 
         ``position`` (epoch, batches left of a resumed pass) must be the same in all processes. Collective.
         """
-        self.flush()
-        world = self.place[1]
-        if world == 1:
+        if self.rank_and_world_size[1] == 1:
+            self.flush()
             return
+        if not self._has_group():
+            return
+        index, value = _joined(self._unshared)
+        finite = value.isfinite()
+        index, value = index[finite], value[finite]
+        settings = _joined(self._unshared_settings)
+        heads = gather(torch.tensor([len(index), len(settings[0]), *position], device=CPU))
+        if any(not torch.equal(h[2:], heads[0][2:]) for h in heads):
+            raise RuntimeError(
+                f"The processes are at different positions: (epoch, batches left) by rank is "
+                f"{[h[2:].tolist() for h in heads]}. Begin every pass in every process, and load the same state in all."
+            )
+        lengths, set_lengths = ([int(h[k]) for h in heads] for k in (0, 1))
+        if not (sum(lengths) >= DENSE * len(self) and self._exchange_table(index, value, sum(lengths))):
+            self._exchange_entries(index, value, lengths)
+        if sum(set_lengths):
+            commit(self._setting(*_unpack(torch.cat(gather(_pack(*settings), set_lengths)))))
+        commit([(self._unshared.clear,), (self._unshared_settings.clear,)])
+
+    def _has_group(self) -> bool:
+        """Whether there is a process group to exchange with; without one there must be nothing to exchange."""
+        world = self.rank_and_world_size[1]
         if not (dist.is_available() and dist.is_initialized()):
-            if not self._new:
-                return
+            if not self.has_unshared:
+                return False
             raise RuntimeError(
                 f"The scores of {world} samplers must be exchanged, but torch.distributed has no process group. "
                 "Call torch.distributed.init_process_group(...) before the first pass."
@@ -95,19 +165,27 @@ class Exchange:
                 f"world_size is {world}, but the process group that exchanges the scores has {dist.get_world_size()} "
                 "processes. Leave out rank and world_size to use torch.distributed's."
             )
-        index = torch.cat([torch.empty(0, dtype=torch.int64, device=CPU), *(i for i, _ in self._new)])
-        value = torch.cat([torch.empty(0, dtype=torch.float32, device=CPU), *(v for _, v in self._new)])
-        heads = gather(torch.tensor([len(index), *position], device=CPU))
-        if any(not torch.equal(h[1:], heads[0][1:]) for h in heads):
-            raise RuntimeError(
-                f"The processes are at different positions: (epoch, batches left) by rank is "
-                f"{[h[1:].tolist() for h in heads]}. Begin every pass in every process, and load the same state in all."
-            )
-        lengths = [int(h[0]) for h in heads]
-        # Sent separately, because a float32 cannot represent every index.
-        indices, values = gather(index, lengths), gather(value, lengths)
-        self._new = []
-        record_in_order(self._scores, torch.cat(indices), torch.cat(values))
+        self.flush()
+        return True
+
+    def _exchange_table(self, index: Tensor, value: Tensor, total: int) -> bool:
+        """Exchange one table of all samples: fast if most have a new value. False if a sample has several values."""
+        bits = torch.zeros(len(self), dtype=torch.int32, device=CPU)
+        bits[index] = value.view(torch.int32) ^ NAN_BITS
+        bits = bits.to(device())
+        dist.all_reduce(bits)  # where one process has a value, the others add 0
+        bits = bits.cpu()
+        visited = bits.nonzero()[:, 0]
+        if len(visited) != total:  # two values of one sample make one entry
+            return False
+        for samples in torch.split(visited, CHUNK):
+            commit(self._recording(samples, (bits[samples] ^ NAN_BITS).view(torch.float32)))
+        return True
+
+    def _exchange_entries(self, index: Tensor, value: Tensor, lengths: list[int]) -> None:
+        """Exchange the new values alone, by rank and then by time: they may be of the same samples."""
+        for entry in split_repeats(*_unpack(torch.cat(gather(_pack(index, value), lengths)))):
+            commit(self._recording(*entry))
 
 
 def on_accelerator(*tensors: Tensor) -> bool:
@@ -115,11 +193,24 @@ def on_accelerator(*tensors: Tensor) -> bool:
     return any(t.device.type != "cpu" for t in tensors)
 
 
-def record_in_order(scores: Scores, index: Tensor, value: Tensor) -> None:
-    """Record values of samples that may occur several times: the first value of each, then the second, and so on."""
+def split_repeats(index: Tensor, value: Tensor) -> list[Entry]:
+    """Values of samples that may occur several times: the first value of each, then the second, and so on."""
     order = index.argsort(stable=True)
-    among = index[order]
-    turn = torch.arange(len(order), device=CPU) - torch.searchsorted(among, among)
-    for t in range(int(turn.max()) + 1 if len(turn) else 0):
-        now = order[turn == t]
-        scores.record(index[now], value[now])
+    ordered = index[order]
+    visit = torch.arange(len(order), device=CPU) - torch.searchsorted(ordered, ordered)
+    visits = [order[visit == v] for v in range(int(visit.max()) + 1 if len(visit) else 0)]
+    return [(index[now], value[now]) for now in visits]
+
+
+def _joined(entries: list[Entry]) -> Entry:
+    index = torch.cat([torch.empty(0, dtype=torch.int64, device=CPU), *(i for i, _ in entries)])
+    return index, torch.cat([torch.empty(0, dtype=torch.float32, device=CPU), *(v for _, v in entries)])
+
+
+def _pack(index: Tensor, value: Tensor) -> Tensor:
+    """Index and value in one integer of 64 bits, because a float32 cannot represent every index."""
+    return (index << 32) | (value.view(torch.int32).long() & 0xFFFF_FFFF)
+
+
+def _unpack(packed: Tensor) -> Entry:
+    return packed >> 32, packed.to(torch.int32).view(torch.float32)

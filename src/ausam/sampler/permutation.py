@@ -51,7 +51,7 @@ class Permutation:
         self._low = 1 << self._bits
         self._high = -(-n // self._low)
         # For some n the rounds alone reach only the even permutations; an odd rotation reaches the others.
-        self._turn = int(torch.randint(n, (), generator=rng, device=CPU))
+        self._rotation = int(torch.randint(n, (), generator=rng, device=CPU))
         self._f = torch.randint(self._low, (pairs, self._high), generator=rng, device=CPU).numpy()
         self._g = torch.randint(self._high, (pairs, self._low), generator=rng, device=CPU).numpy()
 
@@ -64,16 +64,16 @@ class Permutation:
 
     def at(self, position: np.ndarray) -> Tensor:
         """The elements at these positions. Overwrites ``position``."""
-        found = position
-        found += self._turn
-        found -= (found >= self._n) * self._n
-        for a in range(0, len(found), CHUNK):
-            found[a : a + CHUNK] = self._rounds(found[a : a + CHUNK])
-        outside = np.flatnonzero(found >= self._n)
+        element = position
+        element += self._rotation
+        element -= (element >= self._n) * self._n
+        for a in range(0, len(element), CHUNK):
+            element[a : a + CHUNK] = self._rounds(element[a : a + CHUNK])
+        outside = np.flatnonzero(element >= self._n)
         while len(outside):
-            found[outside] = self._rounds(found[outside])
-            outside = outside[found[outside] >= self._n]
-        return torch.from_numpy(found)
+            element[outside] = self._rounds(element[outside])
+            outside = outside[element[outside] >= self._n]
+        return torch.from_numpy(element)
 
     def _rounds(self, position: np.ndarray) -> np.ndarray:
         # In place and in numpy, which takes half as long as torch.

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ausam.common.random import generator
 from ausam.common.tensors import CPU
-from ausam.policies.base import Choice, Policy, Slice, Sliced
+from ausam.policies.base import Policy, Slice, Sliced
+from ausam.policies.draws import Choice
 from ausam.sampler.permutation import Permutation
 from ausam.sampler.scores import Scores
 
@@ -39,7 +40,7 @@ class Plan:
         kept: samples used per mini-batch; a short last one may have fewer.
         total: samples used in the epoch.
         scope: scope of the policy.
-        turn: which order of the samples: that of the epoch, or one that several epochs share.
+        order_id: which order of the samples: that of the epoch, or one that several epochs share.
         start: position of the first candidate in the order.
         shuffle: whether the candidates are shuffled once more, or taken in the sequence of the order.
     """
@@ -52,14 +53,14 @@ class Plan:
     kept: int
     total: int
     scope: str
-    turn: int
+    order_id: int
     start: int = 0
     shuffle: bool = False
 
     @cached_property
     def order(self) -> Permutation:
         """The order of all samples."""
-        return Permutation(self.samples, generator(self.seed, self.turn, ORDER))
+        return Permutation(self.samples, generator(self.seed, self.order_id, ORDER))
 
     @cached_property
     def within(self) -> Permutation:
@@ -69,7 +70,7 @@ class Plan:
     @property
     def slice(self) -> Slice:
         """The candidates, in the form that a policy of scope "slice" returns."""
-        return Slice(self.turn, self.start, self.offered, self.shuffle)
+        return Slice(self.order_id, self.start, self.offered, self.shuffle)
 
     @property
     def width(self) -> int:
@@ -85,61 +86,72 @@ class Plan:
         for candidates in (order[:whole].view(-1, self.size), order[whole:].view(1, -1)):
             if candidates.numel():
                 positions, factor = policy.choose(scores, self.epoch, candidates, rng)
-                _as_announced(policy, self.epoch, positions, candidates)
+                _refuse_other_count(policy, self.epoch, positions, candidates)
                 index.append(candidates.gather(1, positions).flatten())
                 if factor is not None:
                     weight.append(factor.flatten())
         return torch.cat(index), torch.cat(weight) if weight else None
 
-    def marked(self, block: int, marks: Tensor) -> Tensor:
-        """The marked samples of a block, in order."""
+    def chosen(self, block: int, choice: EpochChoice) -> Tensor:
+        """The chosen samples of a block, in order."""
+        if choice.draws is not None:
+            return choice.draws[block * self.width : (block + 1) * self.width].long()
         order = self.candidates(block)
-        return order[marks.index_select(0, order)]
+        return order[choice.mask.index_select(0, order)]
 
     def candidates(self, block: int) -> Tensor:
         """All samples of a block, in order."""
         start, stop = block * self.width, min((block + 1) * self.width, self.offered)
         if not self.start and not self.shuffle:
             return self.order(start, stop)
-        place = self.within(start, stop).numpy() if self.shuffle else np.arange(start, stop)
-        place += self.start
-        place -= (place >= self.samples) * self.samples
-        return self.order.at(place)
+        position = self.within(start, stop).numpy() if self.shuffle else np.arange(start, stop)
+        position += self.start
+        position -= (position >= self.samples) * self.samples
+        return self.order.at(position)
 
 
 @dataclass(frozen=True)
-class Chosen:
+class EpochChoice:
     """The samples that a policy of scope "epoch" uses: one byte per sample, five if it weights them.
 
     Arguments:
-        turn: number of the policy's choice.
-        marks: whether each sample is used.
+        order_id: number of the policy's choice.
+        mask: whether each sample is used.
         weight: factor of every sample's loss, or None.
+        draws: the samples of the epoch in order, for a policy with replacement; otherwise None.
     """
 
-    turn: int
-    marks: Tensor
+    order_id: int
+    mask: Tensor
     weight: Tensor | None
+    draws: Tensor | None = None
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of an epoch."""
+        return int(self.mask.sum()) if self.draws is None else len(self.draws)
 
 
-def choose_epoch(policy: Policy, scores: Scores, epoch: int, seed: int, turn: int) -> Chosen:
+def choose_epoch(policy: Policy, scores: Scores, epoch: int, seed: int, order_id: int) -> EpochChoice:
     """Let a policy of scope "epoch" choose among all samples, by all scores at once."""
     order = Permutation(len(scores), generator(seed, epoch, ORDER))
-    whole = torch.empty(len(scores), dtype=torch.int64, device=CPU)
-    for start in range(0, len(whole), BLOCK):
-        part = whole[start : start + BLOCK]
-        part.copy_(order(start, start + len(part)))
-    positions, factor = policy.choose(scores, epoch, whole[None], generator(seed, epoch, CHOICE))
-    if policy.count(epoch, len(whole)) is not None:
-        _as_announced(policy, epoch, positions, whole[None])
-    index = whole[positions[0]]
-    marks = torch.zeros(len(scores), dtype=torch.bool, device=CPU)
-    marks[index] = True
+    candidates = torch.empty(len(scores), dtype=torch.int64, device=CPU)
+    for start in range(0, len(candidates), BLOCK):
+        block = candidates[start : start + BLOCK]
+        block.copy_(order(start, start + len(block)))
+    positions, factor = policy.choose(scores, epoch, candidates[None], generator(seed, epoch, CHOICE))
+    if policy.count(epoch, len(candidates)) is not None:
+        _refuse_other_count(policy, epoch, positions, candidates[None])
+    index = candidates[positions[0]]
+    mask = torch.zeros(len(scores), dtype=torch.bool, device=CPU)
+    mask[index] = True
     weight = None
     if factor is not None:
         weight = torch.ones(len(scores), dtype=torch.float32, device=CPU)
         weight[index] = factor[0].to(weight.dtype)
-    return Chosen(turn, marks, weight)
+    # Without replacement the order within an epoch is that of its plan, so that the choice takes one byte per sample.
+    narrow = torch.int32 if len(scores) < 1 << 31 else torch.int64
+    return EpochChoice(order_id, mask, weight, index.to(narrow) if getattr(policy, "replacement", False) else None)
 
 
 def plan_batches(policy: Policy, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
@@ -165,9 +177,9 @@ def plan_chosen(used: int, samples: int, epoch: int, seed: int, size: int, drop_
 def plan_slice(policy: Sliced, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
     """The plan for a policy whose epochs are slices of an order; drop_last as in ``plan_chosen``."""
     size = min(size, samples)
-    found, kept = policy.slice(epoch, samples), policy.size(size)
-    total = _used(found.length, kept, drop_last)
-    return Plan(epoch, seed, samples, found.length, size, kept, total, "slice", found.turn, found.start, found.shuffle)
+    part, kept = policy.slice(epoch, samples), policy.size(size)
+    total = _used(part.length, kept, drop_last)
+    return Plan(epoch, seed, samples, part.length, size, kept, total, "slice", part.order_id, part.start, part.shuffle)
 
 
 def _used(samples: int, size: int, drop_last: bool) -> int:
@@ -175,8 +187,8 @@ def _used(samples: int, size: int, drop_last: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A pass cut into ``count`` batches of ``step`` samples each; the last takes the rest."""
+class BatchSpans:
+    """A pass split into ``count`` batches of ``step`` samples each; the last takes the rest."""
 
     total: int
     step: int
@@ -201,20 +213,20 @@ class Cut:
         return done + last
 
 
-def cut(total: int, kept: int, least: int) -> Cut:
+def split_into_batches(total: int, kept: int, least: int) -> BatchSpans:
     """Mini-batches of ``kept`` samples, joined until each has ``least``; a remainder joins the batch before it.
 
     No batches if there are fewer than ``least`` samples in all.
     """
     step = kept * -(-least // kept)
-    return Cut(total, step, total // step + (total % step >= least))
+    return BatchSpans(total, step, total // step + (total % step >= least))
 
 
-def _as_announced(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
-    n, found = candidates.shape[1], positions.shape[1]
-    if found != policy.count(epoch, n):
+def _refuse_other_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
+    n, kept = candidates.shape[1], positions.shape[1]
+    if kept != policy.count(epoch, n):
         raise ValueError(
-            f"{type(policy).__name__} kept {found} of {n} candidates in epoch {epoch}, but its count({epoch}, {n}) is "
+            f"{type(policy).__name__} kept {kept} of {n} candidates in epoch {epoch}, but its count({epoch}, {n}) is "
             f"{policy.count(epoch, n)}. The sampler computes the length of an epoch from count before it calls choose. "
-            "Make the two agree."
+            "Let choose return as many positions as count says."
         )

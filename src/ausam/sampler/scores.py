@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ausam.common.atomic import Action, commit
 from ausam.common.tensors import CPU
 
 
@@ -60,7 +62,7 @@ class Scores:
     @property
     def known(self) -> bool:
         """Whether any sample has a value (cached once true)."""
-        self._known = self._known or any(bool(part.any()) for part in torch.split(self.count, 1 << 20))
+        self._known = self._known or any(bool(some.any()) for some in torch.split(self.count, 1 << 20))
         return self._known
 
     @property
@@ -75,46 +77,54 @@ class Scores:
         d = 0 is the latest value. With ``forgetting``: the number of forgetting events.
         """
         # index_select, because indexing takes three times as long; eight bytes at a time, to get both columns.
-        found = self._pairs.view(torch.int64)[:, 0].index_select(0, index.flatten()).view(*index.shape, 1)
-        total, count = found.view(torch.float32)[..., 0], found.view(torch.int32)[..., 1]
+        rows = self._pairs.view(torch.int64)[:, 0].index_select(0, index.flatten()).view(*index.shape, 1)
+        total, count = rows.view(torch.float32)[..., 0], rows.view(torch.int32)[..., 1]
         if self.forgetting:
             return torch.where(count > 0, total, torch.nan)
         if self.decay == 1.0:
             return total / count
         return (1.0 - self.decay) * total / (1.0 - self.decay ** count.float())
 
-    def level(self) -> Tensor:
+    def mean_of_latest(self) -> Tensor:
         """The mean of all samples' latest values."""
         # In float64: the float32 mean of equal values can come out above them.
         return self.last.double().nanmean()
 
-    def checked(self, index: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def set(self, index: Tensor, values: Tensor) -> None:
+        """Set the scores of these samples by hand, as if each had been visited once with this value.
+
+        ``index`` has each sample at most once, and ``values`` one finite number for each; lists and arrays will do.
+        With several processes, each may set the samples that it likes. All processes have the values when the next
+        pass begins, after the losses of this one; where two set the same sample, that of the higher rank counts.
+        """
+        commit(self._setting(*self._valid_setting(index, values)))
+
+    def validate(self, index: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Index and value on the CPU in the table's types; refused unless there is one value per sample."""
         index = index.to("cpu", torch.int64)
         value = value.detach().to("cpu", self.sum.dtype)
         if index.shape != value.shape or index.dim() != 1:
-            raise ValueError(f"There are {index.numel()} indices and {value.numel()} losses. Pass one loss per index.")
+            raise ValueError(f"There are {index.numel()} indices and {value.numel()} values. Pass one value per index.")
         if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
             bad = index[(index < 0) | (index >= len(self))][0]
             raise ValueError(
                 f"index {int(bad)} is outside the dataset of {len(self)} samples. Pass the index of Indexed(dataset), "
                 "for the same dataset that the sampler was built with."
             )
-        once, visits = torch.unique(index, return_counts=True)
-        if len(once) != len(index):
-            raise ValueError(
-                f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
-                "Use each sample at most once per batch, or update once per step."
-            )
         return index, value
 
     def record(self, index: Tensor, value: Tensor) -> None:
         """Add one new value for each of these samples, ignoring values that are not finite."""
-        index, value = self.checked(index, value)
+        index, value = self.validate(index, value)
+        refuse_repeats(index)
+        commit(self._recording(index, value))
+
+    def _recording(self, index: Tensor, value: Tensor) -> list[Action]:
+        """The changes that add these values; nothing is changed yet."""
         good = value.isfinite()
         index, value = index[good], value[good]
         last = self.last[index]
-        self.last[index] = value
+        changes: list[Action] = [_assignment(self.last, index, value)]
         if self.progress:
             again = ~last.isnan()  # the first visit has nothing before it
             index, value = index[again], (last - value)[again]
@@ -123,12 +133,37 @@ class Scores:
             # The number of forgetting events does not estimate the next value; the value of the last visit does.
             distance = (value - (last if self.forgetting else self.of(index))).square()
             average = self.decay * self.spread[index] + (1.0 - self.decay) * distance
-            self.spread[index] = average.nan_to_num_(0.0)  # NaN at the first visit, which has nothing before it
+            # NaN at the first visit, which has nothing before it
+            changes.append(_assignment(self.spread, index, average.nan_to_num_(0.0)))
         if self.forgetting:
-            self.sum[index] = torch.where(before.isinf() & (value == 0), 0.0, before + (value > last))
+            total = torch.where(before.isinf() & (value == 0), 0.0, before + (value > last))
         else:
-            self.sum[index] = self.decay * before + value
-        self.count[index] += 1
+            total = self.decay * before + value
+        return [*changes, self._rows_assignment(index, total, self.count[index] + 1)]
+
+    def _setting(self, index: Tensor, value: Tensor) -> list[Action]:
+        """The changes that set these values; nothing is changed yet."""
+        changes = [self._rows_assignment(index, value, torch.ones(len(index), dtype=torch.int32, device=CPU))]
+        if not self.progress:  # its latest value is a loss
+            changes.append(_assignment(self.last, index, value))
+        if self.spread is not None:
+            changes.append(_assignment(self.spread, index, torch.zeros_like(value)))
+        return changes
+
+    def _valid_setting(self, index: Any, values: Any) -> tuple[Tensor, Tensor]:
+        index, values = self.validate(torch.as_tensor(index), torch.as_tensor(values))
+        refuse_repeats(index)
+        if not values.isfinite().all():
+            bad = int(index[~values.isfinite()][0])
+            raise ValueError(f"The value of sample {bad} is not finite. Set finite scores only.")
+        return index, values.clone()
+
+    def _rows_assignment(self, index: Tensor, total: Tensor, count: Tensor) -> Action:
+        rows = np.empty((len(index), 2), dtype=np.float32)
+        rows[:, 0] = total.numpy()
+        rows.view(np.int32)[:, 1] = count.numpy()
+        table = self._pairs.numpy().view(np.int64)[:, 0]
+        return operator.setitem, table, index.numpy(), rows.view(np.int64)[:, 0]
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state, as tensors and numbers."""
@@ -163,3 +198,18 @@ class Scores:
         self.sum.copy_(state["sum"])
         self.count.copy_(state["count"])
         self.last.copy_(state["last"])
+
+
+def refuse_repeats(index: Tensor) -> None:
+    """Refuse a sample that occurs twice."""
+    once, visits = torch.unique(index, return_counts=True)
+    if len(once) != len(index):
+        raise ValueError(
+            f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
+            "Use each sample at most once per batch, or update once per step."
+        )
+
+
+def _assignment(column: Tensor, index: Tensor, value: Tensor) -> Action:
+    # By numpy: torch's own assignment may run Python code (torch.set_default_device), where a signal can arrive.
+    return operator.setitem, column.numpy(), index.numpy(), value.numpy()

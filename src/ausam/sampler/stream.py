@@ -98,7 +98,7 @@ class SelectiveStream:
         self._waiting: deque[_Choice] = deque()  # handed out but not updated
         self._weights: Tensor | None = None
         self._weighed = False
-        self._told = False
+        self._warned = False
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
@@ -118,7 +118,7 @@ class SelectiveStream:
             copy.deepcopy(sampler.scores),
             (sampler.mini_batch, sampler.drop_last),
             (sampler.seed, self._epoch),
-            sampler.place,
+            sampler.rank_and_world_size,
             self.sharded,
             list(self._done),
         )
@@ -194,10 +194,10 @@ class SelectiveStream:
             )
 
     def _warn_of_gaps(self, offered: int) -> None:
-        n, (_, world) = len(self.sampler.scores), self.sampler.place
+        n, (_, world) = len(self.sampler.scores), self.sampler.rank_and_world_size
         lost = world * self.sampler.mini_batch * max(1, self._workers)  # the last mini-batches may be left out
-        if offered * world < n - lost and not self._told:
-            self._told = True
+        if offered * world < n - lost and not self._warned:
+            self._warned = True
             warnings.warn(
                 f"The stream yielded {offered} of the {n} samples that the sampler was built for. If the source "
                 "divides itself among workers or processes, use sharded=True. This warning is shown once.",
@@ -227,23 +227,23 @@ class _Reader(IterableDataset[_Choice]):
     scores: Scores
     batches: tuple[int, bool]  # size, drop_last
     key: tuple[int, int]  # seed, epoch
-    place: tuple[int, int]  # rank, number of processes
+    rank_and_world_size: tuple[int, int]
     sharded: bool
     done: list[int]
 
     def __iter__(self) -> Iterator[_Choice]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        rank, world = self.place
+        rank, world = self.rank_and_world_size
         if self.sharded:
             for number, pairs in enumerate(self._mini_batches()):
                 if number >= self.done[worker]:
                     yield self._choose(pairs, worker, (rank, worker, number))
             return
-        for number, turn in enumerate(_groups(self._mini_batches(), world)):
+        for number, dealt in enumerate(_groups(self._mini_batches(), world)):
             mine = number >= self.done[0] and number % workers == (worker + self.done[0]) % workers
-            if mine and len(turn) == world:
-                yield self._choose(turn[rank], 0, (number * world + rank,))
+            if mine and len(dealt) == world:
+                yield self._choose(dealt[rank], 0, (number * world + rank,))
 
     def _mini_batches(self) -> Iterator[list[Pair]]:
         size, drop_last = self.batches

@@ -16,6 +16,7 @@ from ausam.lab.registry.expressions import arguments_of, brief
 from ausam.lab.registry.lookup import unknown
 from ausam.lab.registry.pairs import PAIRS, Pair, mistake, pair
 from ausam.lab.report.text import text_table
+from ausam.policies.signals import signal_name
 
 
 def everything() -> dict[str, Any]:
@@ -70,7 +71,7 @@ def _method(cls: Any) -> dict[str, Any]:
 
 def _policy(cls: Any) -> dict[str, Any]:
     example = _example(cls)
-    return {"name": cls.__name__, "kept": example.kept, "signal": example.signal, **_about(cls)}
+    return {"name": cls.__name__, "kept": example.kept, "signal": signal_name(example.signal), **_about(cls)}
 
 
 def _about(cls: Any) -> dict[str, Any]:

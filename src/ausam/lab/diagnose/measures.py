@@ -28,7 +28,7 @@ from ausam.lab.diagnose.records import (
 from ausam.lab.diagnose.subject import WATCHED, Subject
 from ausam.lab.training.schedule import learning_rate
 from ausam.paper import theory
-from ausam.policies.signals import AT_PERTURBED_WEIGHTS
+from ausam.policies.signals import AT_PERTURBED_WEIGHTS, signal_name
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the run's rho
 THEOREM2_SAMPLES = 256
@@ -253,7 +253,7 @@ def selection(subject: Subject) -> SelectionPart:
         effective=found.effective,
         never=found.never,
         worst_gap=_worst_gap(subject, periods) if periods else None,
-        scored=subject.policy.signal in AT_PERTURBED_WEIGHTS and subject.method.sharpness == "sometimes",
+        scored=signal_name(subject.policy.signal) in AT_PERTURBED_WEIGHTS and subject.method.sharpness == "sometimes",
         groups=dict(found.groups),
     )
 

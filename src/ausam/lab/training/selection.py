@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ausam import Policy, Scores
 from ausam.lab.records.results import Group, Selection
+from ausam.policies.signals import signal_name
 
 
 def selection_summary(
@@ -35,6 +36,6 @@ def selection_summary(
     present = [] if labels is None else torch.bincount(labels).nonzero().flatten().tolist()
     classes = {str(c): group((labels == c).nonzero().flatten().cpu()) for c in present}
     if not noisy or wrong is None:
-        return Selection(policy.signal, found, classes=classes)
+        return Selection(signal_name(policy.signal), found, classes=classes)
     right, mistaken = (group(which.nonzero().flatten()) for which in (~wrong, wrong))
-    return Selection(policy.signal, found, right, mistaken, classes)
+    return Selection(signal_name(policy.signal), found, right, mistaken, classes)

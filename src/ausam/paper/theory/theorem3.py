@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from ausam.diagnostics.arguments import count, generator, positive
 from ausam.policies import AUSampling
-from ausam.policies.base import part, race
+from ausam.policies.draws import kept_count, weighted_sample
 
 Selection = Literal["random", "ausam", "largest"]
 
@@ -286,7 +286,7 @@ def theorem3(
         raise ValueError(f"batch is {batch}, but the problem has only {problem.samples} samples.")
     if selection not in ("random", "ausam", "largest"):
         raise ValueError(f'selection is {selection!r}. It must be "random", "ausam" or "largest".')
-    kept = part(alpha, batch)
+    kept = kept_count(alpha, batch)
     known = {"tau": problem.tau, "variance": problem.variance, "kept": kept}
     theorem3_bounds(decrease=0.0, eta=eta, rho=rho, steps=steps, **known)  # type: ignore[arg-type]  # refuse early
     rng = generator(seed)
@@ -334,7 +334,7 @@ def _choose(problem: Problem, w: Tensor, candidates: Tensor, kept: int, selectio
     norms = torch.linalg.vector_norm(problem.gradients(w, candidates), dim=2)
     if selection == "largest":
         return candidates.gather(1, norms.topk(kept, dim=1).indices)
-    return candidates.gather(1, race(AUSampling(ramp=0).odds(norms, 1), kept, rng)[0])
+    return candidates.gather(1, weighted_sample(AUSampling(ramp=0).odds(norms, 1), kept, rng)[0])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ausam.diagnostics.statistics import Array
 from ausam.diagnostics.untouched import untouched
 from ausam.paper.theory.inclusion import RATIO, inclusion_probabilities
 from ausam.policies import AUSampling, Full, Random, TopLoss
-from ausam.policies.base import part
+from ausam.policies.draws import kept_count
 from ausam.sampler import Scores
 
 GROUPS = 10
@@ -72,7 +72,7 @@ def expected_selection(
         return _exact(inclusion, kept.shape[1])
     odds = _odds(policy, scores, epoch, row)
     if odds is not None:
-        k = part(policy.alpha, n)
+        k = kept_count(policy.alpha, n)
         return _exact(inclusion_probabilities(odds, k), k)
     each = count("draws", draws, low=2 * GROUPS) // GROUPS
     inclusion, groups = np.zeros(n), np.zeros((GROUPS, n))

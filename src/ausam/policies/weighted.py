@@ -1,0 +1,125 @@
+"""Weighted sampling: draw by weights that you set during training, without or with replacement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from ausam.common.settings import Decay, Flag, Positive, PositiveCount
+from ausam.common.tensors import CPU
+from ausam.policies.base import Policy
+from ausam.policies.draws import Choice, kept_count, weighted_sample
+from ausam.policies.signals import Signal, signal_name
+
+if TYPE_CHECKING:
+    from ausam.sampler.scores import Scores
+
+
+@dataclass(frozen=True)
+class Weighted(Policy):
+    """Draw the samples of each epoch in proportion to weights that you set, at any time during training.
+
+        P(next draw is i) = w_i / sum of w_j      (with replacement: over all j; without: over those not drawn yet)
+
+    It is ``torch.utils.data.WeightedRandomSampler`` with weights that may change from epoch to epoch, over any number
+    of processes, and resumable in the middle of an epoch.
+
+    >>> from ausam import SelectiveBatchSampler, Weighted
+    >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=Weighted(alpha=0.5))
+    >>> weights = torch.ones(100)
+    >>> weights[:50] = 0
+    >>> sampler.scores.set(torch.arange(100), weights)                # again whenever they change
+    >>> min(i for batch in sampler for i in batch) >= 50              # half an epoch, each sample at most once
+    True
+
+    Arguments:
+        alpha: length of an epoch as a fraction of the dataset, > 0; above 1 only with replacement.
+        length: number of samples in an epoch, >= 1; None: ``max(1, int(alpha N))``.
+        replacement: whether a sample may be drawn several times in an epoch.
+        signal: None: the weights change only by ``sampler.scores.set(index, values)``. Otherwise a signal, as in
+            TopLoss, or your own function of a Feedback: ``sampler.update`` then sets the weights from each step.
+        decay: weight of the past in a score that follows a signal, in [0, 1).
+
+    A weight must be finite and >= 0; a sample of weight 0 is never drawn. A sample without a weight gets the mean of
+    the others; without any weight, the draw is uniform. Set weights in any process and for any samples: all processes
+    have them when the next pass begins. Call ``sampler.update`` all the same: it records which batches were consumed.
+    The losses are not reweighted. Cost: a fraction alpha of the samples.
+    """
+
+    alpha: Positive = 1.0
+    length: PositiveCount | None = None
+    replacement: Flag = True
+    signal: Signal | None = None
+    decay: Decay = 0.0
+    scope = "epoch"
+    full_epochs = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.replacement and self.alpha > 1:
+            raise ValueError(
+                f"Weighted: alpha is {self.alpha:g}, but without replacement an epoch has at most every sample once. "
+                "Use alpha <= 1 or replacement=True."
+            )
+        if self.length is not None and self.alpha != 1.0:
+            raise ValueError(
+                f"Weighted: length is {self.length} and alpha is {self.alpha:g}, but both give the length of an epoch. "
+                "Pass one of them."
+            )
+        if self.signal in ("forgetting", "progress"):
+            raise ValueError(
+                f'Weighted: signal is "{self.signal}", which can be infinite or negative, but a weight must be >= 0. '
+                "Use another signal."
+            )
+
+    def is_full(self, epoch: int) -> bool:  # noqa: ARG002
+        """Never: a sample of weight 0 is left out of any epoch."""
+        return False
+
+    def count(self, epoch: int, n: int) -> int:  # noqa: ARG002
+        """The length of an epoch."""
+        return self.length or kept_count(self.alpha, n)
+
+    def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
+        """Draws in proportion to the weights."""
+        weights = self._weights(scores, candidates[0])
+        k, n = self.count(epoch, len(weights)), len(weights)
+        if self.replacement:
+            return _with_replacement(weights, k, rng), None
+        positive = weights.nonzero()[:, 0]
+        if len(positive) < k:
+            raise ValueError(
+                f"Weighted draws {k} of {n} samples without replacement, but {len(positive)} have a weight above 0. "
+                "Use a smaller alpha, replacement=True or more positive weights."
+            )
+        drawn, _ = weighted_sample(weights[positive][None], k, rng)
+        return positive[drawn], None
+
+    def _weights(self, scores: Scores, index: Tensor) -> Tensor:
+        weights = scores.of(index)
+        given = ~weights.isnan()
+        if not given.any():
+            return torch.ones(len(weights), device=CPU)
+        weights[~given] = weights[given].double().mean().float()
+        if float(weights.min()) < 0:
+            sample = int(index[weights.argmin()])
+            source = "sampler.scores.set" if self.signal is None else f"the signal {signal_name(self.signal)}"
+            raise ValueError(
+                f"The weight of sample {sample} is {float(weights.min()):g}, from {source}. Weights must be >= 0."
+            )
+        if not float(weights.max()):
+            raise ValueError("All weights are 0, so no sample can be drawn. Set at least one above 0.")
+        return weights / weights.max()  # a sum of large weights would overflow
+
+
+def _with_replacement(weights: Tensor, k: int, rng: Generator) -> Tensor:
+    """``k`` positions, each in proportion to the weights: uniform numbers looked up in the cumulative weights."""
+    cumulative = weights.double().cumsum(0).numpy()
+    at = torch.rand(k, generator=rng, dtype=torch.float64, device=CPU).numpy() * cumulative[-1]
+    # side="right" passes over weights of 0; rounding may reach the end, where the last positive weight is.
+    last = int(np.searchsorted(cumulative, cumulative[-1]))
+    return torch.from_numpy(np.minimum(np.searchsorted(cumulative, at, side="right"), last))[None]
