@@ -108,7 +108,7 @@ def same_loss(runs: Path, data_dir: str, ended: dict) -> list[dict]:
 def rows(place: Path, part: str) -> list[dict]:
     """A part over training, from the pieces that the command has saved, without the figures of single samples."""
     found = [json.loads(path.read_text()) for path in sorted(place.glob(f"diagnosis/{part}-*.json"))]
-    left_out = ("format", "version", "digest", "dlp", "norms", "projections")
+    left_out = ("format", "version", "dlp", "norms", "projections")
     return [{k: v for k, v in row.items() if k not in left_out} for row in found]
 
 

@@ -639,7 +639,7 @@ def test_full_precision_is_trained_once_and_the_others_start_from_it(micro6, tmp
     moved = tmp_path / "elsewhere"
     out.rename(moved)
     (moved / "one" / "runs" / "sgd" / "seed-0" / "result.json").unlink()
-    for path in (moved / "one" / "runs" / "sgd" / "seed-0").glob("checkpoint-00002-*"):
+    for path in (moved / "one" / "runs" / "sgd" / "seed-0").glob("checkpoint-00002.pt"):
         path.unlink()
     assert main([*RUN, *only, "--out", str(moved)]) == 0
     assert re.findall(r"^(\S+): accuracy", capsys.readouterr().err, re.MULTILINE) == ["one/sgd/seed-0"]
@@ -709,7 +709,7 @@ def test_a_killed_table_goes_on(micro6, tmp_path):
     command = [sys.executable, "-c", code, str(micro6), *args, "--out", str(killed)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 200
-        while not list(killed.glob("one/runs/sam/seed-0/checkpoint-00001-*.pt")):
+        while not list(killed.glob("one/runs/sam/seed-0/checkpoint-00001.pt")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.002)

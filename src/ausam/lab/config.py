@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args
 
 from ausam.common.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Probability, Range, validate
@@ -24,9 +24,6 @@ PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
 
 # Settings that only apply under torchrun.
 TORCHRUN_SETTINGS = ("sync_perturbation",)
-
-# The value of a setting before it existed, if that differs from today's default.
-BEFORE = {"memory_format": "contiguous"}
 
 
 def setting(default: Any, about: str) -> Any:
@@ -101,21 +98,14 @@ class Config:
 def lr_parts(text: str) -> list[float]:
     """``"0.8,0.95"`` as numbers; a ValueError unless all are fractions of a training."""
     try:
-        found = [float(part) for part in text.split(",")] if text else []
+        parts = [float(part) for part in text.split(",")] if text else []
     except ValueError:
-        found = [-1.0]
-    if not all(0 < part <= 1 for part in found):
+        parts = [-1.0]
+    if not all(0 < part <= 1 for part in parts):
         raise ValueError(f'lr_steps is "{text}". Use fractions of the epochs, above 0 and at most 1, e.g. 0.8,0.95.')
-    return found
-
-
-def completed(saved: dict[str, Any]) -> dict[str, Any]:
-    """Saved settings, completed with those that did not exist at the time."""
-    return asdict(Config()) | BEFORE | saved
+    return parts
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """The settings in which two saved configs differ, as text."""
-    names = [f.name for f in fields(Config)]
-    # cut short, because the file may hold anything
-    return [f"{k} {a.get(k)!r:.80} there, {b.get(k)!r} here" for k in names if a.get(k) != b.get(k)]
+    """The settings in which two configs, as dicts, differ."""
+    return [f"{k} {a.get(k)!r:.80} there, {b.get(k)!r} here" for k in a if a.get(k) != b.get(k)]

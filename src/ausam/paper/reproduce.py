@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from ausam.lab.config import NOT_PART_OF_IDENTITY, Config
+from ausam.lab.config import Config
 from ausam.lab.experiments import compare
 from ausam.lab.problems.catalogue import changes
 from ausam.lab.problems.download import DownloadError
@@ -31,14 +31,14 @@ from ausam.lab.records.results import (
     TableCell,
     TableColumn,
 )
-from ausam.lab.registry.expressions import with_canonical
 from ausam.lab.registry.pairs import label
 from ausam.lab.report import csv
 from ausam.lab.report.summary import headline
 from ausam.lab.training.failures import explain
+from ausam.lab.training.identity import same_run
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.loop import train
-from ausam.lab.training.run_folder import epochs, finished, make, saved_settings
+from ausam.lab.training.run_folder import epochs, finished, make, saved_config
 from ausam.paper import budgets, equal_cost, tables
 from ausam.paper.recipe import Block, Cell, Recipe, base
 
@@ -160,14 +160,13 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
 
 def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
     """The remaining epochs. A run that was moved continues here; ``train`` refuses any other difference."""
-    theirs, mine = saved_settings(folder), with_canonical(asdict(config))
+    theirs = saved_config(folder)
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
-    same = theirs is not None and bool(theirs["init"]) == bool(config.init)
-    if theirs is not None and same and theirs | {k: mine[k] for k in NOT_PART_OF_IDENTITY} == mine:
+    if theirs is not None and bool(theirs.init) == bool(config.init) and same_run(theirs, config):
         if _done(folder):
             with logs.opened(config, folder, epochs(folder)):
                 return iter(())
-        files.write_json(folder / "config.json", mine)
+        files.write_json(folder / "config.json", asdict(config))
     if config.threads:
         torch.set_num_threads(config.threads)
     return train(config, folder, resume=True, logs=logs)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from ausam.lab.diagnose.compare import diagnose_comparison
 from ausam.lab.diagnose.records import NAMES, VERSION, FlatComparison
 from ausam.lab.diagnose.subject import open_run
-from ausam.lab.records import sealed
+from ausam.lab.records import versioned
 from tests.lab.helpers import run
 
 SMALL = ["--train-size", 100, "--test-size", 50, "--batch-size", 32, "--epochs", 1, "--threads", 1]
@@ -22,7 +22,7 @@ def compared(tmp_path_factory):
 
 
 def read(folder):
-    return sealed.read(folder / "flatness.json", NAMES[FlatComparison], VERSION, FlatComparison)
+    return versioned.read(folder / "flatness.json", NAMES[FlatComparison], VERSION, FlatComparison)
 
 
 def test_every_run_is_measured_in_the_order_of_the_table(compared):

@@ -15,7 +15,7 @@ from ausam.lab.diagnose.records import NAMES, VERSION, Diagnosis, Lemma1At
 from ausam.lab.diagnose.run import diagnose
 from ausam.lab.diagnose.subject import ROOM, open_run, radius_of, spread
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import sealed
+from ausam.lab.records import versioned
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.training import snapshots
 from ausam.lab.training.loop import ALONE, begin, train
@@ -54,7 +54,7 @@ def copied(trained, tmp_path):
 
 
 def found_in(folder):
-    return sealed.read(folder / "diagnosis.json", NAMES[Diagnosis], VERSION, Diagnosis)
+    return versioned.read(folder / "diagnosis.json", NAMES[Diagnosis], VERSION, Diagnosis)
 
 
 def test_the_parts_have_one_list():
@@ -88,7 +88,7 @@ def test_lemma1_is_a_slow_loop_over_samples(diagnosed):
     """Epoch 3 by hand: gradients one by one, the mini-batches as they were dealt."""
     subject = open_run(diagnosed, SAMPLES)
     piece = next(diagnosed.glob("diagnosis/lemma1-00003-*.json"))
-    found = sealed.read(piece, "lemma1-00003", VERSION, Lemma1At)
+    found = versioned.read(piece, "lemma1-00003", VERSION, Lemma1At)
     subject.at(3)
     model = subject.model.eval()
     weights = list(model.parameters())
@@ -319,7 +319,7 @@ def pretending(folder, **settings):
     """The folder of a run with these settings that nobody has trained."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(settings))
-    (folder / f"checkpoint-00001-{'0' * 16}.pt").write_bytes(b"")
+    (folder / "checkpoint-00001.pt").write_bytes(b"")
     return folder
 
 

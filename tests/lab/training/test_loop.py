@@ -98,7 +98,7 @@ def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     deadline = time.monotonic() + 120
-    while not list(out.glob("checkpoint-00002-*.pt")):
+    while not list(out.glob("checkpoint-00002.pt")):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -127,23 +127,17 @@ def stopped_after(epochs, out):
     return config
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "hostile"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "hostile"])
 def test_a_damaged_checkpoint_is_told_and_passed_over(undisturbed, tmp_path, caplog, damage):
     config = stopped_after(3, tmp_path / "run")
     newest = max((tmp_path / "run").glob("checkpoint-*.pt"))
     whole = newest.read_bytes()
     if damage == "truncated":
         newest.write_bytes(whole[: len(whole) // 2])
-    elif damage == "flipped":
-        newest.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
     elif damage == "empty":
         newest.write_bytes(b"")
-    else:  # the digest is right, but loading it would run somebody's code
-        newest.unlink()
-        torch.save({"model": Hostile(tmp_path / "executed")}, tmp_path / "hostile")
-        data = (tmp_path / "hostile").read_bytes()
-        newest = newest.with_name(f"checkpoint-00003-{checkpoint._digest(data)}.pt")
-        newest.write_bytes(data)
+    else:  # loading it would run somebody's code
+        torch.save({"model": Hostile(tmp_path / "executed")}, newest)
     list(train(config, tmp_path / "run", resume=True))
     assert f"{newest} is damaged" in caplog.text
     assert "using the previous one" in caplog.text
@@ -222,7 +216,7 @@ def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("...")
     assert run("train", "--out", tmp_path / "mine", *ONE) == 2
-    assert "is not empty, and there is no readable run in it" in capsys.readouterr().err
+    assert "is not empty, and there is no run in it" in capsys.readouterr().err
 
 
 def test_unknown_choices_get_the_nearest_or_the_forms(capsys):
@@ -341,14 +335,3 @@ def test_learning_rate_is_a_cosine_or_falls_in_steps():
 def test_steps_that_are_no_parts_of_a_training_are_refused(text):
     with pytest.raises(ValueError, match="Use fractions of the epochs, above 0 and at most 1"):
         resolve(data="digits", lr_steps=text)
-
-
-def test_a_run_of_before_a_setting_existed_goes_on(tmp_path):
-    config = resolve(data="digits", epochs=2, train_size=64, test_size=20, method="plain")
-    rows = train(config, tmp_path)
-    next(rows)
-    rows.close()
-    old = json.loads((tmp_path / "config.json").read_text())
-    del old["lr_steps"]
-    (tmp_path / "config.json").write_text(json.dumps(old))
-    assert [epoch.epoch for epoch in train(config, tmp_path, resume=True)] == [2]

@@ -1,13 +1,11 @@
 """Channels last: the default for images, the same training, and resumed bit for bit."""
 
-import json
-
 import pytest
 import torch
 
 from ausam.lab.networks.memory_format import to_memory_format, with_format
 from ausam.lab.problems.catalogue import problem, resolve
-from ausam.lab.training import checkpoint, run_folder
+from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
 from tests.lab.helpers import read
@@ -59,17 +57,3 @@ def test_both_train_alike(tmp_path):
         config = resolve(**FEW, method="sam", memory_format=memory_format)
         losses[memory_format] = [epoch.train_loss for epoch in train(config, tmp_path / memory_format)]
     assert losses["channels_last"] == pytest.approx(losses["contiguous"], rel=1e-3)
-
-
-def test_a_run_of_before_it_could_be_chosen_was_contiguous(tmp_path):
-    config = resolve(**FEW, memory_format="contiguous")
-    epochs = train(config, tmp_path)
-    next(epochs)
-    epochs.close()
-    old = read(tmp_path / "config.json")
-    del old["memory_format"]
-    (tmp_path / "config.json").write_text(json.dumps(old))
-    assert run_folder.saved_settings(tmp_path)["memory_format"] == "contiguous"
-    with pytest.raises(ValueError, match="memory_format 'contiguous' there, 'channels_last' here"):
-        next(train(resolve(**FEW), tmp_path, resume=True))
-    assert [epoch.epoch for epoch in train(config, tmp_path, resume=True)] == [2, 3]

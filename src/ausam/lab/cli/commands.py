@@ -57,7 +57,7 @@ def train_command(args: argparse.Namespace) -> int:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
         announce.runs(config, [config], given, sys.stderr)
-        if args.resume and run_folder.saved_settings(out) is None:
+        if args.resume and run_folder.saved_config(out) is None:
             sys.stderr.write(f"{out} has no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
             for epoch in train(config, out, resume=args.resume, on_step=progress.step, here=here, logs=logs):

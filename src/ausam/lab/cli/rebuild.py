@@ -12,7 +12,6 @@ from ausam.lab.records.results import Comparison, EqualCost, PaperTable, Run
 from ausam.lab.registry.pairs import PAIRS, label_of
 from ausam.lab.report import page
 from ausam.lab.report.summary import comparison_text, conclusion
-from ausam.lab.training.mend import result_again
 from ausam.paper import equal_cost, recipe, reproduce, tables
 
 
@@ -45,8 +44,6 @@ def _from_file(path: Path) -> tuple[str, Path]:
 
 
 def _from_folder(folder: Path) -> str:
-    for path in folder.rglob("result.json"):
-        result_again(path.parent)  # otherwise the page would leave out a damaged run
     kind = records.kind_of(folder / "results.json")
     if kind is PaperTable:
         old = records.read_finished(folder / "results.json", PaperTable)

@@ -17,7 +17,7 @@ from ausam.lab.diagnose.run import Tell, checked, conditions
 from ausam.lab.diagnose.store import Store
 from ausam.lab.diagnose.subject import Subject, open_run
 from ausam.lab.experiments.layout import pair_of
-from ausam.lab.records import files, sealed
+from ausam.lab.records import files, versioned
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Comparison, Run
 from ausam.lab.registry.pairs import PAIRS, label
@@ -99,7 +99,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
         runs=tuple(found),
         between=tuple(between),
     )
-    sealed.write(folder / "flatness.json", NAMES[FlatComparison], VERSION, whole)
+    versioned.write(folder / "flatness.json", NAMES[FlatComparison], VERSION, whole)
     files.write(folder / "flatness.html", page.of_comparison(whole))
     return whole
 

@@ -12,7 +12,7 @@ from ausam.lab.diagnose.parts import asked, joined, pieces
 from ausam.lab.diagnose.records import NAMES, VERSION, Conditions, Diagnosis, Left
 from ausam.lab.diagnose.store import Store
 from ausam.lab.diagnose.subject import Subject, open_run
-from ausam.lab.records import files, sealed
+from ausam.lab.records import files, versioned
 from ausam.lab.training.environment import environment
 
 Tell = Callable[[str, int], None]  # called with the name of the next piece and the total number of pieces
@@ -58,7 +58,7 @@ def diagnose(folder: Path, what: str | None, samples: int, command: str, tell: T
         left=tuple(left),
         **found,
     )
-    sealed.write(folder / "diagnosis.json", NAMES[Diagnosis], VERSION, whole)
+    versioned.write(folder / "diagnosis.json", NAMES[Diagnosis], VERSION, whole)
     files.write(folder / "diagnosis.html", page.of_run(whole))
     return whole
 

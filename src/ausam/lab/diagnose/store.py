@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ausam.lab.diagnose.records import VERSION
-from ausam.lab.records import digests, sealed
+from ausam.lab.records import versioned
 
 T = TypeVar("T")
 log = logging.getLogger("ausam")
@@ -23,17 +25,18 @@ class Store:
 
     def path(self, name: str, key: dict[str, Any]) -> Path:
         """The file of a piece."""
-        return self.folder / f"{name}-{digests.of_json(key)[:12]}.json"
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        return self.folder / f"{name}-{digest[:12]}.json"
 
     def piece(self, name: str, key: dict[str, Any], kind: type[T], measure: Callable[[], T]) -> T:
         """Read the piece if it is there; otherwise measure and save it."""
         path = self.path(name, key)
         try:
-            found = sealed.read(path, name, VERSION, kind)
+            found = versioned.read(path, name, VERSION, kind)
         except ValueError as error:
             log.warning("%s Measuring it again.", error)
             found = None
         if found is None:
             found = measure()
-            sealed.write(path, name, VERSION, found)
+            versioned.write(path, name, VERSION, found)
         return found

@@ -19,7 +19,6 @@ from ausam.lab.networks.memory_format import to_memory_format
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
-from ausam.lab.records.typed_json import typed
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.expressions import brief, construct
 from ausam.lab.registry.from_config import RHO_SCALE, method_and_policy
@@ -184,11 +183,11 @@ class Subject:
 
 def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) -> Subject:
     """Load the run in a folder and draw the samples; a ValueError if it cannot be measured."""
-    settings = run_folder.sealed_settings(folder) if folder.is_dir() else None
-    if settings is None:
+    saved_config = run_folder.saved_config(folder) if folder.is_dir() else None
+    if saved_config is None:
         more = f" For a comparison use ausam diagnose compare {folder}." if any(folder.glob("runs/*/seed-*")) else ""
         raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train.{more}")
-    config = replace(typed(Config, settings), **here | {"device": device(here.get("device", "cpu"))})
+    config = replace(saved_config, **here | {"device": device(here.get("device", "cpu"))})
     if config.quantize:
         raise ValueError(
             f"{folder} is a run with {config.quantize}-bit weights, whose loss is a staircase without a gradient or "

@@ -78,20 +78,8 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None if the file is missing or contains anything else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     # ValueError: not JSON, not text, or a number of thousands of digits; RecursionError: endless nesting
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file with one JSON object per line, up to the first line that is not one."""
-    rows = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                break
-            rows.append(row)
-    return rows
+    return content if isinstance(content, dict) else None

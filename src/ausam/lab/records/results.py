@@ -1,7 +1,7 @@
 """The records of runs, comparisons and tables, and the only place that reads and writes their JSON.
 
-A file holds ``format`` and ``version``, the fields of its record, and a ``digest`` of them. A file of another version,
-with a wrong digest, or with a field that is missing, unknown or out of range is refused.
+A file holds ``format``, ``version`` and the fields of its record. A file of another version, or with a field that is
+missing, unknown or out of range, is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability, validate
 from ausam.lab.config import Config
-from ausam.lab.records import files, sealed
+from ausam.lab.records import files, versioned
 from ausam.lab.records.score import Score, decimals
 from ausam.lab.records.typed_json import plain, typed
 
-VERSION = 2  # version 1 had no digest, and called every score accuracy
+VERSION = 1
 
 
 class _Checked:
@@ -124,8 +124,7 @@ class Run(_Checked):
     selection: Selection | None
     environment: Environment
     config: Config
-    metrics_sha256: str | None = None  # of metrics.jsonl; None in older files
-    steps: Count | None = None  # taken, without the skipped ones; None in older files
+    steps: Count | None = None  # taken, without the skipped ones; None if not recorded
 
     @property
     def idle(self) -> bool:
@@ -410,25 +409,26 @@ NAMES: dict[type[Any], str] = {
 
 def write(path: Path, record: Run | Comparison | PaperTable | EqualCost | Tuning) -> None:
     """Write this record to the file, replacing it."""
-    sealed.write(path, NAMES[type(record)], VERSION, record)
+    versioned.write(path, NAMES[type(record)], VERSION, record)
 
 
 def read(path: Path, kind: type[R]) -> R | None:
-    """The record in a file; None if the file is missing or not JSON; a ValueError for any other content."""
-    return sealed.read(path, NAMES[kind], VERSION, kind)
+    """The record in a file; None if there is no file; a ValueError for any other content."""
+    return versioned.read(path, NAMES[kind], VERSION, kind)
 
 
 def read_finished(path: Path, kind: type[R]) -> R:
     """The record in a file that must exist."""
-    if (found := read(path, kind)) is None:
-        raise ValueError(f"{path} is damaged. Remove it; {sealed.REMEDY}")
-    return found
+    record = read(path, kind)
+    if record is None:
+        raise ValueError(f"There is no file {path}.")
+    return record
 
 
 def kind_of(path: Path) -> type[Any] | None:
     """The kind of record that a file declares; None if it is not a record."""
-    found = files.read_json(path) or {}
-    return next((kind for kind, name in NAMES.items() if found.get("format") == name), None)
+    content = files.read_json(path) or {}
+    return next((kind for kind, name in NAMES.items() if content.get("format") == name), None)
 
 
 def epochs_text(epochs: Iterable[Epoch]) -> str:
@@ -437,16 +437,24 @@ def epochs_text(epochs: Iterable[Epoch]) -> str:
 
 
 def epochs_of(text: str) -> list[Epoch]:
-    """The epochs in such a text; a ValueError for a line that is not an epoch."""
-    return [typed(Epoch, json.loads(line)) for line in text.splitlines()]
+    """The epochs in such a text; a ValueError names the first line that is not an epoch."""
+    epochs = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            epochs.append(typed(Epoch, json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number}: {str(error)[:200].rstrip('.') or 'it is nested too deeply'}") from None
+    return epochs
 
 
 def read_epochs(path: Path) -> list[Epoch]:
-    """The epochs in a file, up to the first line that is not an epoch."""
-    found = []
-    for row in files.read_rows(path):
-        try:
-            found.append(typed(Epoch, row))
-        except ValueError:
-            break
-    return found
+    """The epochs in a file; none if there is no file; a ValueError for any other content."""
+    try:
+        return epochs_of(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not readable: {error}. Remove it and result.json; the command that wrote them will write them "
+            "again from the checkpoint."
+        ) from None

@@ -19,7 +19,7 @@ from ausam.lab.config import Config
 from ausam.lab.networks.memory_format import to_memory_format
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.problem import Problem
-from ausam.lab.records import digests, files
+from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Epoch, Run, Samples
 from ausam.lab.records.score import VALIDATION, Score
@@ -153,14 +153,14 @@ def smallest_batch(model: nn.Module) -> int:
 def restore(state: State, out: Path) -> None:
     """Continue from the last checkpoint, or start from the weights in ``init``; then make the files agree."""
     if saved := checkpoint.load(out, state.config.device):
-        with checkpoint.fitting(saved, state.config):
+        with checkpoint.explain_misfit(saved, state.config):
             state.model.load_state_dict(saved["model"])
             mine, random = checkpoint.part(saved, state.here.rank)
             state.opt.load_state_dict(mine)
             state.sampler.load_state_dict(saved["sampler"])
             state.epochs, state.seconds = saved["rows"], saved["seconds"]
             state.random = state.random if random is None else random.cpu()
-        state.init = saved.get("init")
+        state.init = saved["init"]
     elif state.config.init:
         state.init = weights.start_from(state.model, state.config.init)
     if state.here.rank == 0:
@@ -217,8 +217,8 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
 def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = Config.memory_format) -> Score:
     """The task's score on the "test" or the "train" samples."""
     model.eval()
-    found = data.test_batches() if which == "test" else data.plain_batches()
-    batches = ((to_memory_format(x, memory_format), y) for x, y in found)
+    samples = data.test_batches() if which == "test" else data.plain_batches()
+    batches = ((to_memory_format(x, memory_format), y) for x, y in samples)
     with random_numbers(generator(0).get_state()):  # a user's dataset may draw random numbers
         score = data.task.score(model, batches)
     held = which == "test" and data.judged_by == "validation"
@@ -252,7 +252,7 @@ def save(state: State, out: Path) -> None:
 def result(state: State, out: Path) -> None:
     """The record of the finished run."""
     last, data = state.epochs[-1], state.data
-    found = Run(
+    run = Run(
         method=repr(state.method),
         policy=repr(state.policy),
         pair=f"{brief(state.method)} × {brief(state.policy)}",
@@ -263,6 +263,7 @@ def result(state: State, out: Path) -> None:
         train_seconds=state.seconds,
         samples_forward=last.samples_forward,
         samples_backward=last.samples_backward,
+        steps=state.opt.steps,
         skipped_steps=state.opt.skipped,
         weights_sha256=weights.sha256(state.model.state_dict()),
         init_sha256=state.init,
@@ -274,11 +275,9 @@ def result(state: State, out: Path) -> None:
         ),
         environment=environment(state.config.device),
         config=state.config,
-        metrics_sha256=digests.of_bytes(records.epochs_text(state.epochs).encode()),
-        steps=state.opt.steps,
     )
     if state.here.rank == 0:
-        records.write(out / "result.json", found)
+        records.write(out / "result.json", run)
 
 
 def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:

@@ -6,6 +6,7 @@ needs: the settings, the weights and the sampler's table.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 
 from ausam.lab.training import checkpoint
 
-NAME = re.compile(r"snapshot-(\d{5,})-([0-9a-f]{16})\.pt")
-KEYS = {"config", "model", "sampler"}
+NAME = re.compile(r"snapshot-(\d{5,})\.pt")
+KINDS = {key: checkpoint.KINDS[key] for key in ("config", "model", "sampler")}
 
 
 @dataclass(frozen=True)
@@ -26,32 +27,28 @@ class Saved:
 
     @property
     def digest(self) -> str:
-        """The digest of its content, which ends its name."""
-        return self.path.stem.rpartition("-")[2]
+        """Identifies its content."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
 
     def load(self) -> dict[str, Any]:
         """Its content, on the CPU; a ValueError if it is damaged."""
         try:
-            return checkpoint.read(self.path, KEYS)
+            return checkpoint.read(self.path, KINDS)
         except Exception as error:  # a foreign file may cause any exception
-            why = " ".join(str(error).split())[:200] or type(error).__name__
+            why = checkpoint.brief(error)
             raise ValueError(f"{self.path} is damaged ({why}). Remove it; the others can still be measured.") from error
 
 
-def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
-    """Keep the needed part of this checkpoint's content; it replaces another snapshot of the same epoch."""
-    path = checkpoint.write(folder, f"snapshot-{epoch:05d}", {k: content[k] for k in sorted(KEYS)})
-    for other in folder.glob(f"snapshot-{epoch:05d}-*.pt"):
-        if other != path:
-            other.unlink(missing_ok=True)
-    return path
+def save(folder: Path, epoch: int, content: dict[str, Any]) -> None:
+    """Keep the needed part of this checkpoint's content."""
+    checkpoint.write(folder / f"snapshot-{epoch:05d}.pt", {key: content[key] for key in KINDS})
 
 
 def available(folder: Path) -> list[Saved]:
     """The epochs whose weights are available, in order: snapshots, and checkpoints for the others."""
-    found: dict[int, Saved] = {}
+    saved: dict[int, Saved] = {}
     for pattern, paths in ((checkpoint.NAME, checkpoint.newest_first(folder)), (NAME, folder.glob("snapshot-*.pt"))):
         for path in paths:
             if match := pattern.fullmatch(path.name):
-                found[int(match[1])] = Saved(int(match[1]), path)
-    return [found[epoch] for epoch in sorted(found)]
+                saved[int(match[1])] = Saved(int(match[1]), path)
+    return [saved[epoch] for epoch in sorted(saved)]

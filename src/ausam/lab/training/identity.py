@@ -1,0 +1,29 @@
+"""Whether a saved run is the one that is asked for, wherever it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Any
+
+from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
+from ausam.lab.registry.expressions import with_canonical
+from ausam.lab.training.schedule import cannot_extend
+
+
+def same_run(a: Config, b: Config) -> bool:
+    """Whether two settings describe the same run."""
+    return _identity(a, NOT_PART_OF_IDENTITY) == _identity(b, NOT_PART_OF_IDENTITY)
+
+
+def mismatch(theirs: Config, mine: Config, done: int, ignore: Collection[str] = NOT_PART_OF_IDENTITY) -> str:
+    """How a saved run with ``done`` finished epochs differs from this one; empty if it can continue as this one."""
+    a, b = _identity(theirs, ignore), _identity(mine, ignore)
+    if {**a, "epochs": mine.epochs} != b:
+        return "; ".join(differences(a, b))
+    why = cannot_extend(theirs, mine.epochs, done)
+    return f"it has {theirs.epochs} epochs and cannot be changed to {mine.epochs}, because {why}" if why else ""
+
+
+def _identity(config: Config, ignore: Collection[str]) -> dict[str, Any]:
+    return {k: v for k, v in with_canonical(asdict(config)).items() if k not in ignore}
