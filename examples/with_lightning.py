@@ -1,4 +1,4 @@
-"""Lightning: SAM for an ordinary LightningModule; one new line; the Trainer clips and accumulates.
+"""Lightning: SAM for an ordinary LightningModule; one new line and a callback; the Trainer clips and accumulates.
 
 python examples/with_lightning.py runs/circle
 
@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ausam import SAM, SharpnessAware
+from ausam.integrations.lightning import SharpnessAwareCallback
 
 
 def data(n, seed):
@@ -60,7 +61,10 @@ def main():
         enable_progress_bar=False,
         gradient_clip_val=1.0,
         accumulate_grad_batches=2,
-        callbacks=[ModelCheckpoint(args.folder, filename="last", enable_version_counter=False)],
+        callbacks=[
+            SharpnessAwareCallback(),  # new
+            ModelCheckpoint(args.folder, filename="last", enable_version_counter=False),
+        ],
     )
     saved = args.folder / "last.ckpt"
     trainer.fit(

@@ -107,7 +107,7 @@ def test_the_message_has_a_reason_and_a_remedy():
     assert len(lines) == 2
     scope = {"F": F, "model": model, "sharpness": dg.sharpness, "batches": [(x, y)]}
     exec("\n".join(line.strip() for line in lines), scope)
-    assert scope["found"] == dg.sharpness(model, losses_of(model), [(x, y)])
+    assert scope["curve"] == dg.sharpness(model, losses_of(model), [(x, y)])
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -17,6 +17,7 @@ from ausam import (
     InfoBatch,
     LookSAM,
     Plain,
+    Scores,
     SelectiveBatchSampler,
     SelectiveStream,
     SharpnessAware,
@@ -24,7 +25,7 @@ from ausam import (
 
 lightning = pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
 
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer  # noqa: E402
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: E402
@@ -62,9 +63,16 @@ def sgd(module):
     return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
 
 
-def trainer(folder, epochs=3, kind=Trainer, **changes):
+def adapter(kind):
+    """Our module for the package of this Trainer."""
+    return importlib.import_module(f"ausam.integrations.{kind.__module__.partition('.')[0]}")
+
+
+def trainer(folder, epochs=3, kind=Trainer, attach=True, **changes):
     checkpoints = {"enable_checkpointing": False} if "callbacks" not in changes else {}
-    return kind(max_epochs=epochs, default_root_dir=folder, **{"devices": 1, **QUIET, **checkpoints, **changes})
+    callbacks = [*changes.pop("callbacks", []), *([adapter(kind).SharpnessAwareCallback()] if attach else [])]
+    settings = {"devices": 1, "callbacks": callbacks, **QUIET, **checkpoints, **changes}
+    return kind(max_epochs=epochs, default_root_dir=folder, **settings)
 
 
 def same(a, b):
@@ -72,7 +80,7 @@ def same(a, b):
         assert torch.equal(x, y), name
 
 
-# -- an ordinary module: one line is new -------------------------------------------------------------------------------
+# -- an ordinary module: one line is new, and a callback ---------------------------------------------------------------
 
 
 def ordinary(base):
@@ -164,8 +172,8 @@ def test_an_ordinary_module_trains_as_a_plain_loop(package, parts, settings, cli
     assert t.global_step == opt.steps == 2 * -(-7 // parts)
     assert module.passes == 2 * 2 * 7  # two per batch, and no more
     assert len(module.seen) == len(grads)  # the hook sees the final gradient, once per step
-    for found, expected in zip(module.seen, grads, strict=True):
-        assert all(map(torch.equal, found, expected))
+    for seen, expected in zip(module.seen, grads, strict=True):
+        assert all(map(torch.equal, seen, expected))
     assert torch.equal(module.shown, losses[-1] / parts)
     torch.testing.assert_close(t.callback_metrics["loss"], torch.stack(losses[7:]).mean())  # that at w, logged once
 
@@ -274,17 +282,10 @@ def test_a_trainer_fits_several_modules(tmp_path):
     t.fit_loop.max_epochs = 3
     t.fit(bare, DataLoader(Points(), batch_size=8))
     assert bare.passes == 7
-    assert [type(c).__name__ for c in t.callbacks].count("Companion") == 1
+    assert "_make_closure" not in vars(t.fit_loop.epoch_loop.automatic_optimization)  # nothing of ours is left
 
 
-NOT_OURS = (
-    "Lightning steps this optimizer, but it was not built for the LightningModule in configure_optimizers, so "
-    "clipping, accumulation and DDP would silently go wrong. Return SharpnessAware(base, method, self) from "
-    "configure_optimizers."
-)
-
-
-def test_an_optimizer_that_does_not_know_the_trainer_is_refused(tmp_path):
+def test_an_optimizer_made_early_or_for_a_part_of_the_module_is_attached_too(tmp_path):
     class Early(Everyday):
         """Made before there is a trainer."""
 
@@ -293,18 +294,67 @@ def test_an_optimizer_that_does_not_know_the_trainer_is_refused(tmp_path):
             self.opt = SharpnessAware(sgd(self), self.method, self)
 
         def configure_optimizers(self):
-            return self.opt
+            return [self.opt], [torch.optim.lr_scheduler.StepLR(self.opt, 1, gamma=0.7)]
 
     class Part(Everyday):
         """Made for a part of the module."""
 
         def configure_optimizers(self):
-            return SharpnessAware(sgd(self), self.method, self.net)
+            opt = SharpnessAware(sgd(self), self.method, self.net)
+            return [opt], [torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.7)]
 
     for kind in (Early, Part):
-        with pytest.raises(RuntimeError) as told:
-            trainer(tmp_path).fit(kind(), DataLoader(Points(), batch_size=8))
-        assert str(told.value) == NOT_OURS
+        module = kind()
+        t = trainer(tmp_path, 2, **NORM)
+        t.fit(module, DataLoader(Points(), batch_size=8))
+        same(module, in_a_loop(SAM(rho=0.1), 2, clip=by_norm)[0])
+        assert t.optimizers[0].model is module
+        assert not t.optimizers[0]._optimizer_step_pre_hooks  # removed again: the next fit adds its own
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize("settings", [{}, {"accumulate_grad_batches": 3}, NORM], ids=str)
+def test_an_optimizer_that_is_not_attached_is_refused(package, settings, tmp_path):
+    pl = importlib.import_module(package)
+    module = ordinary(pl.LightningModule)()
+    with pytest.raises(RuntimeError, match=r"callbacks=\[SharpnessAwareCallback\(\)\]"):
+        trainer(tmp_path, kind=pl.Trainer, attach=False, **settings).fit(module, DataLoader(Points(), batch_size=8))
+    assert all(map(torch.equal, module.parameters(), ordinary(pl.LightningModule)().parameters()))
+
+
+def test_manual_optimisation_without_the_callback_is_refused(tmp_path):
+    class Manual(Everyday):
+        automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            opt = self.optimizers()
+            opt.backward(lambda x, y: F.cross_entropy(self.net(x), y, reduction="none"), *batch.values())
+            opt.step()
+
+    with pytest.raises(RuntimeError, match=r"callbacks=\[SharpnessAwareCallback\(\)\]"):
+        trainer(tmp_path, attach=False).fit(Manual(), DataLoader(Points(), batch_size=8))
+
+
+def test_a_module_that_drops_its_callback_is_refused(tmp_path):
+    class Dropped(Net):
+        def configure_callbacks(self):
+            return []
+
+    for settings in ({}, {"accumulate_grad_batches": 3}):
+        with pytest.raises(RuntimeError, match=r"SharpnessAwareCallback"):
+            trainer(tmp_path, attach=False, **settings).fit(Dropped(), DataLoader(Points(), batch_size=8))
+
+
+def test_a_fit_that_fails_leaves_nothing_behind(tmp_path):
+    class Failing(Everyday):
+        def on_train_batch_start(self, batch, batch_idx):
+            raise KeyError("broken")
+
+    t = trainer(tmp_path, 1)
+    with pytest.raises(KeyError, match="broken"):
+        t.fit(Failing(), DataLoader(Points(), batch_size=8))
+    assert not t.optimizers[0]._optimizer_step_pre_hooks
+    assert "_make_closure" not in vars(t.fit_loop.epoch_loop.automatic_optimization)
 
 
 @pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAStrategy"])
@@ -441,7 +491,7 @@ def test_nothing_is_said_at_test_time(tmp_path, caplog):
         def test_step(self, batch, batch_idx):
             self.log("test", 1.0)
 
-    t, module = trainer(tmp_path, 1), Tested()
+    t, module = trainer(tmp_path, 1, attach=False), Tested()
     t.fit(module, DataLoader(Points(), batch_size=8))
     t.test(module, DataLoader(Points(), batch_size=25), verbose=False)
     assert "override" not in caplog.text
@@ -485,7 +535,7 @@ def options(policy):
 )
 def test_it_trains_as_a_plain_loop(policy, workers, parts, tmp_path):
     module, data, chosen = Net(), Points(), sampler(policy)
-    t = trainer(tmp_path, accumulate_grad_batches=parts, **NORM, **options(policy))
+    t = trainer(tmp_path, attach=False, accumulate_grad_batches=parts, **NORM, **options(policy))  # it brings its own
     t.fit(module, SelectiveLoader(data, chosen, num_workers=workers))
     plain, read, expected, opt = by_hand(policy, parts=parts)
     same(module, plain)
@@ -518,7 +568,7 @@ def test_the_other_package_selects_too(tmp_path):
         pass
 
     module, chosen = Other(), sampler()
-    trainer(tmp_path, kind=pl.Trainer, **NORM).fit(module, SelectiveLoader(Points(), chosen))
+    trainer(tmp_path, kind=pl.Trainer, attach=False, **NORM).fit(module, SelectiveLoader(Points(), chosen))
     plain, _, expected, _ = by_hand(None)
     same(module, plain)
     assert torch.equal(chosen.scores.sum, expected.scores.sum)
@@ -542,6 +592,22 @@ def test_metrics_find_the_outputs_of_the_pass_at_w(tmp_path):
     module, fit = Metrics(), trainer(tmp_path, 2)
     fit.fit(module, SelectiveLoader(Points(), sampler()))
     assert module.seen == fit.global_step > 0
+
+
+def test_callbacks_find_the_feedback_of_each_batch(tmp_path):
+    """So that an object with ``update(feedback)`` can be fed."""
+
+    class Feed(Callback):
+        def __init__(self):
+            self.table = Scores(N)
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            feedback = outputs["feedback"]
+            self.table.record(feedback.index, feedback.sharpness)
+
+    feed, chosen = Feed(), sampler()
+    trainer(tmp_path, 2, attach=False, callbacks=[feed]).fit(Net(), SelectiveLoader(Points(), chosen))
+    assert torch.equal(feed.table.sum, chosen.scores.sum)
 
 
 def test_hooks_see_batches_without_an_index(tmp_path):
@@ -593,12 +659,6 @@ def test_it_continues_from_a_checkpoint_of_the_end_of_an_epoch(tmp_path):
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-REFUSED = (
-    "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces when there are "
-    "several devices. Use SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
-)
-
-
 class Hooked(Net):
     """Lightning captures the arguments of samplers that are made in this hook."""
 
@@ -619,9 +679,8 @@ def test_a_data_loader_with_our_sampler_is_refused(where, tmp_path):
     if where == "data module":
         given[where].train_dataloader = lambda: loader
     module = Hooked() if where == "module" else Net()
-    with pytest.raises(TypeError) as told:
+    with pytest.raises(TypeError, match=r"Use SelectiveLoader\(dataset, sampler\)"):
         trainer(tmp_path).fit(module, given.get(where))
-    assert str(told.value) == REFUSED
 
 
 def test_lightning_cannot_build_our_sampler_again():

@@ -2,8 +2,6 @@
 
 import copy
 import dataclasses
-import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +16,7 @@ from ausam import (
     InfoBatch,
     LookSAM,
     Plain,
+    Scores,
     SelectiveBatchSampler,
     SharpnessAware,
 )
@@ -38,11 +37,8 @@ from transformers import (  # noqa: E402
 
 from ausam.integrations._batches import needs_rows  # noqa: E402
 from ausam.integrations._sequences import per_sample  # noqa: E402
-from ausam.integrations._settings import markdown  # noqa: E402
-from ausam.integrations._training_arguments import TABLE  # noqa: E402
 from ausam.integrations.transformers import SharpnessAwareTrainer  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 FIELDS = [field.name for field in dataclasses.fields(TrainingArguments)]
 N, LENGTH, WORDS = 48, 6, 20
 SMALL = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}
@@ -321,7 +317,7 @@ SETTINGS = {
     "grouping": {"train_sampling_strategy": "group_by_length"},
     "neftune": {"neftune_noise_alpha": 5.0},
     "bfloat16": {"bf16": True},
-    "checkpointing": {next(name for name in TABLE if name in FIELDS and name.endswith("checkpointing")): True},
+    "checkpointing": {next(name for name in FIELDS if name.endswith("_checkpointing")): True},
     "a schedule": {"lr_scheduler_type": "cosine", "warmup_steps": 3},
     "split batches": {"accelerator_config": {"split_batches": True}},
 }
@@ -435,12 +431,24 @@ def test_an_optimizer_by_hand_is_used_as_it_is(tmp_path):
     same(model, plain)
 
 
-def test_the_plain_trainer_says_that_it_passes_the_method_by(tmp_path):
+def test_the_plain_trainer_is_refused(tmp_path):
     model = classifier()
     opt = SharpnessAware(sgd(model), SAM(rho=0.1), model)
     args = arguments(tmp_path, max_steps=1)
-    with pytest.warns(RuntimeWarning, match="found gradients that SAM did not compute, so this is an ordinary step"):
+    with pytest.raises(TypeError, match="use SharpnessAwareTrainer"):
         transformers.Trainer(model, args, train_dataset=Sentences(), optimizers=(opt, None)).train()
+
+
+def test_feedback_is_handed_on(tmp_path):
+    """So that an object with ``update(feedback)`` can be fed."""
+    table = Scores(N)
+    update = lambda feedback: table.record(feedback.index, feedback.sharpness)  # noqa: E731
+    axes = {"method": SAM(rho=0.1), "policy": AUSampling(0.5, ramp=1)}
+    t = SharpnessAwareTrainer(classifier(), arguments(tmp_path), train_dataset=Sentences(), on_feedback=update, **axes)
+    t.train()
+    assert torch.equal(table.sum, t.batches.selective.scores.sum)
+    with pytest.raises(TypeError, match=r"policy=Full\(\)"):
+        SharpnessAwareTrainer(classifier(), arguments(tmp_path), method=SAM(), on_feedback=update)
 
 
 def test_schedule_free_and_cache_settings_reach_training_by_rows(tmp_path, monkeypatch):
@@ -533,25 +541,6 @@ REFUSED = {
 }
 
 
-def test_every_field_of_training_arguments_is_in_the_table():
-    """A new version of Transformers may add a field: then decide what happens to it, and say so in the table."""
-    since_5_23 = {"activation_checkpointing", "activation_checkpointing_kwargs"}
-    assert [name for name in TABLE if name in FIELDS or name not in since_5_23] == FIELDS
-    assert {name for name, setting in TABLE.items() if setting.refuse is not None} == set(REFUSED)
-
-
-def test_a_field_that_the_table_lacks_is_warned_of(tmp_path, monkeypatch):
-    """Only where it is set: what a newer Transformers brings may matter, and nobody has checked it."""
-    known = {name: setting for name, setting in TABLE.items() if name != "torch_empty_cache_steps"}
-    monkeypatch.setattr("ausam.integrations.transformers.TABLE", known)
-    settings = {"train_dataset": Sentences(), "method": SAM()}
-    with pytest.warns(UserWarning, match="ausam does not know torch_empty_cache_steps: this Transformers is newer"):
-        SharpnessAwareTrainer(classifier(), arguments(tmp_path, torch_empty_cache_steps=5), **settings)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        SharpnessAwareTrainer(classifier(), arguments(tmp_path), **settings)
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_setting_that_cannot_be_honoured_is_refused(name, tmp_path):
     changes, policy, message = REFUSED[name]
@@ -563,10 +552,6 @@ def test_a_setting_that_cannot_be_honoured_is_refused(name, tmp_path):
     with pytest.raises(ValueError) as told:
         SharpnessAwareTrainer(classifier(), args, train_dataset=Sentences(), method=SAM(), policy=policy)
     assert str(told.value).startswith(message)
-
-
-def test_the_table_in_the_documentation_is_the_one_in_the_code():
-    assert markdown(TABLE, "`TrainingArguments`") in (ROOT / "docs" / "frameworks.md").read_text()
 
 
 @pytest.mark.parametrize("name", [*METHODS, *VARIANTS])

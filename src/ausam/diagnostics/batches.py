@@ -34,12 +34,12 @@ def rows(batch: Batch, which: slice | Tensor, n: int) -> Batch:
     return chosen
 
 
-def taken(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
+def take_samples(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
     """The batches as a list, cut off after ``samples`` samples."""
     if isinstance(batches, Tensor) or (isinstance(batches, tuple) and any(isinstance(b, Tensor) for b in batches)):
         raise TypeError("batches is a single batch, but a list of batches is needed: [(x, y)], not (x, y).")
     left = None if samples is None else count("samples", samples)
-    found: list[Batch] = []
+    kept: list[Batch] = []
     for batch in batches:
         if not isinstance(batch, (tuple, list)):
             raise TypeError(
@@ -48,13 +48,13 @@ def taken(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
         n = size(tuple(batch))
         keep = n if left is None else min(n, left)
         if keep:
-            found.append(tuple(batch) if keep == n else rows(tuple(batch), slice(0, keep), n))
+            kept.append(tuple(batch) if keep == n else rows(tuple(batch), slice(0, keep), n))
         left = None if left is None else left - keep
         if left == 0:
             break
-    if not found:
+    if not kept:
         raise ValueError("There are no samples to measure: batches is empty. Has its iterator already been consumed?")
     if left:
-        have = sum(size(b) for b in found)
+        have = sum(size(b) for b in kept)
         raise ValueError(f"samples is {samples}, but batches holds only {have}. Pass more batches or lower samples.")
-    return found
+    return kept

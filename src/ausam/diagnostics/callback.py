@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ausam.diagnostics.arguments import count, positive
-from ausam.diagnostics.batches import Batch, taken
+from ausam.diagnostics.batches import Batch, take_samples
 from ausam.diagnostics.geometry import step_geometry
 from ausam.diagnostics.hessian import hessian_eigenvalues, hessian_trace
 from ausam.diagnostics.objective import LossFn
@@ -20,8 +20,13 @@ Row = dict[str, float]
 
 
 def _geometry(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
-    found = step_geometry(model, loss_fn, batches, rho)
-    return {"loss": found.loss, "gradient_norm": found.gradient_norm, "cosine": found.cosine, "descent": found.descent}
+    geometry = step_geometry(model, loss_fn, batches, rho)
+    return {
+        "loss": geometry.loss,
+        "gradient_norm": geometry.gradient_norm,
+        "cosine": geometry.cosine,
+        "descent": geometry.descent,
+    }
 
 
 def _hessian(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
@@ -29,13 +34,13 @@ def _hessian(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float
 
 
 def _trace(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
-    found = hessian_trace(model, loss_fn, batches, seed=seed)
-    return {"trace": found.value, "trace_error": found.error}
+    trace = hessian_trace(model, loss_fn, batches, seed=seed)
+    return {"trace": trace.value, "trace_error": trace.error}
 
 
 def _sharpness(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:
-    found = sharpness(model, loss_fn, batches, [rho], seed=seed)
-    return {"worst_sharpness": found.worst[0], "average_sharpness": found.average[0]}
+    curve = sharpness(model, loss_fn, batches, [rho], seed=seed)
+    return {"worst_sharpness": curve.worst[0], "average_sharpness": curve.average[0]}
 
 
 # A function of (model, loss_fn, batches, rho, seed) that returns a row, and the columns of that row.
@@ -98,7 +103,7 @@ class Diagnostics:
         self.columns = ("step", *(column for name in self.what for column in MEASURES[name][1]))
         self.rows: list[Row] = []
         self._last: int | None = None
-        self._file = None if csv is None else _prepared(Path(csv), self.columns)
+        self._file = None if csv is None else _prepare_file(Path(csv), self.columns)
         self._writer = None if tensorboard is None else _writer(tensorboard)
 
     def __call__(self, step: int, model: nn.Module, loss_fn: LossFn, batches: Iterable[Batch]) -> Row | None:
@@ -106,7 +111,7 @@ class Diagnostics:
         if step % self.every or step == self._last:
             return None
         self._last = step
-        data = taken(batches, self.samples)
+        data = take_samples(batches, self.samples)
         row: Row = {"step": step}
         for name in self.what:
             row |= MEASURES[name][0](model, loss_fn, data, self.rho, self.seed)
@@ -153,14 +158,14 @@ class Diagnostics:
         return Measuring()
 
 
-def _prepared(path: Path, columns: tuple[str, ...]) -> Path:
+def _prepare_file(path: Path, columns: tuple[str, ...]) -> Path:
     """Return the file with its header row written; refuse a file that has different columns."""
     header = ",".join(columns)
     if path.exists() and path.stat().st_size:
         with path.open() as file:
-            found = file.readline().strip()
-        if found != header:
-            raise ValueError(f"{path} has the columns {found}, not {header}. Choose another file.")
+            existing = file.readline().strip()
+        if existing != header:
+            raise ValueError(f"{path} has the columns {existing}, not {header}. Choose another file.")
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(header + "\n")

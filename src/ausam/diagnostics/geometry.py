@@ -56,8 +56,8 @@ def step_geometry(
     >>> from ausam.diagnostics import step_geometry
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.ones_(model.weight)                           # L(w) = w^2 / 2, so g = w
-    >>> found = step_geometry(model, lambda x: model(x).square().sum(1) / 2, [(torch.ones(1, 1),)], rho=0.5)
-    >>> round(found.cosine, 4), round(found.descent, 4)
+    >>> geometry = step_geometry(model, lambda x: model(x).square().sum(1) / 2, [(torch.ones(1, 1),)], rho=0.5)
+    >>> round(geometry.cosine, 4), round(geometry.descent, 4)
     (1.0, 1.5)
 
     Arguments:
@@ -180,10 +180,10 @@ def selection(
     """Which samples are selected, how often, and how long a sample waits.
 
     >>> from ausam.diagnostics import selection
-    >>> found = selection([[0, 1, 2], [0, 1], [0, 3]], samples=4, classes=[0, 0, 1, 1])
-    >>> found.visits, found.worst_gap
+    >>> chosen = selection([[0, 1, 2], [0, 1], [0, 3]], samples=4, classes=[0, 0, 1, 1])
+    >>> chosen.visits, chosen.worst_gap
     ((3, 2, 1, 1), 2)
-    >>> [(g.name, g.visits) for g in found.groups["class"]]
+    >>> [(g.name, g.visits) for g in chosen.groups["class"]]
     [('0', 2.5), ('1', 1.0)]
 
     Arguments:

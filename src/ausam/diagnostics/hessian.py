@@ -109,8 +109,8 @@ def hessian_eigenvalues(
     >>> from ausam.diagnostics import hessian_eigenvalues
     >>> model = torch.nn.Linear(3, 1, bias=False)
     >>> x = torch.diag(torch.tensor([3.0, 2.0, 1.0]))                   # the Hessian is diag(9, 4, 1) / 3
-    >>> found = hessian_eigenvalues(model, lambda x: model(x).square().sum(1) / 2, [(x,)], k=2)
-    >>> [round(v, 4) for v in found.values]
+    >>> eigen = hessian_eigenvalues(model, lambda x: model(x).square().sum(1) / 2, [(x,)], k=2)
+    >>> [round(v, 4) for v in eigen.values]
     [3.0, 1.3333]
 
     Arguments:
@@ -163,8 +163,8 @@ def hessian_trace(
     >>> from ausam.diagnostics import hessian_trace
     >>> model = torch.nn.Linear(3, 1, bias=False)
     >>> x = torch.diag(torch.tensor([3.0, 2.0, 1.0]))                   # signs are exact for a diagonal Hessian
-    >>> found = hessian_trace(model, lambda x: model(x).square().sum(1) / 2, [(x,)], probes=4)
-    >>> round(found.value, 4), round(found.error, 4)
+    >>> trace = hessian_trace(model, lambda x: model(x).square().sum(1) / 2, [(x,)], probes=4)
+    >>> round(trace.value, 4), round(trace.error, 4)
     (4.6667, 0.0)
 
     Arguments:
@@ -182,12 +182,12 @@ def hessian_trace(
     with untouched(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
         first = objective.params[0]
-        found = []
+        estimates = []
         for _ in range(count("probes", probes, low=2)):
             z = torch.randint(0, 2, (objective.size,), generator=rng).mul_(2).sub_(1).to(first.device, first.dtype)
-            found.append(float((z * objective.hvp(z)).double().sum()))
-    values = torch.tensor(found, dtype=torch.float64)
-    return Trace(float(values.mean()), float(values.std() / len(found) ** 0.5), len(found), objective.samples)
+            estimates.append(float((z * objective.hvp(z)).double().sum()))
+    values = torch.tensor(estimates, dtype=torch.float64)
+    return Trace(float(values.mean()), float(values.std() / len(estimates) ** 0.5), len(estimates), objective.samples)
 
 
 def largest(
@@ -223,19 +223,19 @@ def largest(
 
 
 def _lanczos(
-    product: Product, like: Tensor, found: Tensor, steps: int, k: int, rng: Generator
+    product: Product, like: Tensor, known: Tensor, steps: int, k: int, rng: Generator
 ) -> tuple[list[float], Tensor, int]:
-    """The largest Ritz pairs of a Krylov space orthogonal to ``found``."""
+    """The largest Ritz pairs of a Krylov space orthogonal to ``known``."""
     basis = like.new_zeros(steps, len(like))
     alpha: list[float] = []
     beta: list[float] = []
-    q = _orthogonal(normal(len(like), rng, like), found)
+    q = _orthogonal(normal(len(like), rng, like), known)
     q = q / torch.linalg.vector_norm(q)
     for j in range(steps):
         basis[j] = q
         v = product(q)
         alpha.append(float(v.double() @ q.double()))
-        v = _orthogonal(v, found, basis[: j + 1])
+        v = _orthogonal(v, known, basis[: j + 1])
         size = float(torch.linalg.vector_norm(v.double()))
         scale = max(abs(a) for a in (*alpha, *beta))
         if size <= 10 * torch.finfo(like.dtype).eps * max(scale, 1e-30):

@@ -68,8 +68,8 @@ def loss_line(
     >>> from ausam.diagnostics import loss_line
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.constant_(model.weight, 2.0)                  # d is 2 or -2, and L(w + t d) = (2 + t d)^2
-    >>> found = loss_line(model, lambda x: model(x).square().sum(1), [(torch.ones(1, 1),)], points=3)
-    >>> sorted(round(v, 4) for v in found.loss)
+    >>> line = loss_line(model, lambda x: model(x).square().sum(1), [(torch.ones(1, 1),)], points=3)
+    >>> sorted(round(v, 4) for v in line.loss)
     [0.0, 4.0, 16.0]
 
     Arguments:
@@ -113,8 +113,8 @@ def loss_surface(
     >>> import torch
     >>> from ausam.diagnostics import loss_surface
     >>> model = torch.nn.Linear(2, 1, bias=False)
-    >>> found = loss_surface(model, lambda x: model(x).square().sum(1), [(torch.ones(4, 2),)], points=3)
-    >>> len(found.loss), len(found.loss[0])
+    >>> plane = loss_surface(model, lambda x: model(x).square().sum(1), [(torch.ones(4, 2),)], points=3)
+    >>> len(plane.loss), len(plane.loss[0])
     (3, 3)
 
     Cost: ``points^2`` forward passes, and one of the first chunk. Memory: 4 x P.
@@ -152,8 +152,8 @@ def loss_between(
     >>> from ausam.diagnostics import loss_between
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> a, b = {"weight": torch.tensor([[0.0]])}, {"weight": torch.tensor([[2.0]])}
-    >>> found = loss_between(model, lambda x: model(x).square().sum(1), [(torch.ones(1, 1),)], a, b, beyond=0, points=3)
-    >>> found.loss
+    >>> line = loss_between(model, lambda x: model(x).square().sum(1), [(torch.ones(1, 1),)], a, b, beyond=0, points=3)
+    >>> line.loss
     (0.0, 1.0, 4.0)
 
     Arguments:

@@ -16,7 +16,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.func import functional_call
 
 from ausam.diagnostics.arguments import count, generator, normal
-from ausam.diagnostics.batches import Batch, rows, size, taken
+from ausam.diagnostics.batches import Batch, rows, size, take_samples
 from ausam.diagnostics.untouched import untouched
 from ausam.optimizer.losses import per_sample
 
@@ -27,7 +27,7 @@ UNREACHED = (
     "loss_fn uses another model than the one you passed, or a copy of it. Or it uses frozen parameters only, or hides "
     "the model from autograd with detach() or no_grad(). Build the loss from the model that you pass:\n"
     '    losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")\n'
-    "    found = sharpness(model, losses, batches)"
+    "    curve = sharpness(model, losses, batches)"
 )
 
 
@@ -59,7 +59,7 @@ class Objective:
     ) -> None:
         self.model = model
         self.chunk = count("chunk", chunk)
-        self.batches = self._all = taken(batches, samples)
+        self.batches = self._all = take_samples(batches, samples)
         self.samples = sum(size(b) for b in self.batches)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -232,11 +232,11 @@ class Objective:
         other = copy.copy(self)
         other.params = [moved(p) for p in self.params]
         other._fixed = {name: moved(t) for name, t in self._fixed.items()}
-        found = []
+        losses = []
         for objective in (self, self, other):
             with untouched(self.model):  # the same random numbers each time
-                found.append(objective._values(batch))
-        here, again, there = found
+                losses.append(objective._values(batch))
+        here, again, there = losses
         return not bool((there - here).abs().max() <= 10 * (again - here).abs().max())  # NaN counts as a change
 
 

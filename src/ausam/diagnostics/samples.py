@@ -120,8 +120,8 @@ def _looped(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
             params = [p.detach().requires_grad_() for p in objective.params]
             loss = objective.call(params, rows(batch, slice(i, i + 1), n))
             graph = loss.requires_grad  # False for a sample that passes no trained weight
-            found = torch.autograd.grad(loss.sum(), params, allow_unused=True) if graph else [None] * len(params)
-        reached = [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
+            partial = torch.autograd.grad(loss.sum(), params, allow_unused=True) if graph else [None] * len(params)
+        reached = [torch.zeros_like(p) if g is None else g for g, p in zip(partial, params, strict=True)]
         gradients.append(objective.flat(reached))
         losses.append(loss.detach())
     return torch.stack(gradients), torch.cat(losses)

@@ -70,8 +70,8 @@ def sharpness(
     >>> model = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(model.weight)
     >>> x = torch.diag(torch.tensor([2.0, 0.0]))                        # L(w) = w_1^2: at the minimum, curvature 2
-    >>> found = sharpness(model, lambda x: model(x).square().sum(1) / 2, [(x,)], rho=[0.1, 0.2])
-    >>> [round(v, 4) for v in found.worst]
+    >>> curve = sharpness(model, lambda x: model(x).square().sum(1) / 2, [(x,)], rho=[0.1, 0.2])
+    >>> [round(v, 4) for v in curve.worst]
     [0.01, 0.04]
 
     Arguments:

@@ -8,13 +8,14 @@ clipping, hooks, scalers, schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ausam.integrations._batches import mean_loss, needs_rows
 from ausam.integrations._loader import SelectiveLoader
@@ -27,10 +28,11 @@ REFUSED = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy", "Single
 
 
 class Losses:
-    """The part of a SharpnessAwareModule that does not depend on the Lightning package."""
+    """What a SharpnessAwareModule is, in either package."""
 
     trainer: Any
     automatic_optimization: bool
+    callback: type[Any]  # the SharpnessAwareCallback of the package
 
     def losses(self, batch: Any) -> Any:
         """The per-sample losses of a batch, not reduced; or ``(losses, outputs)``."""
@@ -40,34 +42,80 @@ class Losses:
 
     def training_step(self, batch: Any) -> dict[str, Any]:
         """Called by Lightning's loop, in the contexts of the strategy and the precision. Do not override it."""
-        made = self.trainer.optimizers
-        if not isinstance(made[0], SharpnessAware):
-            raise TypeError(
-                f"configure_optimizers returned {type(made[0]).__name__}. Return SharpnessAware(base, method, self)."
+        if not self._is_attached():
+            raise RuntimeError(
+                f"{type(self).__name__}.configure_callbacks does not return the SharpnessAwareCallback. "
+                "Return [*super().configure_callbacks(), ...]."
             )
         return {"loss": torch.zeros(()), "losses": self.losses(batch)}  # the loop requires a loss, but does not use it
 
+    def configure_callbacks(self) -> list[Any]:
+        """The callback that attaches the optimizer; if you override this, add to ``super().configure_callbacks()``."""
+        return [] if self._is_attached() else [self.callback()]
 
-class Companion:
-    """The part of our callback that does not depend on the Lightning package. Each trainer gets one."""
+    def _is_attached(self) -> bool:
+        return any(isinstance(callback, Attachment) for callback in self.trainer.callbacks)
+
+
+class Attachment:
+    """What a SharpnessAwareCallback does, in either package: attach every SharpnessAware to the trainer for one fit."""
+
+    _step_hooks: Sequence[Any] = ()
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Let the trainer ask us for closures and show us loaders; refuse a strategy that owns the parameters."""
+        del module
+        if stage != "fit":
+            return
+        kinds = {cls.__name__ for cls in type(trainer.strategy).__mro__}
+        if kinds.intersection(REFUSED):
+            raise ValueError(
+                f"Lightning runs {type(trainer.strategy).__name__}, which owns the parameters or the step, so the "
+                "weights cannot be perturbed in between. Use one device or strategy='ddp'."
+            )
+        loop, connector = trainer.fit_loop.epoch_loop.automatic_optimization, trainer._data_connector
+        loop._make_closure = partial(_make_closure, loop)
+        # Every loader passes here, also one from a hook, before Lightning rebuilds its sampler.
+        connector._prepare_dataloader = partial(_prepare_dataloader, trainer, connector)
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Give each optimizer the model as wrapped by the strategy, and the learning rate its usual name."""
-        del module
-        for handle in trainer.strategy._lightning_optimizers:
-            if isinstance(handle.optimizer, SharpnessAware):
-                handle.optimizer.model = trainer.strategy.model
-                # The wrapper from self.optimizers() inherits our methods and would keep the attributes that they set.
+        _refuse_module(module, trainer.optimizers)
+        ours = [opt for opt in trainer.optimizers if isinstance(opt, SharpnessAware)]
+        self._step_hooks = [opt.register_step_pre_hook(_run_closure) for opt in ours]
+        for opt in ours:
+            opt.model = trainer.model
+        wrappers = module.optimizers()
+        for wrapper in wrappers if isinstance(wrappers, list) else [wrappers]:
+            if isinstance(wrapper.optimizer, SharpnessAware):
+                # Lightning's wrapper inherits our methods and would keep the attributes that they set.
                 for name in ("backward", "accumulate", "load_state_dict"):
-                    setattr(handle, name, getattr(handle.optimizer, name))
+                    setattr(wrapper, name, getattr(wrapper.optimizer, name))
         for config in trainer.lr_scheduler_configs:
             opt = config.scheduler.optimizer
             if config.name is None and isinstance(opt, SharpnessAware):
                 config.name = f"lr-{type(opt.base).__name__}"
 
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """Leave the trainer and the optimizers as they were."""
+        del module, stage
+        self._detach(trainer)
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        """Leave the trainer and the optimizers as they were."""
+        del module, exception
+        self._detach(trainer)
+
+    def _detach(self, trainer: Any) -> None:
+        for hook in self._step_hooks:
+            hook.remove()
+        self._step_hooks = ()
+        vars(trainer.fit_loop.epoch_loop.automatic_optimization).pop("_make_closure", None)
+        vars(trainer._data_connector).pop("_prepare_dataloader", None)
+
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Refuse settings that the loader cannot honour, and restore its scores."""
-        loader = selective(trainer)
+        loader = selective_loader(trainer)
         if loader is None:
             return
         if not isinstance(module, Losses):
@@ -92,13 +140,13 @@ class Companion:
         for state in trainer.fit_loop._combined_loader_states_to_load:
             loader.load_state_dict(state)
         trainer.fit_loop._combined_loader_states_to_load = []
-        self.sampler = loader.batches.selective
+        self._sampler = loader.batches.selective
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """Refuse a loader with a new sampler, which has no scores."""
         del module
-        loader = selective(trainer)
-        if loader is not None and loader.batches.selective is not self.sampler:
+        loader = selective_loader(trainer)
+        if loader is not None and loader.batches.selective is not self._sampler:
             raise RuntimeError(
                 "train_dataloader created another SelectiveBatchSampler, so the scores of the first are lost. "
                 "Create the sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader."
@@ -114,17 +162,17 @@ class Companion:
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Exchange the scores, because the length of the next epoch may depend on them. Every process is here."""
         del module
-        loader = selective(trainer)
+        loader = selective_loader(trainer)
         if loader is not None:
             loader.batches.selective.exchange()
 
 
-def selective(trainer: Any) -> SelectiveLoader | None:
+def selective_loader(trainer: Any) -> SelectiveLoader | None:
     """The training loader, if it selects samples; a TypeError if it is one of several."""
-    found = trainer.train_dataloader
-    if isinstance(found, SelectiveLoader):
-        return found
-    if any(isinstance(loader, SelectiveLoader) for loader in trainer.fit_loop._combined_loader.flattened):
+    loaders = trainer.train_dataloader
+    if isinstance(loaders, SelectiveLoader):
+        return loaders
+    if any(isinstance(loader, SelectiveLoader) for loader in tree_leaves(loaders)):
         raise TypeError(
             "A SelectiveLoader is one of several training loaders, but a step can only credit the losses of one. "
             "Use it as the only training loader."
@@ -132,54 +180,33 @@ def selective(trainer: Any) -> SelectiveLoader | None:
     return None
 
 
-def attach(opt: SharpnessAware, module: Any, companion: Callable[[], Any]) -> None:
-    """Prepare the trainer that is setting up this module. Without a trainer, the module runs in a user-defined loop."""
-    trainer = module._trainer
-    if trainer is None:
-        return
-    kinds = {cls.__name__ for cls in type(trainer.strategy).__mro__}
-    if kinds.intersection(REFUSED):
-        raise ValueError(
-            f"Lightning runs {type(trainer.strategy).__name__}, which owns the parameters or the step, so the weights "
-            "cannot be perturbed in between. Use one device or strategy='ddp'."
-        )
-    if isinstance(module, Losses) and type(module).training_step is not Losses.training_step:
+def _refuse_module(module: Any, optimizers: Sequence[Any]) -> None:
+    """Raise a TypeError for a module that does not go with its optimizers."""
+    name, automatic, by_rows = type(module).__name__, module.automatic_optimization, isinstance(module, Losses)
+    if by_rows and not isinstance(optimizers[0], SharpnessAware):
         raise TypeError(
-            f"{type(module).__name__} defines training_step, but a SharpnessAwareModule runs losses(batch) instead. "
-            "Rename it to losses and return one loss per sample, or derive from LightningModule, where training_step "
-            "works unchanged."
+            f"configure_optimizers returned {type(optimizers[0]).__name__}. Return SharpnessAware(base, method, self)."
         )
-    if isinstance(module, Losses) and not module.automatic_optimization:
+    if by_rows and type(module).training_step is not Losses.training_step:
         raise TypeError(
-            f"{type(module).__name__} sets automatic_optimization=False, but in a SharpnessAwareModule Lightning takes "
-            "the step. Remove it, or derive from LightningModule and call opt.backward yourself."
+            f"{name} defines training_step, but a SharpnessAwareModule runs losses(batch) instead. Rename it to losses "
+            "and return one loss per sample, or derive from LightningModule, where training_step works unchanged."
         )
-    if module.automatic_optimization and not isinstance(module, Losses) and needs_rows(opt.method):
+    if by_rows and not automatic:
         raise TypeError(
-            f"{type(opt.method).__name__} needs the loss of each sample, which {type(module).__name__}.training_step "
-            "does not return. Derive from SharpnessAwareModule, and define losses(batch) in place of training_step."
+            f"{name} sets automatic_optimization=False, but in a SharpnessAwareModule Lightning takes the step. "
+            "Remove it, or derive from LightningModule and call opt.backward yourself."
         )
-    opt.register_step_pre_hook(_run_closure)
-    if any(isinstance(callback, Companion) for callback in trainer.callbacks):
-        return
-    trainer.callbacks.append(companion())
-    loop, connector = trainer.fit_loop.epoch_loop.automatic_optimization, trainer._data_connector
-    loop._make_closure = partial(_make_closure, loop, loop._make_closure)
-    # Every loader passes here, also one from a hook, before Lightning rebuilds its sampler.
-    connector._prepare_dataloader = partial(_accepted, trainer, connector._prepare_dataloader)
+    for opt in optimizers:
+        if automatic and not by_rows and isinstance(opt, SharpnessAware) and needs_rows(opt.method):
+            raise TypeError(
+                f"{type(opt.method).__name__} needs the loss of each sample, which {name}.training_step does not "
+                "return. Derive from SharpnessAwareModule, and define losses(batch) in place of training_step."
+            )
 
 
-def _run_closure(opt: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[None], dict[str, Any]]:
-    """A hook before the step: the closure runs once and leaves the final gradient, clipped if configured."""
-    del opt
-    (closure,) = arguments
-    if closure is not None:
-        closure()
-    return (None,), named
-
-
-def _accepted(trainer: Any, prepare: Callable[..., Any], loader: Any, **how: Any) -> Any:
-    """The loader as Lightning prepares it. Refuses loaders of ours that nothing would update."""
+def _prepare_dataloader(trainer: Any, connector: Any, loader: Any, **how: Any) -> Any:
+    """In place of the connector's method: refuse a loader of ours that nothing would update."""
     automatic = trainer.lightning_module.automatic_optimization
     if automatic and isinstance(loader, SelectiveStream):
         raise TypeError(
@@ -191,11 +218,21 @@ def _accepted(trainer: Any, prepare: Callable[..., Any], loader: Any, **how: Any
             "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces when there are "
             "several devices. Use SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
         )
-    return prepare(loader, **how)
+    return type(connector)._prepare_dataloader(connector, loader, **how)
 
 
-def _make_closure(loop: Any, theirs: Callable[..., Any], kwargs: Any, opt: Any, batch_idx: int) -> Any:
-    closure = theirs(kwargs, opt, batch_idx)
+def _run_closure(opt: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[None], dict[str, Any]]:
+    """A hook before the step: the closure runs once and leaves the final gradient, clipped if configured."""
+    del opt
+    (closure,) = arguments
+    if closure is not None:
+        closure()
+    return (None,), named
+
+
+def _make_closure(loop: Any, kwargs: Any, opt: Any, batch_idx: int) -> Any:
+    """In place of the loop's method: the closure of a batch, ours if the optimizer is."""
+    closure = type(loop)._make_closure(loop, kwargs, opt, batch_idx)
     if not isinstance(opt, SharpnessAware):
         return closure
     kind = RowsClosure if isinstance(loop.trainer.lightning_module, Losses) else BatchClosure
@@ -270,6 +307,7 @@ class RowsClosure(BatchClosure):
             self._loader.batches.update(feedback)
         mean = mean_loss(feedback)
         output = {"loss": mean, "train_loss": mean, "samples": len(feedback.loss), "outputs": feedback.outputs}
+        output["feedback"] = feedback  # for on_train_batch_end
         self._result = self._loop.output_result_cls.from_training_step_output(output, self._parts)
         loss: Tensor = self._result.loss
         return loss

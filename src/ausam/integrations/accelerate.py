@@ -1,30 +1,35 @@
-"""Hugging Face Accelerate: ``prepare`` for a model, a SharpnessAware optimizer and a loader with selection."""
+"""Hugging Face Accelerate: ``prepare`` for SharpnessAware optimizers, their models and loaders with selection."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader
 from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
-from ausam.integrations._accelerator_arguments import ACCELERATOR, LOADER, OUTCOME, Circumstances
 from ausam.integrations._batches import Batches
-from ausam.integrations._settings import refuse_settings
 from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.optimizer.step import LossFn
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream
+
+# Distributed types that shard or own the parameters themselves: the prepared optimizer is not the one that steps.
+OWNERS = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM, DistributedType.XLA)
 
 
 class PreparedOptimizer(AcceleratedOptimizer):
     """Accelerate's optimizer with ``backward``. ``step`` and ``zero_grad`` follow its gradient accumulation."""
 
-    def __init__(self, accelerator: Accelerator, opt: SharpnessAware) -> None:
-        super().__init__(opt, device_placement=accelerator.device_placement, scaler=accelerator.scaler)
+    def __init__(self, accelerator: Accelerator, opt: SharpnessAware, device_placement: bool | None = None) -> None:
+        placed = accelerator.device_placement if device_placement is None else device_placement
+        super().__init__(opt, device_placement=placed, scaler=accelerator.scaler)
         self._accelerator = accelerator
 
     def backward(self, loss_fn: LossFn, *batch: Any, index: Any = None, weight: Tensor | None = None) -> Feedback:
@@ -32,67 +37,173 @@ class PreparedOptimizer(AcceleratedOptimizer):
         opt: SharpnessAware = self.optimizer
         return opt.backward(loss_fn, *batch, index=index, weight=weight, backward=self._accelerator.backward)
 
+    def accumulate(self, closure: Callable[[], Any]) -> Any:
+        """``SharpnessAware.accumulate`` for a loss of the whole batch; ``step`` follows, as after ``backward``.
+
+        Arguments:
+            closure: computes the loss, calls ``accelerator.backward(loss)`` once and returns the loss. It does not
+                clear the gradients. Its first value is returned.
+        """
+        scaler = self._accelerator.scaler
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        opt: SharpnessAware = self.optimizer
+        return opt.accumulate(closure, scale=scale / self._accelerator.gradient_accumulation_steps)
+
     def step(self, closure: Any = None) -> None:
         """The base optimizer's step, once enough batches have accumulated."""
         if closure is not None:
             raise TypeError(
-                "Accelerate would not run the closure of a batch that is only accumulated. "
-                "Call opt.backward(loss_fn, *batch) and then opt.step()."
+                "Accelerate would not run the closure of a batch that is only accumulated. Call "
+                "opt.backward(loss_fn, *batch) and then opt.step(), or opt.accumulate(closure) and then opt.step(), "
+                "with accelerator.backward(loss) in the closure."
             )
         super().step()
 
 
-def prepare(
-    accelerator: Accelerator, model: nn.Module, opt: SharpnessAware, loader: DataLoader[Any]
-) -> tuple[nn.Module, PreparedOptimizer, DataLoader[Any]]:
-    """Prepare a model, a SharpnessAware ``opt`` and a loader; use ``accelerator.prepare`` for everything else.
+def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
+    """``accelerator.prepare`` that knows SharpnessAware and SelectiveBatchSampler: any objects, in any order.
 
-    The sampler divides every mini-batch among the processes, so Accelerate does not split it again. Its state is part
-    of ``accelerator.save_state``: after ``load_state`` the next pass is the rest of the interrupted one, without
-    ``skip_first_batches``. Every setting of the accelerator is honoured or refused: see the table in
-    docs/frameworks.md.
+        model, opt, train_loader, eval_loader, scheduler = prepare(
+            accelerator, model, opt, train_loader, eval_loader, scheduler
+        )
+
+    Pass an optimizer together with its model. The sampler divides every mini-batch among the processes, so Accelerate
+    does not split it again. Its state is part of ``accelerator.save_state``: after ``load_state`` the next pass is the
+    rest of the interrupted one, without ``skip_first_batches``. Settings of the accelerator that cannot be honoured are
+    refused: see docs/frameworks.md.
+
+    Arguments:
+        accelerator: the Accelerator.
+        objects: models, optimizers, loaders, schedulers and anything else that ``accelerator.prepare`` takes.
+        device_placement: one flag per object, as for ``accelerator.prepare``; None: the accelerator's own.
+
+    Returns:
+        The prepared objects in the same order; the object itself if there is one.
     """
-    if isinstance(loader, SelectiveStream):
+    if any(isinstance(obj, SelectiveStream) for obj in objects):
         raise TypeError(
             "prepare takes a DataLoader, but a SelectiveStream makes its own, and Accelerate cannot see where it ends. "
             "Use it in a plain loop, with SharpnessAware alone or with DDP."
         )
-    sampler = loader.batch_sampler if isinstance(loader.batch_sampler, SelectiveBatchSampler) else None
-    refuse(accelerator, sampler)
-    if not isinstance(opt, SharpnessAware):
-        raise TypeError(f"opt is a {type(opt).__name__}. Pass SharpnessAware(opt, SAM(), model).")
-    prepared = accelerator.prepare(model)
-    opt.model = prepared
-    wrapped = PreparedOptimizer(accelerator, opt)
-    wrapped._is_accelerate_prepared = True
-    accelerator._optimizers.append(wrapped)
-    if sampler is None:
-        return prepared, wrapped, accelerator.prepare(loader)
-    accelerator.register_for_checkpointing(sampler)
-    return prepared, wrapped, prepare_loader(accelerator, loader, Batches(sampler))
+    optimizers = [obj for obj in objects if isinstance(obj, Optimizer)]
+    if optimizers and not any(isinstance(opt, SharpnessAware) for opt in optimizers):
+        raise TypeError(f"The optimizer is a {type(optimizers[0]).__name__}. Pass SharpnessAware(opt, SAM(), model).")
+    refuse_settings(accelerator)
+    for obj in objects:
+        if isinstance(obj, DataLoader) and isinstance(obj.batch_sampler, SelectiveBatchSampler):
+            refuse_settings(accelerator, obj.batch_sampler)
+    places = [None] * len(objects) if device_placement is None else list(device_placement)
+    # accelerator.prepare takes prepared objects as they are, so ours go first: models, then what depends on them.
+    models = {
+        id(obj): accelerator.prepare(obj, device_placement=None if place is None else [place])
+        for obj, place in zip(objects, places, strict=True)
+        if isinstance(obj, nn.Module)
+    }
+    prepared = [
+        models[id(obj)] if id(obj) in models else _prepare_ours(accelerator, obj, models, place)
+        for obj, place in zip(objects, places, strict=True)
+    ]
+    return accelerator.prepare(*prepared, device_placement=device_placement)
 
 
-def refuse(accelerator: Accelerator, sampler: SelectiveBatchSampler | None = None) -> None:
-    """Raise a ValueError if a setting cannot be honoured, or if nothing averages the gradients."""
-    circumstances = Circumstances(accelerator, sampler)
-    for table in (OUTCOME, ACCELERATOR, LOADER):
-        refuse_settings(table, circumstances)
+def _prepare_ours(accelerator: Accelerator, obj: Any, models: dict[int, nn.Module], place: bool | None) -> Any:
+    """The prepared optimizer or loader, if it is ours; else the object as it is."""
+    if isinstance(obj, SharpnessAware):
+        obj.model = _prepared_model(accelerator, obj, models)
+        wrapped = PreparedOptimizer(accelerator, obj, place)
+        wrapped._is_accelerate_prepared = True
+        return wrapped
+    if isinstance(obj, DataLoader) and isinstance(obj.batch_sampler, SelectiveBatchSampler):
+        accelerator.register_for_checkpointing(obj.batch_sampler)
+        return prepare_loader(accelerator, obj, Batches(obj.batch_sampler), place)
+    return obj
+
+
+def _prepared_model(accelerator: Accelerator, opt: SharpnessAware, models: dict[int, nn.Module]) -> nn.Module:
+    """The model of the optimizer as Accelerate wraps it: given beside it, or prepared before."""
+    if id(opt.model) in models:
+        return models[id(opt.model)]
+    if any(opt.model is model for model in accelerator._models):
+        return opt.model
+    if len(models) == 1:  # the optimizer was made for a part of it
+        return next(iter(models.values()))
+    raise ValueError(
+        f"The model of the optimizer ({type(opt.model).__name__}) is not among the {len(models)} modules to prepare, "
+        "so its gradients would not be averaged. Pass it too: prepare(accelerator, model, opt, ...)."
+    )
+
+
+def refuse_settings(accelerator: Accelerator, sampler: SelectiveBatchSampler | None = None) -> None:
+    """Raise a ValueError for the first setting that cannot be honoured, or if nothing averages the gradients.
+
+    Arguments:
+        accelerator: the Accelerator.
+        sampler: the sampler of a loader to prepare; None for an ordinary loader.
+    """
+    for problem in _problems(accelerator, sampler):
+        raise ValueError(problem)
+
+
+def _problems(accelerator: Accelerator, sampler: SelectiveBatchSampler | None) -> Iterator[str]:
     world = rank_and_world_size()[1]
     if accelerator.num_processes != world:
-        raise ValueError(
+        yield (
             f"torch.distributed has {world} processes, but Accelerate sees {accelerator.num_processes}, so each would "
             "train its own model. On CPUs, use Accelerator(cpu=True), or use_cpu=True for the Trainer."
         )
+    if accelerator.distributed_type in OWNERS:
+        yield (
+            f"distributed_type: Accelerate runs {accelerator.distributed_type.value}, which owns the parameters and "
+            "the step, so the weights cannot be perturbed in between. Use one device or DDP."
+        )
+    if getattr(accelerator, "parallelism_config", None) is not None:
+        yield "parallelism_config: another library owns the parameters, so SAM cannot perturb them. Use DDP."
+    if accelerator.mixed_precision == "fp8":
+        yield (
+            'mixed_precision: "fp8" replaces layers and the optimizer by those of another library. Use "bf16", "fp16" '
+            'or "no".'
+        )
+    if getattr(getattr(accelerator, "ddp_handler", None), "static_graph", False):
+        yield (
+            "kwargs_handlers: DDP's static_graph=True, but a step has passes with and without averaging. Leave it "
+            "False."
+        )
+    if sampler is None:
+        return
+    config = accelerator.dataloader_config
+    if config.split_batches and not sampler.split:
+        yield (
+            "split_batches: True divides each mini-batch among the processes, but the sampler was built with "
+            "split=False. Use SelectiveBatchSampler(..., split=True)."
+        )
+    if sampler.split and not config.split_batches:
+        yield (
+            "split_batches: False, but the sampler has split=True, so schedulers would step once per process for a "
+            "mini-batch that all processes share. Use "
+            "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))."
+        )
+    if config.dispatch_batches:
+        yield (
+            "dispatch_batches: True makes one process read for all, but the sampler gives each process its own "
+            "batches. Leave it None."
+        )
+    if config.use_stateful_dataloader:
+        yield (
+            "use_stateful_dataloader: True saves the position a second time: save_state already contains the "
+            "sampler's. Leave it False."
+        )
 
 
-def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
+def prepare_loader(
+    accelerator: Accelerator, loader: DataLoader[Any], batches: Any, device_placement: bool | None = None
+) -> DataLoader[Any]:
     """The loader with these batches on the accelerator's device. Each process has its own; none is split again."""
     if not loader.in_order:
         raise ValueError(
             "DataLoader(in_order=False) lets batches overtake each other, and the sampler counts them in order. "
             "Leave it True."
         )
-    found: DataLoader[Any] = prepare_data_loader(
+    prepared: DataLoader[Any] = prepare_data_loader(
         DataLoader(
             loader.dataset,
             batch_sampler=batches,
@@ -109,11 +220,11 @@ def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any], batches: A
         accelerator.device,
         num_processes=1,
         process_index=0,
-        put_on_device=accelerator.device_placement,
+        put_on_device=accelerator.device_placement if device_placement is None else device_placement,
         rng_types=accelerator.rng_types.copy(),
         dispatch_batches=False,
         non_blocking=accelerator.non_blocking,
     )
-    found._is_accelerate_prepared = True
-    accelerator._dataloaders.append(found)
-    return found
+    prepared._is_accelerate_prepared = True
+    accelerator._dataloaders.append(prepared)
+    return prepared

@@ -1,37 +1,34 @@
-"""Lightning (``import lightning``): any method, and any policy with :class:`SelectiveLoader`.
-
-Without selection you do not need this module: an ordinary LightningModule whose ``configure_optimizers`` returns
-``SharpnessAware(base, SAM(rho=0.05), self)`` trains with the method.
-"""
+"""Lightning (``import lightning``): any method, and any policy with :class:`SelectiveLoader`."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from lightning.pytorch import Callback, LightningModule
 
-from ausam.integrations import _lightning
+from ausam.integrations._lightning import Attachment, Losses
 from ausam.integrations._loader import SelectiveLoader
-from ausam.optimizer.sharpness_aware import SharpnessAware
 
-__all__ = ["SelectiveLoader", "SharpnessAwareModule"]
+__all__ = ["SelectiveLoader", "SharpnessAwareCallback", "SharpnessAwareModule"]
 
 
-class SharpnessAwareModule(_lightning.Losses, LightningModule):
-    """A LightningModule for methods and policies that need the loss of each sample.
+class SharpnessAwareCallback(Attachment, Callback):
+    """Lets a trainer run every pass of the method: ``Trainer(callbacks=[SharpnessAwareCallback()])``.
 
-    Define ``losses(batch)`` in place of ``training_step``: it returns per-sample losses, or ``(losses, outputs)``.
-    ``on_train_batch_end`` finds the outputs of the pass at ``w`` in ``outputs["outputs"]``, for metrics.
-    ``configure_optimizers`` returns ``SharpnessAware(base, method, self)``, with schedulers as Lightning takes them.
-    With a policy, train on a :class:`SelectiveLoader`. Everything else is Lightning's: clipping, accumulation,
-    precision, schedulers, checkpoints.
+    Needed by an ordinary LightningModule whose ``configure_optimizers`` returns a ``SharpnessAware``. ``training_step``
+    then runs once per pass; clipping, accumulation, precision, schedulers and hooks are Lightning's own, and see the
+    final gradient. Without it the first step raises an error. A :class:`SharpnessAwareModule` brings its own.
     """
 
 
-class Companion(_lightning.Companion, Callback):
-    """The callback that a trainer needs; added when the optimizer is created."""
+class SharpnessAwareModule(Losses, LightningModule):
+    """A LightningModule for methods and policies that need the loss of each sample.
 
+    Define ``losses(batch)`` in place of ``training_step``: it returns per-sample losses, or ``(losses, outputs)``.
+    ``configure_optimizers`` returns ``SharpnessAware(base, method, self)``, with schedulers as Lightning takes them.
+    With a policy, train on a :class:`SelectiveLoader`. The module brings its own :class:`SharpnessAwareCallback`.
+    Everything else is Lightning's: clipping, accumulation, precision, schedulers, checkpoints.
 
-def attach(opt: SharpnessAware, module: Any) -> None:
-    """Prepare the trainer that is setting up this module."""
-    _lightning.attach(opt, module, Companion)
+    ``on_train_batch_end`` finds the outputs of the pass at ``w`` in ``outputs["outputs"]``, for metrics, and the
+    :class:`ausam.Feedback` of the batch in ``outputs["feedback"]``.
+    """
+
+    callback = SharpnessAwareCallback

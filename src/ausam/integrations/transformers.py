@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -13,14 +12,14 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
+from ausam.feedback import Feedback
 from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss, needs_rows
 from ausam.integrations._sequences import per_sample, shifts
-from ausam.integrations._settings import refuse_settings, warn_of_unknown
-from ausam.integrations._training_arguments import TABLE, Circumstances
-from ausam.integrations.accelerate import prepare_loader, refuse
+from ausam.integrations._trainer_refusals import refuse_arguments
+from ausam.integrations.accelerate import prepare_loader, refuse_settings
 from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.optimizer.step import Method
 from ausam.pairing import check
@@ -28,10 +27,6 @@ from ausam.policies import Policy
 from ausam.sampler import SelectiveBatchSampler
 
 STATE = "sampler.pt"
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 class SharpnessAwareTrainer(Trainer):
@@ -43,6 +38,8 @@ class SharpnessAwareTrainer(Trainer):
         method: ``SAM(rho)``, ``Plain()``, ...; None if ``optimizers`` already contains a ``SharpnessAware``.
         policy: chooses the samples of every batch before loading: ``AUSampling(alpha)``, ...; None: all samples.
         settings: further arguments of ``SharpnessAware``, e.g. ``{"replay": True}`` for equal dropout masks.
+        on_feedback: called with the :class:`ausam.Feedback` of every batch, e.g. to keep the losses of each sample. It
+            needs a policy, because only then are the dataset indices known; ``Full()`` uses all samples.
 
     Without a policy, each pass of the method runs the Trainer's own ``training_step``, so ``compute_loss``,
     ``compute_loss_func``, label smoothing and the average over tokens behave as in the Trainer. A policy, and methods
@@ -50,7 +47,7 @@ class SharpnessAwareTrainer(Trainer):
     the mean over its labelled tokens, and with ``gradient_accumulation_steps`` each batch counts the same; override
     ``losses`` to change that. ``sampler.pt`` in a checkpoint holds the scores and the position in the epoch. A policy
     that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter, but the Trainer's schedule assumes the
-    length of the first. Every TrainingArguments field is honoured or refused: see the table in docs/frameworks.md.
+    length of the first. TrainingArguments that cannot be honoured are refused: see docs/frameworks.md.
     """
 
     def __init__(
@@ -59,6 +56,7 @@ class SharpnessAwareTrainer(Trainer):
         method: Method | None = None,
         policy: Policy | None = None,
         settings: Mapping[str, Any] | None = None,
+        on_feedback: Callable[[Feedback], Any] | None = None,
         **kw: Any,
     ) -> None:
         named = {**dict(zip(list(signature(Trainer.__init__).parameters)[1:], args, strict=False)), **kw}
@@ -66,6 +64,12 @@ class SharpnessAwareTrainer(Trainer):
         self.method: Method = _one_method(given, method, settings)
         if policy is not None:
             check(self.method, policy)
+        if on_feedback is not None and policy is None:
+            raise TypeError(
+                "on_feedback needs the loss and the dataset index of each sample, and without a policy there are none. "
+                "Pass policy=Full() to train on all samples."
+            )
+        self.on_feedback = on_feedback
         own_losses = type(self).losses is not SharpnessAwareTrainer.losses
         self.by_rows = policy is not None or own_losses or needs_rows(self.method)
         self.policy, self.settings = policy, dict(settings or {})
@@ -74,11 +78,10 @@ class SharpnessAwareTrainer(Trainer):
         if self.by_rows and not own_losses:
             self._refuse_batch_losses(named.get("compute_loss_func"))
         if named.get("args") is not None:
-            refuse_settings(TABLE, Circumstances(named["args"], policy is not None, self.by_rows, own_losses))
-            own = {f.name: (getattr(named["args"], f.name), _default(f)) for f in fields(TrainingArguments)}
-            warn_of_unknown(TABLE, own, "Transformers")
+            facts = {"policy": policy is not None, "by_rows": self.by_rows, "own_losses": own_losses}
+            refuse_arguments(named["args"], **facts)
         super().__init__(*args, **kw)
-        self._refuse_circumstances(own_losses)
+        self._refuse_combinations(own_losses)
 
     def _refuse_batch_losses(self, compute_loss_func: Any) -> None:
         who = type(self.policy if self.policy is not None else self.method).__name__
@@ -94,8 +97,8 @@ class SharpnessAwareTrainer(Trainer):
                 "sample. Override losses(model, inputs) as well: training uses losses, evaluation uses compute_loss."
             )
 
-    def _refuse_circumstances(self, own_losses: bool) -> None:
-        refuse(self.accelerator)
+    def _refuse_combinations(self, own_losses: bool) -> None:
+        refuse_settings(self.accelerator)
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"This process sees {self.args.n_gpu} GPUs and would run DataParallel, whose replicas a method cannot "
@@ -143,6 +146,8 @@ class SharpnessAwareTrainer(Trainer):
             settings = {"seed": self.args.seed, **self.settings}
             trained = self.model if model is None else model
             self.optimizer = self.sharpness_aware = SharpnessAware(base, self.method, trained, **settings)
+        # Accelerate may wrap it, because training_step uses the optimizer inside the wrapper.
+        vars(self.sharpness_aware)["_is_accelerate_prepared"] = False
         return self.optimizer
 
     def get_train_dataloader(self) -> Any:
@@ -207,6 +212,8 @@ class SharpnessAwareTrainer(Trainer):
         )
         if self.batches is not None:
             self.batches.update(feedback)
+        if self.on_feedback is not None:
+            self.on_feedback(feedback)
         every = self.args.torch_empty_cache_steps
         if every is not None and self.state.global_step % every == 0:
             clear_device_cache()

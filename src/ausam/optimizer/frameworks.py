@@ -1,37 +1,32 @@
-"""Frameworks that own the loop and step the optimizer themselves: finds the adapter that each needs.
-
-Nothing is imported until a module of the framework turns up, so the core depends on none of them.
-"""
+"""Frameworks that own the loop and step the optimizer themselves: each needs its adapter, which the user attaches."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
-ADAPTERS = {
-    "lightning": "ausam.integrations.lightning",
-    "pytorch_lightning": "ausam.integrations.pytorch_lightning",
-}
+LIGHTNING = ("lightning", "pytorch_lightning")
 
 
-def meet(optimizer: Any, model: nn.Module) -> None:
-    """Let the adapter of the framework that the model belongs to prepare its trainer for this optimizer."""
-    for cls in type(model).__mro__:
-        adapter = ADAPTERS.get(cls.__module__.partition(".")[0])
-        if adapter is not None:
-            importlib.import_module(adapter).attach(optimizer, model)
-            return
-
-
-def refuse_stranger(closure: Callable[..., Any]) -> None:
-    """Raise a RuntimeError for a framework's closure that bypasses its adapter: it would clip in every pass."""
+def refuse_foreign_closure(closure: Callable[..., Any]) -> None:
+    """Raise a RuntimeError for Lightning's own closure: it would clip in every pass."""
     owner = str(getattr(getattr(closure, "func", closure), "__module__", None)).partition(".")[0]
-    if owner in ADAPTERS:
+    if owner in LIGHTNING:
         raise RuntimeError(
-            "Lightning steps this optimizer, but it was not built for the LightningModule in configure_optimizers, so "
-            "clipping, accumulation and DDP would silently go wrong. "
-            "Return SharpnessAware(base, method, self) from configure_optimizers."
+            "Lightning steps this optimizer without its adapter, so clipping, accumulation and DDP would silently go "
+            "wrong. Use Trainer(callbacks=[SharpnessAwareCallback()]) with the callback of integrations.lightning, or "
+            "derive the module from SharpnessAwareModule."
+        )
+
+
+def refuse_plain_accelerate(name: str) -> None:
+    """Raise a TypeError if Accelerate asks for its mark: its own wrapper would hide ``opt.backward``.
+
+    An adapter that lets Accelerate wrap the optimizer sets the mark itself.
+    """
+    if name == "_is_accelerate_prepared":
+        raise TypeError(
+            "accelerator.prepare would hide opt.backward, so every step would be one of the base optimizer. Use "
+            "prepare(accelerator, model, opt, ...) of integrations.accelerate, which takes the same objects; for the "
+            "Trainer, use SharpnessAwareTrainer of integrations.transformers."
         )

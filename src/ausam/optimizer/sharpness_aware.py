@@ -21,7 +21,7 @@ from ausam.common.tensors import CPU, Vector, nonfinite
 from ausam.feedback import Feedback
 from ausam.methods import Plain
 from ausam.optimizer.closure import ClosureStep
-from ausam.optimizer.frameworks import meet, refuse_stranger
+from ausam.optimizer.frameworks import refuse_foreign_closure, refuse_plain_accelerate
 from ausam.optimizer.memory import Memory
 from ausam.optimizer.step import LossFn, Method, Step, Surroundings
 
@@ -134,7 +134,6 @@ class SharpnessAware(Optimizer):
         self._memory = self._memory_at_step = Memory()  # now, and after the last step that was taken
         self._grad = Grad.NOTHING
         self._set_up(model)
-        meet(self, model)
 
     def _set_up(self, model: nn.Module) -> None:
         """Set up the parts that are neither saved nor copied."""
@@ -201,7 +200,7 @@ class SharpnessAware(Optimizer):
                 (closure, *_), _ = changed
         loss = None
         if closure is not None:
-            refuse_stranger(closure)
+            refuse_foreign_closure(closure)
             loss = self._estimate(ClosureStep(closure, **self._given()))
         elif self._grad is Grad.NOTHING:
             self._warn_if_passed_by()
@@ -384,6 +383,7 @@ class SharpnessAware(Optimizer):
         """Forward everything else, such as hooks, to the base."""
         if name.startswith("__") or "base" not in self.__dict__:
             raise AttributeError(name)
+        refuse_plain_accelerate(name)
         return getattr(self.base, name)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

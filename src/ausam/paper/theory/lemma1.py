@@ -65,8 +65,8 @@ def lemma1(
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Linear(4, 3)
     >>> losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")
-    >>> found = lemma1(model, losses, [(torch.randn(32, 4), torch.randint(3, (32,)))], rho=0.01)
-    >>> found.projection.relative_error < 0.05 < found.norm.relative_error
+    >>> result = lemma1(model, losses, [(torch.randn(32, 4), torch.randint(3, (32,)))], rho=0.01)
+    >>> result.projection.relative_error < 0.05 < result.norm.relative_error
     True
 
     Arguments:
@@ -129,8 +129,8 @@ def average_dlp(history: Any, norms: Any, rho: float, *, decay: float = 0.7) -> 
 
     >>> from ausam.paper.theory import average_dlp
     >>> history = [[0.4, 0.1, 0.2], [0.02, 0.05, 0.04]]       # two epochs, three samples: early values are large
-    >>> found = average_dlp(history, norms=[0.1, 0.6, 0.4], rho=0.1, decay=0.5)
-    >>> found.last.spearman, found.mean.spearman
+    >>> averages = average_dlp(history, norms=[0.1, 0.6, 0.4], rho=0.1, decay=0.5)
+    >>> averages.last.spearman, averages.mean.spearman
     (1.0, -1.0)
 
     Arguments:

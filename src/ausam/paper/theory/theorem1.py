@@ -80,8 +80,8 @@ def theorem1_bounds(gradients: Tensor, kept: Any, rho: float) -> Bounds:
 
     >>> import torch
     >>> from ausam.paper.theory import theorem1_bounds
-    >>> found = theorem1_bounds(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), kept=[0], rho=0.1)
-    >>> found.first_order, found.paper, found.corrected
+    >>> bounds = theorem1_bounds(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), kept=[0], rho=0.1)
+    >>> bounds.first_order, bounds.paper, bounds.corrected
     (0.05, 0.0, 0.05)
 
     Arguments:
@@ -108,8 +108,8 @@ def theorem1(model: nn.Module, loss_fn: LossFn, batch: Batch, kept: Any, rho: fl
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Linear(4, 3)
     >>> losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")
-    >>> found = theorem1(model, losses, (torch.randn(8, 4), torch.randint(3, (8,))), kept=[0, 2, 5, 6], rho=0.05)
-    >>> found.corrected_holds
+    >>> result = theorem1(model, losses, (torch.randn(8, 4), torch.randint(3, (8,))), kept=[0, 2, 5, 6], rho=0.05)
+    >>> result.corrected_holds
     True
 
     Arguments:
@@ -185,29 +185,29 @@ class Theorem1Summary:
     corrected_tightness: float
 
 
-def theorem1_summary(found: Sequence[Theorem1]) -> Theorem1Summary:
+def theorem1_summary(results: Sequence[Theorem1]) -> Theorem1Summary:
     """Summarise theorem 1 over batches: how often each bound fails and how tight it is.
 
     Arguments:
-        found: results of :func:`theorem1`, at least one.
+        results: results of :func:`theorem1`, at least one.
     """
-    if not found:
-        raise ValueError("found is empty: there is no result of theorem1 to summarise.")
+    if not results:
+        raise ValueError("results is empty: there is no result of theorem1 to summarise.")
 
     def mean(values: list[float]) -> float:
         return sum(values) / len(values)
 
-    first = mean([f.bounds.first_order for f in found])
-    paper, corrected = mean([f.bounds.paper for f in found]), mean([f.bounds.corrected for f in found])
+    first = mean([f.bounds.first_order for f in results])
+    paper, corrected = mean([f.bounds.paper for f in results]), mean([f.bounds.corrected for f in results])
     return Theorem1Summary(
-        batches=len(found),
-        paper_fails=mean([not f.paper_holds for f in found]),
-        paper_fails_first_order=mean([not f.bounds.paper_holds for f in found]),
-        corrected_fails=mean([not (f.corrected_holds and f.bounds.corrected_holds) for f in found]),
-        difference=mean([f.difference for f in found]),
+        batches=len(results),
+        paper_fails=mean([not f.paper_holds for f in results]),
+        paper_fails_first_order=mean([not f.bounds.paper_holds for f in results]),
+        corrected_fails=mean([not (f.corrected_holds and f.bounds.corrected_holds) for f in results]),
+        difference=mean([f.difference for f in results]),
         paper=paper,
         corrected=corrected,
-        triangle=mean([f.bounds.triangle for f in found]),
+        triangle=mean([f.bounds.triangle for f in results]),
         paper_tightness=first / paper if paper else float("inf"),
         corrected_tightness=first / corrected if corrected else float("nan"),
     )

@@ -87,8 +87,8 @@ def theorem2(
     ...     with torch.no_grad():
     ...         for p, t in zip(model.parameters(), g):
     ...             _ = p.sub_(eta * t)
-    >>> found = theorem2(model, losses, [(x, y)], saved, lr, iterations=1, gradient_bound=largest)
-    >>> found.applies, found.holds
+    >>> result = theorem2(model, losses, [(x, y)], saved, lr, iterations=1, gradient_bound=largest)
+    >>> result.applies, result.holds
     (True, True)
 
     Arguments:

@@ -263,8 +263,8 @@ def theorem3(
     unbiased, the other selections are not.
 
     >>> from ausam.paper.theory import Quadratic, theorem3
-    >>> found = theorem3(Quadratic.draw(), alpha=0.5, batch=32, eta=0.5, rho=0.2, steps=200)
-    >>> found.corrected_holds, found.left < found.bounds.corrected
+    >>> result = theorem3(Quadratic.draw(), alpha=0.5, batch=32, eta=0.5, rho=0.2, steps=200)
+    >>> result.corrected_holds, result.left < result.bounds.corrected
     (True, True)
 
     Arguments:
@@ -366,8 +366,8 @@ def theorem3_counterexample(*, eta: float = 1e-4, rho: float = 0.25, steps: int 
     other than the minimum, at a distance that depends on rho and not on eta.
 
     >>> from ausam.paper.theory import theorem3_counterexample
-    >>> found = theorem3_counterexample()
-    >>> found.holds, found.corrected_holds
+    >>> result = theorem3_counterexample()
+    >>> result.holds, result.corrected_holds
     (False, True)
 
     Arguments:
