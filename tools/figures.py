@@ -16,8 +16,8 @@ from PIL import Image
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Comparison, EqualCost
-from ausam.lab.report import charts
-from ausam.lab.report.page import pictures
+from ausam.lab.report import vega
+from ausam.lab.report.pages.comparison import pictures
 from ausam.paper import equal_cost
 
 ROOT = Path(__file__).parent.parent
@@ -70,7 +70,7 @@ def draw(chart: Chart, target: Path) -> None:
     rows = tuple(row for row in whole.rows if row.name in shown)
     runs = tuple(run for run in whole.runs if run.name in shown)
     found = {picture.name: picture for picture in pictures(replace(whole, rows=rows, runs=runs))}
-    files.write(target, charts.png(found[chart.name].spec, "light", 1.5))
+    files.write(target, vega.png(found[chart.name].spec, "light", 1.5))
 
 
 def draw_frontier(problem: str, target: Path) -> None:
@@ -81,7 +81,7 @@ def draw_frontier(problem: str, target: Path) -> None:
     spec = equal_cost.frontier(replace(found, entries=shown))
     if spec is None:
         raise ValueError(f"equal-cost.json has no finished run of {problem}.")
-    files.write(target, charts.png(spec, "light", 1.5))
+    files.write(target, vega.png(spec, "light", 1.5))
 
 
 def slim(path: Path) -> None:

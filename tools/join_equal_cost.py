@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the joined results.json")
     arguments = parser.parse_args()
     parts = [records.read_finished(path, EqualCost) for path in arguments.parts]
-    found = budgets.complete(functools.reduce(budgets.joined, parts))
+    found = budgets.without_incomplete(functools.reduce(budgets.join_parts, parts))
     found = replace(found, command="ausam reproduce equal-cost")
     records.write(arguments.out, found)
     sys.stdout.write(equal_cost.markdown(found))

@@ -7,13 +7,15 @@ overview. Times are left out, because the runs shared their machine with other w
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import BudgetProblem, EqualCost
+from ausam.lab.report.table import Table, to_markdown
+from ausam.lab.report.verdict import Verdict
 from ausam.paper import equal_cost
+from ausam.paper.budgets import VERDICTS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "equal-cost.json"
@@ -37,7 +39,8 @@ def filled(page: str, found: EqualCost) -> str:
 def winners(found: EqualCost) -> str:
     """Who wins where, without what is unfinished."""
     table = equal_cost.who_wins(found)
-    return markdown(table.head, [line for line in table.lines if line[-1] != "unfinished"], right=(4,))
+    rows = [line.cells for line in table.lines if line.cells[-1] != VERDICTS[Verdict.UNFINISHED]]
+    return to_markdown(Table.of(table.head, rows, left=table.left))
 
 
 def of_problem(problem: BudgetProblem) -> str:
@@ -49,16 +52,8 @@ def of_problem(problem: BudgetProblem) -> str:
     head, lines = [table.head[i] for i in keep], []
     for line, row, tail in zip(table.lines, rows, tails, strict=True):
         if row is not None:
-            lines.append([line[i] for i in keep] + ([tail] if any(tails) else []))
-    return markdown([*head, *(["Tail %"] if any(tails) else [])], lines, right=range(2, len(head) + 1))
-
-
-def markdown(head: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[int]) -> str:
-    """A Markdown table; the columns ``right`` are aligned to the right."""
-    rule = ["---:" if i in right else "---" for i in range(len(head))]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("*", "\\*") for cell in line) + " |" for line in (head, rule, *lines)
-    )
+            lines.append([line.cells[i] for i in keep] + ([tail] if any(tails) else []))
+    return to_markdown(Table.of([*head, *(["Tail %"] if any(tails) else [])], lines, left=table.left))
 
 
 def main() -> None:

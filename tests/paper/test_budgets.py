@@ -12,6 +12,7 @@ from ausam.lab.records import results as records
 from ausam.lab.records.results import BudgetProblem, Entry, EqualCost
 from ausam.lab.records.score import Score
 from ausam.lab.report.statistics import rows
+from ausam.lab.report.verdict import Verdict
 from ausam.paper import budgets, equal_cost
 from tests.lab.helpers import named
 
@@ -37,7 +38,7 @@ def entry(name, budget, control, scores, lower=False):
 
 def problem(figures=FIGURES, name="digits", seeds=5, **how):
     entries = [entry(name, *figure, **how) for name, figure in figures.items()]
-    return BudgetProblem(name, f"the {name}", "a network", "", tuple(range(seeds)), budgets.judged(entries))
+    return BudgetProblem(name, f"the {name}", "a network", "", tuple(range(seeds)), budgets.compare_entries(entries))
 
 
 def benchmark(*problems, **changes):
@@ -72,7 +73,7 @@ def test_every_contender_is_compared_with_the_best_control_of_its_budget():
 
 
 def test_verdicts_follow_the_differences():
-    assert verdicts(problem()) == {0.25: "contender", 0.5: "control", 1.0: "level"}
+    assert verdicts(problem()) == {0.25: Verdict.BETTER, 0.5: Verdict.WORSE, 1.0: Verdict.LEVEL}
     (quarter, half, _) = budgets.winners(problem())
     assert (quarter.contender.name, quarter.control.name) == ("ausam-0.25", "sam+random")
     assert (half.contender.name, half.control.name) == ("ausam-0.5", "sgd")
@@ -82,21 +83,21 @@ def test_where_lower_is_better_everything_turns_round():
     found = problem(lower=True)
     # now sgd@0.5 is the best control of a quarter, and saf, 2 above it, the best contender
     (quarter, half, _) = budgets.winners(found)
-    assert (quarter.contender.name, quarter.control.name, quarter.verdict) == ("saf", "sgd@0.5", "control")
-    assert half.verdict == "contender"
+    assert (quarter.contender.name, quarter.control.name, quarter.verdict) == ("saf", "sgd@0.5", Verdict.WORSE)
+    assert half.verdict is Verdict.BETTER
     assert "error (lower is better)" in equal_cost.text(benchmark(found)).lower()
 
 
 def test_a_missing_run_leaves_its_budget_open_and_no_other():
     without = FIGURES | {"saf": (0.25, False, []), "sgd": (0.5, True, FIGURES["sgd"][2][:4])}
-    assert verdicts(problem(without)) == {0.25: "open", 0.5: "open", 1.0: "level"}
+    assert verdicts(problem(without)) == {0.25: Verdict.UNFINISHED, 0.5: Verdict.UNFINISHED, 1.0: Verdict.LEVEL}
     text = equal_cost.text(benchmark(problem(without), missing=6))
     assert re.search(r"25 % +SAF +missing +– +– +– +– +0\n", text)
     assert "2 of 3 places are unfinished." in text
     assert "6 of 40 runs are missing." in text
     assert "Not run" not in text
     alone = {"sgd": (0.5, True, []), "ausam-0.5": (0.5, False, [])}
-    assert verdicts(problem(alone)) == {0.5: "open"}
+    assert verdicts(problem(alone)) == {0.5: Verdict.UNFINISHED}
     assert "No conclusion yet" in equal_cost.text(benchmark(problem(alone)))
 
 
@@ -113,12 +114,12 @@ def test_what_has_not_begun_is_named_once_and_fills_no_table():
 def test_a_control_with_few_runs_is_not_the_best_by_luck():
     lucky = FIGURES | {"sgd@0.5": (0.25, True, [99.0])}
     (quarter, *_) = budgets.winners(problem(lucky))
-    assert (quarter.control.name, quarter.verdict) == ("sam+random", "open")
+    assert (quarter.control.name, quarter.verdict) == ("sam+random", Verdict.UNFINISHED)
 
 
 def test_one_seed_decides_nothing():
     single = {name: (budget, control, scores[:1]) for name, (budget, control, scores) in FIGURES.items()}
-    assert set(verdicts(problem(single, seeds=1)).values()) == {"single"}
+    assert set(verdicts(problem(single, seeds=1)).values()) == {Verdict.ONE_SEED}
 
 
 def test_the_headline_counts_places():
@@ -139,12 +140,12 @@ def test_every_form_has_every_figure():
         "control better",
         "no difference shown",
     ]
-    markdown, tex, page = equal_cost.markdown(found), equal_cost.latex(found), equal_cost.html(found)
+    markdown, tex, page = equal_cost.markdown(found), equal_cost.latex(found), equal_cost.render(found)
     for name, (_, control, scores) in FIGURES.items():
         mean = f"{sum(scores) / 5:.4f}"
         assert f"{name.upper()}{' (c)' if control else ''} | {mean}" in markdown
         assert f"{name.upper()}{' (c)' if control else ''} & {mean}" in tex
-        assert f"<td>{name.upper()}{' (c)' if control else ''}</td><td>{mean}" in page
+        assert f'<td class="left">{name.upper()}{" (c)" if control else ""}</td><td>{mean}' in page
     assert tex.isascii()
     assert tex.count("{") == tex.count("}")
     assert tex.count(r"\begin{table*}") == tex.count(r"\end{table*}") == 2
@@ -174,25 +175,27 @@ def test_two_parts_of_a_benchmark_are_joined_and_judged_again():
         return benchmark(problem({k: v if kept(k) else (*v[:2], []) for k, v in FIGURES.items()}), **changes)
 
     first, second = part(lambda k: "sam" in k, missing=10), part(lambda k: k != "ausam-0.25", missing=5)
-    whole = budgets.joined(first, second)
+    whole = budgets.join_parts(first, second)
     assert whole.problems == (problem(),)
     assert whole.missing == 0
-    assert budgets.joined(second, first).problems == whole.problems
+    assert budgets.join_parts(second, first).problems == whole.problems
     more = benchmark(*second.problems, problem(name="series"), runs=80)
-    assert [p.name for p in budgets.joined(first, more).problems] == [p.name for p in more.problems]
-    assert budgets.joined(first, more).problems[0] == whole.problems[0]
+    assert [p.name for p in budgets.join_parts(first, more).problems] == [p.name for p in more.problems]
+    assert budgets.join_parts(first, more).problems[0] == whole.problems[0]
     budget, control, scores = FIGURES["gsam"]
     other = benchmark(problem(FIGURES | {"gsam": (budget, control, [*scores[:4], 1.0])}))
     with pytest.raises(
         ValueError, match=r"GSAM on the digits, seed 4: the score is 87\.4 .* 1\.0 in the other\. Run both"
     ):
-        budgets.joined(benchmark(problem()), other)
+        budgets.join_parts(benchmark(problem()), other)
     with pytest.raises(ValueError, match="Run both with the same recipe"):
-        budgets.joined(first, benchmark(problem(name="series")))
+        budgets.join_parts(first, benchmark(problem(name="series")))
 
 
 def test_rows_that_lack_a_seed_are_left_out():
     budget, control, scores = FIGURES["sam+random"]
-    found = budgets.complete(benchmark(problem(FIGURES | {"sam+random": (budget, control, scores[:4])}), missing=1))
+    found = budgets.without_incomplete(
+        benchmark(problem(FIGURES | {"sam+random": (budget, control, scores[:4])}), missing=1)
+    )
     assert found.problems == (problem(FIGURES | {"sam+random": (budget, control, [])}),)
     assert found.missing == 5

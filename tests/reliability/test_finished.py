@@ -12,7 +12,7 @@ from ausam.lab.config import Config
 from ausam.lab.problems.download import DownloadError, unpack
 from ausam.lab.records.locks import file_lock
 from ausam.lab.records.results import NamedRun
-from ausam.lab.report.csv import csv_text
+from ausam.lab.report.runs_csv import runs_csv
 from ausam.paper import recipe
 from tests.lab.helpers import a_run, run
 from tests.processes import forked
@@ -112,7 +112,7 @@ def test_a_second_process_on_a_folder_leaves_with_a_sentence(tmp_path, capsys, c
 
 def test_no_cell_of_the_csv_is_a_formula():
     evil = a_run(config=Config(data="=HYPERLINK(1)", model="@x:y", lr=0.1), method="+1", policy="-1")
-    (line,) = csv.DictReader(io.StringIO(csv_text([("=1+1", NamedRun("=cmd|' /C calc'!A0", evil, ()))])))
+    (line,) = csv.DictReader(io.StringIO(runs_csv([("=1+1", NamedRun("=cmd|' /C calc'!A0", evil, ()))])))
     assert [k for k, v in line.items() if v.startswith(("=", "+", "-", "@"))] == []
     assert line["block"] == "'=1+1"
     assert line["data"] == "'=HYPERLINK(1)"

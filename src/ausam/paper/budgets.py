@@ -13,27 +13,28 @@ from dataclasses import dataclass, replace
 
 from ausam.lab.records.results import BudgetProblem, Difference, Entry, EqualCost
 from ausam.lab.report.statistics import holm, paired
+from ausam.lab.report.verdict import Verdict, verdict
 
 VERDICTS = {
-    "contender": "contender better",
-    "control": "control better",
-    "level": "no difference shown",
-    "single": "one seed decides nothing",
-    "open": "unfinished",
+    Verdict.BETTER: "contender better",
+    Verdict.WORSE: "control better",
+    Verdict.LEVEL: "no difference shown",
+    Verdict.ONE_SEED: "one seed decides nothing",
+    Verdict.UNFINISHED: "unfinished",
 }
 
 
 @dataclass(frozen=True)
 class Winner:
-    """One problem under one budget: the best contender and control, and a key of VERDICTS."""
+    """One problem under one budget: the best contender and control, and the verdict on the contender."""
 
     budget: float
     contender: Entry | None
     control: Entry | None
-    verdict: str
+    verdict: Verdict
 
 
-def judged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def compare_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries of a problem, each contender with its difference from the best control of its budget."""
     every = list(entries)
     rivals = {budget: best(e for e in every if e.budget == budget and e.control) for budget in budgets(every)}
@@ -55,7 +56,7 @@ def budgets(entries: Iterable[Entry]) -> list[float]:
 def best(entries: Iterable[Entry]) -> Entry | None:
     """The entry with the best mean score among those with the most runs; None if no run has ended."""
     known = [(entry.row.n, entry.row.merit, entry) for entry in entries if entry.row is not None]
-    return max(known, key=lambda found: found[:2])[2] if known else None
+    return max(known, key=lambda ranked: ranked[:2])[2] if known else None
 
 
 def winners(problem: BudgetProblem) -> list[Winner]:
@@ -67,27 +68,21 @@ def _winner(problem: BudgetProblem, budget: float) -> Winner:
     under = [entry for entry in problem.entries if entry.budget == budget]
     contender, control = (best(entry for entry in under if entry.control is kind) for kind in (False, True))
     if contender is None or control is None or any(_missing(entry, problem.seeds) for entry in under):
-        return Winner(budget, contender, control, "open")
-    return Winner(budget, contender, control, verdict(contender))
+        return Winner(budget, contender, control, Verdict.UNFINISHED)
+    return Winner(budget, contender, control, entry_verdict(contender))
 
 
 def _missing(entry: Entry, seeds: Sequence[int]) -> bool:
     return entry.row is None or entry.row.n < len(seeds)
 
 
-def verdict(contender: Entry) -> str:
-    """What its difference from the best control says: a key of VERDICTS."""
-    difference, row = contender.against, contender.row
-    if row is None or difference is None:
-        return "open"
-    if difference.clear is None:
-        return "level" if difference.n > 1 else "single"
-    if not difference.clear:
-        return "level"
-    return "contender" if (difference.mean > 0) != row.lower_is_better else "control"
+def entry_verdict(contender: Entry) -> Verdict:
+    """What its difference from the best control says."""
+    lower = contender.row is not None and contender.row.lower_is_better
+    return verdict(contender.against, lower_is_better=lower)
 
 
-def joined(a: EqualCost, b: EqualCost) -> EqualCost:
+def join_parts(a: EqualCost, b: EqualCost) -> EqualCost:
     """One benchmark from two parts of it, run in different folders; rows that both have must agree.
 
     A row that both have comes from the part with more seeds; title, tuning and command are those of ``b``, whose recipe
@@ -97,28 +92,28 @@ def joined(a: EqualCost, b: EqualCost) -> EqualCost:
     both = [(older[q.name], q) for q in b.problems if q.name in older]
     if len(both) < len(older) or any(_shape(p) != _shape(q) for p, q in both):
         raise ValueError("The two benchmarks have different problems or rows. Run both with the same recipe.")
-    return _with_problems(b, [_joined_problem(older[q.name], q) if q.name in older else q for q in b.problems])
+    return _with_problems(b, [_join_problem(older[q.name], q) if q.name in older else q for q in b.problems])
 
 
-def complete(found: EqualCost) -> EqualCost:
+def without_incomplete(benchmark: EqualCost) -> EqualCost:
     """The benchmark without the rows that lack a seed."""
     problems = []
-    for problem in found.problems:
+    for problem in benchmark.problems:
         entries = [replace(e, row=None, cost=None) if _missing(e, problem.seeds) else e for e in problem.entries]
-        problems.append(replace(problem, entries=judged(replace(e, against=None) for e in entries)))
-    return _with_problems(found, problems)
+        problems.append(replace(problem, entries=compare_entries(replace(e, against=None) for e in entries)))
+    return _with_problems(benchmark, problems)
 
 
-def _with_problems(found: EqualCost, problems: Sequence[BudgetProblem]) -> EqualCost:
+def _with_problems(benchmark: EqualCost, problems: Sequence[BudgetProblem]) -> EqualCost:
     done = sum(entry.row.n for problem in problems for entry in problem.entries if entry.row is not None)
-    return replace(found, missing=found.runs - done, problems=tuple(problems))
+    return replace(benchmark, missing=benchmark.runs - done, problems=tuple(problems))
 
 
 def _shape(problem: BudgetProblem) -> tuple[object, ...]:
     return problem.name, problem.seeds, [(entry.name, entry.budget, entry.control) for entry in problem.entries]
 
 
-def _joined_problem(p: BudgetProblem, q: BudgetProblem) -> BudgetProblem:
+def _join_problem(p: BudgetProblem, q: BudgetProblem) -> BudgetProblem:
     entries = []
     for mine, other in zip(p.entries, q.entries, strict=True):
         if mine.row is None or other.row is None:
@@ -132,4 +127,4 @@ def _joined_problem(p: BudgetProblem, q: BudgetProblem) -> BudgetProblem:
                     "the other. Run both parts with the same code and settings."
                 )
         entries.append(mine if mine.row.n > other.row.n else other)
-    return replace(q, entries=judged(entries))
+    return replace(q, entries=compare_entries(entries))

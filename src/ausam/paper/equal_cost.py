@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ausam.lab.records.results import BudgetProblem, Entry, EqualCost, Row
-from ausam.lab.report import charts
-from ausam.lab.report.charts import Field, Spec
-from ausam.lab.report.csv import spreadsheet_cell
-from ausam.lab.report.shell import figure, fill, page
-from ausam.lab.report.skipped import notes as skipped_notes
-from ausam.lab.report.summary import heading, interval
-from ausam.lab.report.text import NONE, join, show, text_table
-from ausam.paper.budgets import VERDICTS, best, budgets, verdict, winners
-from ausam.paper.tables import LATEX, MISSING
+from ausam.lab.report import charts, html
+from ausam.lab.report.charts import Picture
+from ausam.lab.report.summary import heading, skipped_notes
+from ausam.lab.report.table import (
+    LATEX,
+    Line,
+    Section,
+    Table,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+    to_text,
+)
+from ausam.lab.report.text import NONE, join, show
+from ausam.lab.report.vega import Field, Spec
+from ausam.lab.report.verdict import Verdict, interval
+from ausam.paper.budgets import VERDICTS, best, budgets, entry_verdict, winners
+from ausam.paper.tables import MISSING
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 RULES = (
     "Cost is the number of samples through forward and backward passes, SAM = 100 %: SAM passes every sample twice per "
@@ -30,27 +42,20 @@ RULES = (
 KINDS = ("AUSAM", "other contender", "control")
 TOLERANCE = 0.1  # a row that misses its budget by more is listed
 FIRST = "Who wins where"
+FRONTIER_NOTE = (
+    "Named: the best contender and the best control of each budget. Dashed: the best control up to each cost."
+)
+STYLES = {Verdict.BETTER: "good", Verdict.WORSE: "bad"}  # of the verdict on the page
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of the page: a heading, and lines of text under sections."""
-
-    title: str
-    head: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-    classes: tuple[str, ...]  # the style of each line on the page
-    ends: tuple[int, ...] = ()  # lines after which a section ends
-
-
-def tables(found: EqualCost) -> list[Table]:
+def tables(benchmark: EqualCost) -> list[Table]:
     """Who wins where, followed by everything that ran on each problem."""
-    return [who_wins(found), *map(problem_table, _begun(found))]
+    return [who_wins(benchmark), *map(problem_table, _begun(benchmark))]
 
 
-def _begun(found: EqualCost) -> list[BudgetProblem]:
+def _begun(benchmark: EqualCost) -> list[BudgetProblem]:
     """The problems of which anything has run."""
-    return [problem for problem in found.problems if _begun_budgets(problem)]
+    return [problem for problem in benchmark.problems if _begun_budgets(problem)]
 
 
 def _begun_budgets(problem: BudgetProblem) -> list[float]:
@@ -58,21 +63,22 @@ def _begun_budgets(problem: BudgetProblem) -> list[float]:
     return budgets(entry for entry in problem.entries if entry.row is not None)
 
 
-def who_wins(found: EqualCost) -> Table:
+def who_wins(benchmark: EqualCost) -> Table:
     """One line per problem and budget of which anything has run."""
-    lines, classes, ends = [], [], []
-    for problem in _begun(found):
+    sections = []
+    for problem in _begun(benchmark):
+        lines = []
         for winner in winners(problem):
             if winner.budget not in _begun_budgets(problem):
                 continue
             contender, control = winner.contender, winner.control
             sides = [NONE if e is None else f"{e.label} {_score(e)}" for e in (contender, control)]
             difference = NONE if contender is None else _against(contender)
-            lines.append((problem.title, _percent(winner.budget), *sides, difference, VERDICTS[winner.verdict]))
-            classes.append(f"for-{winner.verdict}")
-        ends.append(len(lines) - 1)
+            cells = (problem.title, _percent(winner.budget), *sides, difference, VERDICTS[winner.verdict])
+            lines.append(Line(cells, style=STYLES.get(winner.verdict, "")))
+        sections.append(Section(tuple(lines)))
     head = ("Problem", "Budget", "Best contender", "Best control", "Difference [95 %]", "Verdict")
-    return Table(FIRST, head, tuple(lines), tuple(classes), tuple(ends[:-1]))
+    return Table(head, tuple(sections), FIRST, left=(0, 1, 2, 3, 5))
 
 
 def shown(problem: BudgetProblem, budget: float | None = None) -> list[Entry]:
@@ -83,21 +89,21 @@ def shown(problem: BudgetProblem, budget: float | None = None) -> list[Entry]:
 
 def problem_table(problem: BudgetProblem) -> Table:
     """Everything that ran on a problem, by budget."""
-    lines, classes, ends = [], [], []
+    sections = []
     for budget in _begun_budgets(problem):
-        under = shown(problem, budget)
+        under, lines = shown(problem, budget), []
         firsts = [best(entry for entry in under if entry.control is kind) for kind in (True, False)]
         for entry in under:
             row = entry.row
             figures = [MISSING, *[NONE] * 4] if row is None else [_score(entry), _against(entry), *_costs(entry, row)]
             label = entry.label + (" (c)" if entry.control else "")
-            lines.append((_percent(budget), label, *figures, str(0 if row is None else row.n)))
-            classes.append("best" if entry in firsts else "")
-        ends.append(len(lines) - 1)
+            cells = (_percent(budget), label, *figures, str(0 if row is None else row.n))
+            lines.append(Line(cells, style="best" if entry in firsts else ""))
+        sections.append(Section(tuple(lines)))
     row = next((e.row for e in problem.entries if e.row is not None), None)
     score = "Score" if row is None else heading(row.metric, row.unit, row.lower_is_better)
     head = ("Budget", "Method", score, "from the best control [95 %]", "Samples%", "Train s", "Time%", "Runs")
-    return Table(problem.title, head, tuple(lines), tuple(classes), tuple(ends[:-1]))
+    return Table(head, tuple(sections), problem.title, left=(0, 1))
 
 
 def _score(entry: Entry) -> str:
@@ -117,14 +123,14 @@ def _percent(part: float) -> str:
     return f"{100 * part:g} %"
 
 
-def headline(found: EqualCost) -> str:
+def headline(benchmark: EqualCost) -> str:
     """One or two sentences: how often a contender beats the best control."""
-    every = [(problem, winner) for problem in found.problems for winner in winners(problem)]
-    decided = [(p, w) for p, w in every if w.verdict not in ("open", "single")]
+    every = [(problem, winner) for problem in benchmark.problems for winner in winners(problem)]
+    decided = [(p, w) for p, w in every if w.verdict not in (Verdict.UNFINISHED, Verdict.ONE_SEED)]
     if not decided:
         return "No conclusion yet: no budget of any problem has all of its runs."
-    won = [(p, w) for p, w in decided if w.verdict == "contender"]
-    lost = [(p, w) for p, w in decided if w.verdict == "control"]
+    won = [(p, w) for p, w in decided if w.verdict is Verdict.BETTER]
+    lost = [(p, w) for p, w in decided if w.verdict is Verdict.WORSE]
     text = f"In {len(won)} of {len(decided)} places (a problem under a budget) a contender beats the best control"
     if won:
         names = [f"{w.contender.label} on {p.title} at {_percent(w.budget)}" for p, w in won if w.contender is not None]
@@ -134,30 +140,30 @@ def headline(found: EqualCost) -> str:
     return text + (f" {rest} of {len(every)} places are unfinished." if rest else "")
 
 
-def footnotes(found: EqualCost) -> list[str]:
+def footnotes(benchmark: EqualCost) -> list[str]:
     """How to read the tables, and what was tuned."""
-    rows = [e.row for problem in found.problems for e in problem.entries if e.row is not None]
+    rows = [e.row for problem in benchmark.problems for e in problem.entries if e.row is not None]
     off = [
         f"{e.label} on {problem.title} ({100 * e.cost:.1f} % of SAM's samples)"
-        for problem in found.problems
+        for problem in benchmark.problems
         for e in problem.entries
         if e.cost is not None and abs(e.cost / e.budget - 1) > TOLERANCE
     ]
     return [
         *RULES,
         *([f"More than {_percent(TOLERANCE)} off their budget: {join(off)}."] if off else []),
-        *([f"Tuning: {found.tuning}"] if found.tuning else []),
-        *(f"Tuning, {problem.title}: {problem.tuning}" for problem in found.problems if problem.tuning),
+        *([f"Tuning: {benchmark.tuning}"] if benchmark.tuning else []),
+        *(f"Tuning, {problem.title}: {problem.tuning}" for problem in benchmark.problems if problem.tuning),
         *skipped_notes(rows),
-        *_not_run(found),
-        *([f"{found.missing} of {found.runs} runs are missing."] if found.missing else []),
+        *_not_run(benchmark),
+        *([f"{benchmark.missing} of {benchmark.runs} runs are missing."] if benchmark.missing else []),
     ]
 
 
-def _not_run(found: EqualCost) -> list[str]:
+def _not_run(benchmark: EqualCost) -> list[str]:
     """Problems and budgets that are in the recipe but not in the tables."""
     named = []
-    for problem in found.problems:
+    for problem in benchmark.problems:
         begun = _begun_budgets(problem)
         left = [_percent(budget) for budget in budgets(problem.entries) if budget not in begun]
         if left:
@@ -165,59 +171,44 @@ def _not_run(found: EqualCost) -> list[str]:
     return [f"Not run: {'; '.join(named)}."] if named else []
 
 
-def text(found: EqualCost) -> str:
+def text(benchmark: EqualCost) -> str:
     """For a terminal."""
-    parts = [found.title, headline(found)]
-    for table in tables(found):
-        left = [i for i, name in enumerate(table.head) if name in ("Problem", "Budget", "Method", "Verdict")]
-        parts += [table.title, text_table(table.head, table.lines, table.ends, left)]
-    return "\n\n".join([*parts, "\n".join(footnotes(found))])
+    parts = [benchmark.title, headline(benchmark)]
+    for table in tables(benchmark):
+        parts += [table.title, to_text(table)]
+    return "\n\n".join([*parts, "\n".join(footnotes(benchmark))])
 
 
-def markdown(found: EqualCost) -> str:
+def markdown(benchmark: EqualCost) -> str:
     """For a README."""
-
-    def form(line: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("*", "\\*").replace("|", "\\|") for cell in line) + " |"
-
-    out = [f"## {found.title}", "", headline(found), ""]
-    for table in tables(found):
-        rule = "|" + "---|" * len(table.head)
-        out += [f"### {table.title}", "", form(table.head), rule, *map(form, table.lines), ""]
-    return "\n".join([*out, *(f"- {note}" for note in footnotes(found))]) + "\n"
+    out = [f"## {benchmark.title}", "", headline(benchmark), ""]
+    for table in tables(benchmark):
+        out += [f"### {table.title}", "", to_markdown(table), ""]
+    return "\n".join([*out, *(f"- {note}" for note in footnotes(benchmark))]) + "\n"
 
 
-def latex(found: EqualCost) -> str:
-    """For a paper; needs the package booktabs."""
-
-    def form(line: Sequence[str]) -> str:
-        return " & ".join(cell.translate(LATEX) for cell in line) + r" \\"
-
-    out = []
-    for table in tables(found):
-        lines = [form(line) + (r" \midrule" if i in table.ends else "") for i, line in enumerate(table.lines)]
-        out += [r"\begin{table*}", r"\centering", f"\\begin{{tabular}}{{{'l' * len(table.head)}}}", r"\toprule"]
-        out += [form(table.head), r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
-        out += [f"\\caption{{{f'{found.title}: {table.title}'.translate(LATEX)}}}", r"\end{table*}"]
-    return "\n".join([*out, *(f"% {note}".translate(LATEX | {ord("%"): "%"}) for note in footnotes(found))]) + "\n"
+def latex(benchmark: EqualCost) -> str:
+    """For a paper, the notes as comments; needs the package booktabs."""
+    parts = [to_latex(replace(table, title=f"{benchmark.title}: {table.title}")) for table in tables(benchmark)]
+    comments = [f"% {note}".translate(LATEX | {ord("%"): "%"}) for note in footnotes(benchmark)]
+    return "\n".join([*parts, *comments]) + "\n"
 
 
-def csv_text(found: EqualCost) -> str:
+def csv_text(benchmark: EqualCost) -> str:
     """One line per problem, budget and method, as CSV with a heading."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     columns = ("problem", "budget", "name", "control", "runs", "metric", "unit", "better", "mean", "std", "cost")
-    writer.writerow([*columns, "seconds", "from_best_control", "low", "high", "p_holm", "verdict"])
-    for problem in found.problems:
+    head = (*columns, "seconds", "from_best_control", "low", "high", "p_holm", "verdict")
+    rows = []
+    for problem in benchmark.problems:
         for entry in problem.entries:
             known: list[object] = [problem.name, entry.budget, entry.name, entry.control]
             if (row := entry.row) is not None:
                 better = "lower" if row.lower_is_better else "higher"
                 known += [row.n, row.metric, row.unit, better, row.mean, row.std, entry.cost, row.mean_seconds]
             if row is not None and (d := entry.against) is not None:
-                known += [d.mean, d.low, d.high, d.p, VERDICTS[verdict(entry)]]
-            writer.writerow(map(spreadsheet_cell, known))
-    return out.getvalue()
+                known += [d.mean, d.low, d.high, d.p, VERDICTS[entry_verdict(entry)]]
+            rows.append(known)
+    return to_csv(Table.of(head, rows))
 
 
 def frontier(problem: BudgetProblem) -> Spec | None:
@@ -227,7 +218,7 @@ def frontier(problem: BudgetProblem) -> Spec | None:
     for entry in problem.entries:
         if (row := entry.row) is None or entry.cost is None:
             continue
-        kind = KINDS[2] if entry.control else KINDS[0] if entry.ours else KINDS[1]
+        kind = KINDS[2] if entry.control else KINDS[0] if entry.is_ausam else KINDS[1]
         texts = {"method": entry.label, "kind": kind, "score": f"{_score(entry)} {row.unit}", "from": _against(entry)}
         spent = {"cost": f"{100 * entry.cost:.1f} %", "time": f"{show(row.mean_seconds, 1, row.std_seconds)} s"}
         at = {"x": 100 * entry.cost, "y": row.mean}
@@ -248,7 +239,7 @@ def frontier(problem: BudgetProblem) -> Spec | None:
         names=Field("method", "method"),
         pareto=[mark for mark in marks if mark["kind"] == KINDS[2]],
         lower=row.lower_is_better,
-        kinds=KINDS[::-1],
+        order=KINDS[::-1],
     )
 
 
@@ -264,26 +255,36 @@ def _kinds(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
     return list(dict.fromkeys((entry.budget, entry.control) for entry in entries))
 
 
-def html(found: EqualCost) -> str:
+def render(benchmark: EqualCost) -> str:
     """The page over the pages of the problems."""
-    begun = _begun(found)
-    body = fill(
-        "equal_cost.html",
-        found=found,
-        headline=headline(found),
-        first=who_wins(found),
-        problems=[
-            (problem, None if spec is None else figure(spec), problem_table(problem))
-            for problem, spec in zip(begun, map(frontier, begun), strict=True)
-        ],
-        footnotes=footnotes(found),
-    )
-    return page(found.title, [body], width=72)
+    return html.page(benchmark.title, _fragments(benchmark), width=72)
 
 
-FORMS: dict[str, Callable[[EqualCost], str]] = {
+def _fragments(benchmark: EqualCost) -> Iterator[Markup]:
+    yield html.heading(benchmark.title, 1)
+    yield html.paragraph(headline(benchmark), "lead")
+    if benchmark.missing:
+        missing = f"{benchmark.missing} of {benchmark.runs} runs are missing."
+        yield html.paragraph(f"{missing} A verdict needs all runs of a problem and budget.", "open")
+    yield html.heading(FIRST)
+    yield to_html(who_wins(benchmark), stack=True)
+    for problem in _begun(benchmark):
+        yield html.heading(problem.title, link=f"{problem.name}/report.html")
+        yield html.paragraph(problem.about, "soft")
+        if (spec := frontier(problem)) is not None:
+            yield from html.pictures([Picture(problem.name, spec, note=FRONTIER_NOTE)])
+        yield to_html(problem_table(problem))
+    yield html.heading("How to read this")
+    for note in footnotes(benchmark):
+        yield html.paragraph(note, "note")
+    yield html.heading("Conditions")
+    yield html.code(benchmark.command)
+    yield html.facts({"created": benchmark.created})
+
+
+OUTPUT_FILES: dict[str, Callable[[EqualCost], str]] = {
     "table.md": markdown,
     "table.tex": latex,
     "table.csv": csv_text,
-    "report.html": html,
+    "report.html": render,
 }

@@ -13,7 +13,7 @@ from ausam.lab.networks.build import build
 from ausam.lab.networks.memory_format import to_memory_format, with_format
 from ausam.lab.problems.catalogue import entry, training_samples
 from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.report.text import text_table
+from ausam.lab.report.table import text_table
 from ausam.lab.training import run_folder
 from ausam.paper.quantisation import quantize
 from ausam.paper.recipe import Cell

@@ -32,7 +32,7 @@ from ausam.lab.records.results import (
     TableColumn,
 )
 from ausam.lab.registry.pairs import label
-from ausam.lab.report import csv
+from ausam.lab.report.runs_csv import runs_csv
 from ausam.lab.report.summary import headline
 from ausam.lab.training.failures import explain
 from ausam.lab.training.identity import same_run
@@ -202,8 +202,8 @@ def write(recipe: Recipe, out: Path, command: str) -> Result:
         result = _equal_cost(recipe, found, command) if recipe.equal_cost else _paper_table(recipe, found, command)
         records.write(out / "results.json", result)
         runs = [(block.name, named) for block, comparison in found for named in comparison.runs]
-        files.write(out / "results.csv", csv.csv_text(runs))
-        for name, content in _forms(result):
+        files.write(out / "results.csv", runs_csv(runs))
+        for name, content in _output_files(result):
             files.write(out / name, content)
         return result
 
@@ -213,12 +213,12 @@ def text(result: Result) -> str:
     return equal_cost.text(result) if isinstance(result, EqualCost) else tables.text(result)
 
 
-def _forms(result: Result) -> Iterator[tuple[str, str]]:
+def _output_files(result: Result) -> Iterator[tuple[str, str]]:
     """The files next to results.json, with their contents."""
     if isinstance(result, EqualCost):
-        yield from ((name, form(result)) for name, form in equal_cost.FORMS.items())
+        yield from ((name, form(result)) for name, form in equal_cost.OUTPUT_FILES.items())
     else:
-        yield from ((name, form(result)) for name, form in tables.FORMS.items())
+        yield from ((name, form(result)) for name, form in tables.OUTPUT_FILES.items())
 
 
 def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
@@ -274,7 +274,7 @@ def _problem(block: Block, found: Comparison) -> BudgetProblem:
         about=_about(found.config),
         tuning=block.tuning,
         seeds=found.seeds,
-        entries=budgets.judged(entries),
+        entries=budgets.compare_entries(entries),
     )
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from ausam.lab.records.results import PaperTable, Published, TableCell, TableColumn
-from ausam.lab.report.skipped import of_run
-from ausam.lab.report.summary import comparison_text
+from ausam.lab.report.summary import comparison_text, skipped_text
 from ausam.paper import tables
 from tests.lab.helpers import a_comparison, a_run, named, read, run
 
@@ -96,13 +95,13 @@ def test_tables_say_which_rows_skipped_steps():
     cells = tuple(TableCell(row.name, row.label, "", Published(), row) for row in found.rows)
     column = TableColumn("one", "", "A", "A", "a", "", cells)
     table = PaperTable("table1", "paper", "T", "", "", (0,), 2, 0, {}, "accuracy", "%", (column,))
-    for form in (tables.text, tables.markdown, tables.latex, tables.html):
+    for form in (tables.text, tables.markdown, tables.latex, tables.render):
         assert "1,234 steps skipped in 1 run" in form(table)
 
 
 def test_a_run_without_skipped_steps_says_nothing_of_them():
-    assert of_run(a_run()) == ""
-    assert of_run(a_run(skipped_steps=3)) == f"3 steps skipped, {WHY}"  # a record of before steps were counted
+    assert skipped_text(a_run()) == ""
+    assert skipped_text(a_run(skipped_steps=3)) == f"3 steps skipped, {WHY}"  # a record of before steps were counted
 
 
 @pytest.mark.parametrize("flags", [["--lr", "inf"], ["--lr", "nan"], ["--rho", "inf"], ["--rho", "nan"]])

@@ -15,7 +15,7 @@ from ausam.lab.problems import catalogue, images
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Tuning
-from ausam.lab.report import tuning
+from ausam.lab.report.pages import tuning
 from ausam.paper import reproduce
 from tests.lab.helpers import read
 

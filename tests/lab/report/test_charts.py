@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from ausam.lab.records import results as records
-from ausam.lab.report import charts, pictures, shell
-from ausam.lab.report.charts import Field, frontier
+from ausam.lab.report import charts, html, png, vega
+from ausam.lab.report.charts import frontier
+from ausam.lab.report.vega import Field
 from tests.lab.report.example import FIGURES, compared
 
 X, Y, BY = Field("x", "seconds"), Field("y", "score (%)"), Field("method", "method")
@@ -30,7 +31,7 @@ def some_pairs(names=("a", "b")):
 
 
 def words(spec):
-    return [text.text for text in ET.fromstring(charts.svg(spec)).iter("{http://www.w3.org/2000/svg}text")]
+    return [text.text for text in ET.fromstring(vega.svg(spec)).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_frontier_by_hand():
@@ -42,7 +43,7 @@ def test_frontier_by_hand():
 
 
 def test_positions_are_to_scale():
-    svg = charts.svg(a_scatter())
+    svg = vega.svg(a_scatter())
     marks = re.search(r'<g class="mark-symbol role-mark marks_marks".*?</g>', svg, re.S)[0]
     (ax, ay), (bx, by), (cx, cy) = [map(float, p) for p in re.findall(r"translate\(([\d.]+),([\d.]+)\)", marks)]
     assert (bx, by) == pytest.approx(((ax + cx) / 2, (ay + cy) / 2), abs=0.1)
@@ -62,8 +63,8 @@ def test_every_name_has_an_entry_of_its_own_in_the_legend():
 
 def test_what_lies_below_the_axis_is_cut_off_and_only_then():
     rows = [{"method": "a", "x": float(i), "y": y} for i, y in enumerate((10.0, 90.0, 95.0))]
-    assert "clip-path" in charts.svg(some_lines(rows, y_from=90.0))
-    assert "clip-path" not in charts.svg(some_lines(rows, y_from=10.0))
+    assert "clip-path" in vega.svg(some_lines(rows, y_from=90.0))
+    assert "clip-path" not in vega.svg(some_lines(rows, y_from=10.0))
     shown = [float(word) for word in words(some_lines(rows, y_from=90.0)) if re.fullmatch(r"[\d.]+", word)]
     assert {90.0, 95.0} <= set(shown)
     assert not [value for value in shown if 2 < value < 90]
@@ -89,8 +90,8 @@ def test_points_that_are_only_there_to_point_at_are_not_in_the_drawing():
     rows = [{"method": "a", "x": float(x), "y": float(x)} for x in range(40)]
     spec = some_lines(rows)
     assert [layer["name"] for layer in spec["layer"]][-1] == "unseen"
-    assert "unseen" not in charts.svg(spec)
-    assert "dots_marks" in charts.svg(some_lines())
+    assert "unseen" not in vega.svg(spec)
+    assert "dots_marks" in vega.svg(some_lines())
 
 
 @pytest.mark.parametrize(
@@ -98,14 +99,14 @@ def test_points_that_are_only_there_to_point_at_are_not_in_the_drawing():
 )
 def test_any_name_can_be_drawn(name):
     for spec in (a_scatter([{**ROWS[0], "method": name, "strong": True}]), some_pairs((name,))):
-        ET.fromstring(charts.svg(spec))
-        assert charts.png(spec).startswith(b"\x89PNG")
-        assert "<b>" not in shell.figure(spec)
+        ET.fromstring(vega.svg(spec))
+        assert vega.png(spec).startswith(b"\x89PNG")
+        assert "<b>" not in html.figure(spec)
 
 
 def test_names_inside_two_drawings_of_a_page_differ():
     rows = [{"method": "a", "x": float(i), "y": y} for i, y in enumerate((10.0, 90.0, 95.0))]
-    both = [shell.figure(some_lines(rows, y_from=low)) for low in (50.0, 90.0)]
+    both = [html.figure(some_lines(rows, y_from=low)) for low in (50.0, 90.0)]
     names = [set(re.findall(r'id="([^"]*)"', text)) for text in both]
     assert all(names)
     assert not names[0] & names[1]
@@ -115,16 +116,16 @@ def test_names_inside_two_drawings_of_a_page_differ():
 
 @pytest.mark.parametrize(("theme", "paper"), [("light", (255, 255, 255)), ("dark", (20, 24, 29))])
 def test_png_has_the_colours_of_a_theme(theme, paper):
-    image = Image.open(io.BytesIO(charts.png(a_scatter(), theme, scale=1))).convert("RGB")
+    image = Image.open(io.BytesIO(vega.png(a_scatter(), theme, scale=1))).convert("RGB")
     assert image.width == pytest.approx(640, abs=2)
     assert image.getpixel((1, 1)) == paper
-    first = tuple(bytes.fromhex(charts.THEMES[theme]["--c0"][1:]))
+    first = tuple(bytes.fromhex(vega.THEMES[theme]["--c0"][1:]))
     assert first in {colour for _, colour in image.getcolors(1 << 20)}
 
 
 def test_pictures_of_a_comparison_by_command(tmp_path, capsys):
     records.write(tmp_path / "results.json", compared(FIGURES))
-    assert pictures.main([str(tmp_path / "results.json"), str(tmp_path / "docs"), "--scale", "1"]) == 0
+    assert png.main([str(tmp_path / "results.json"), str(tmp_path / "docs"), "--scale", "1"]) == 0
     names = ["time.png", "curves.png", "chosen.png", "mislabelled.png"]
     assert capsys.readouterr().out.split() == [str(tmp_path / "docs" / name) for name in names]
     for name in names:
@@ -135,12 +136,12 @@ def test_pictures_of_a_comparison_by_command(tmp_path, capsys):
 def test_pictures_of_something_else_are_refused(tmp_path, capsys):
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(SystemExit, match="2"):
-        pictures.main([str(tmp_path / "results.json"), str(tmp_path)])
+        png.main([str(tmp_path / "results.json"), str(tmp_path)])
     assert "a comparison of version" in capsys.readouterr().err
 
 
 def test_a_page_escapes_what_is_not_a_fragment():
-    text = shell.page("<title>", ["<script>alert(1)</script>", shell.fill("figure.html", spec={}, drawing="<svg>")])
+    text = html.page("<title>", ["<script>alert(1)</script>", html.fill("figure.html", spec={}, drawing="<svg>")])
     assert "<title>&lt;title&gt;</title>" in text
     assert "&lt;script&gt;alert(1)" in text
     assert "&lt;svg&gt;" in text

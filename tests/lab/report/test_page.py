@@ -22,9 +22,15 @@ from ausam.lab.records.results import (
     TableColumn,
 )
 from ausam.lab.records.score import Score
-from ausam.lab.report.csv import csv_text
-from ausam.lab.report.page import answer, pictures, rare, render, write_report
-from ausam.lab.report.summary import comparison_text, conclusion, headline, judged, judged_texts
+from ausam.lab.report.pages.comparison import (
+    mislabelled_sentence,
+    pictures,
+    rare_class_sentence,
+    render,
+    write_report,
+)
+from ausam.lab.report.runs_csv import runs_csv
+from ausam.lab.report.summary import compare_rows, comparison_lines, comparison_text, conclusion, headline
 from ausam.paper import tables
 from tests.lab.helpers import HARDWARE, a_comparison, named
 from tests.lab.report.example import FIGURES, LABELS, compared
@@ -87,6 +93,11 @@ class Page(HTMLParser):
         return [text for kind, text in self.scripts if kind != "application/json"]
 
 
+def rows_of_tables(page):
+    """The figures of every line of every table."""
+    return [re.findall(r"<td[^>]*>(.*?)</td>", line) for line in re.findall(r"<tr.*?</tr>", page, re.S)]
+
+
 def svgs(page):
     """Every drawing for readers without scripts, parsed as XML."""
     return [ET.fromstring(s) for s in re.findall(r"<noscript>(.*?)</noscript>", page, re.S)]
@@ -114,16 +125,16 @@ def test_the_figures_of_the_headline_stand_under_it(results):
         ["AUSAM-0.5", "SAM@0.5", "+1.00 [+0.75, +1.25]*", "0.010", "better"],
         ["AUSAM-0.5", "SAM+random", "+0.30 [−0.78, +1.38]", "0.355", "no difference shown"],
     ]
-    assert judged_texts(results) == expected
+    assert comparison_lines(results) == expected
     page = render(results)
     for _, rival, difference, p, verdict in expected:
-        assert f"<td>{rival}</td><td>{difference}</td><td>{p}</td><td>{verdict}</td>" in page
+        assert [rival, difference, p, verdict] in rows_of_tables(page)
         assert re.search(rf"{re.escape(rival)} +{re.escape(difference)} +{p} +{verdict}", conclusion(results))
     assert "Each p is corrected for the 4 comparisons of this table (Holm)." in page
 
 
 def against(found, rival):
-    return next(line[2:] for line in judged_texts(found) if line[1] == rival)
+    return next(line[2:] for line in comparison_lines(found) if line[1] == rival)
 
 
 def test_a_headline_is_one_family_of_comparisons():
@@ -183,7 +194,7 @@ def test_headline_when_nothing_or_not_all_finished(results):
 def test_the_headline_is_about_one_ausam_row_and_its_table_about_two():
     found = compared(FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6, 7)})
     assert "AUSAM-0.4" not in headline(found)
-    assert [row.label for row, *_ in judged(found)] == ["AUSAM-0.5"] * 4 + ["AUSAM-0.4"] * 4
+    assert [row.label for row, *_ in compare_rows(found)] == ["AUSAM-0.5"] * 4 + ["AUSAM-0.4"] * 4
     assert "2 more AUSAM rows are in the table above." in conclusion(found)
 
 
@@ -215,9 +226,9 @@ def test_a_terminal_gets_no_control_characters(results):
 
 def test_page_table(results):
     page = render(results)
-    cells = re.findall(r'<tr class="ours"><th.*?>AUSAM-0.5<.*?</tr>', page)
+    (cells,) = re.findall(r'<tr class="ours"><th.*?>AUSAM-0.5<.*?</tr>', page)
     figures = ["95.50 ± 0.26", "−0.50 [−0.75, −0.25]*", "187", "51.7", "6.4 ± 0.1", "3", "3"]
-    assert re.findall(r"<td>(.*?)</td>", cells[0]) == figures
+    assert re.findall(r"<td>(.*?)</td>", cells) == figures
     assert "<b>96.00 ± 0.30</b>" in page  # the best accuracy, and only that
     assert page.count("<b>") == 1
 
@@ -236,7 +247,7 @@ def test_the_score_has_its_own_name_and_unit(results):
 def test_page_is_well_formed_and_complete(results):
     page = Page(render(results))
     assert headline(results) in page.text
-    assert answer(results) in page.text
+    assert mislabelled_sentence(results) in page.text
     order = [
         "digits",
         "Speed, SAM = 100",
@@ -387,16 +398,16 @@ def test_page_of_nothing():
 
 
 def test_answer_on_mislabelled_samples(results):
-    text = answer(results)
+    text = mislabelled_sentence(results)
     assert "AUSAM-0.5: yes, 15.0 times on average against 10.0 (1.50 times as often; more in 3 of 3 runs)" in text
     assert "SAM+random: no clear difference, 12.1 times on average against 12.0" in text
 
 
 def test_answer_is_no_when_they_are_chosen_less_and_open_when_runs_disagree():
     less = compared(FIGURES | {"ausam-0.5": (*FIGURES["ausam-0.5"][:3], (10.0, [5.0, 5.0, 5.0]))})
-    assert "AUSAM-0.5: no, less often, 5.0 times on average against 10.0 (0.50 times" in answer(less)
+    assert "AUSAM-0.5: no, less often, 5.0 times on average against 10.0 (0.50 times" in mislabelled_sentence(less)
     both = compared(FIGURES | {"ausam-0.5": (*FIGURES["ausam-0.5"][:3], (10.0, [40.0, 5.0, 5.0]))})
-    assert "AUSAM-0.5: no clear difference, 16.7 times" in answer(both)
+    assert "AUSAM-0.5: no clear difference, 16.7 times" in mislabelled_sentence(both)
 
 
 def test_answer_without_known_labels(results):
@@ -405,7 +416,7 @@ def test_answer_without_known_labels(results):
         selection = r.run.selection and replace(r.run.selection, right=None, wrong=None)
         every.append(replace(r, run=replace(r.run, selection=selection)))
     unknown = replace(results, runs=tuple(every))
-    assert answer(unknown).startswith("It is not known")
+    assert mislabelled_sentence(unknown).startswith("It is not known")
 
 
 def test_charts_carry_the_figures(results):
@@ -439,6 +450,30 @@ def test_charts_carry_the_figures(results):
     found = {(row["method"], row["kind"]): row["x"] for row in rows}
     assert found["AUSAM-0.5", "correctly labelled"] == 10.0
     assert found["AUSAM-0.5", "mislabelled"] == 15.0
+
+
+def test_equal_differences_are_not_one_seed():
+    found = compared({"sam": ([90.0, 91.0], 12.0, 4000, None), "ausam-0.5": ([90.5, 91.5], 6.0, 2000, None)})
+    assert against(found, "SAM") == ["+0.50", "–", "no difference shown"]
+    assert "is not shown to differ from SAM" in headline(found)
+    assert "one common seed" not in headline(found)
+    assert "one seed" not in conclusion(found)
+
+
+def test_a_method_has_one_colour_in_all_charts(results):
+    drawn = Page(render(results)).charts[:3]
+    colours = []
+    for chart in drawn:
+        layer = next(part for part in chart["layer"] if part["name"] in ("marks", "lines"))
+        scale = layer["encoding"]["color"]["scale"]
+        colours.append(dict(zip(scale["domain"], scale["range"], strict=True)))
+    assert len(colours[0]) == 5
+    assert colours == [colours[0]] * 3
+
+
+def test_scores_stand_before_verdicts(results):
+    text = Page(render(results)).text
+    assert text.index("95.50 ± 0.26") < text.index("no difference shown")
 
 
 def test_one_run_has_no_bars():
@@ -486,10 +521,10 @@ def test_who_is_chosen_by_class():
     assert points["ausam-0.5", 0] == (4.0, 10)
     assert points["ausam-0.5", 8] == (6.0, 2)
     assert "Class 0 has 10 training samples, class 8 has 2." in picture.note
-    text = rare(results)
+    text = rare_class_sentence(results)
     assert "ausam-0.5: 6.0 times on average against 4.0 (1.50 times as often); sam+random: 5.0 times" in text
     assert text in render(results)
-    assert rare(a_comparison(named("sam", 90.0))) == ""
+    assert rare_class_sentence(a_comparison(named("sam", 90.0))) == ""
 
 
 def lower(name, *scores, curve=(), **changes):
@@ -546,13 +581,13 @@ def test_a_table_of_errors_says_that_lower_is_better():
     cells = tuple(TableCell(row.name, row.label, "", Published(0.381), row) for row in found.rows)
     column = TableColumn("one", "", "ETTh1", "ETTh1", "samformer on etth1", "headline", cells)
     table = PaperTable("t", "paper", "T", "", "", (0, 1), 4, 0, {}, "MSE", "", (column,))
-    for form in (tables.text, tables.markdown, tables.latex, tables.html):
+    for form in (tables.text, tables.markdown, tables.latex, tables.render):
         text = form(table)
         assert "0.3858" in text
         assert "MSE, mean" in text
         assert "Lower MSE is better." in text
     assert (
-        csv_text(("", named) for named in found.runs)
+        runs_csv(("", named) for named in found.runs)
         .splitlines()[1]
         .startswith(",sam,0,SAM(rho=0.1),Full(),3,MSE,,lower,0.3857,99.0,MAE 0.4,")
     )

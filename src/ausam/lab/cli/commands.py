@@ -30,8 +30,8 @@ from ausam.lab.records.results import Run
 from ausam.lab.records.score import measured_on
 from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle
 from ausam.lab.registry.pairs import PAIRS, label, label_of, with_alpha
-from ausam.lab.report import skipped, tuning
-from ausam.lab.report.summary import comparison_text, conclusion
+from ausam.lab.report.pages import tuning
+from ausam.lab.report.summary import SKIPPED_BECAUSE, comparison_text, conclusion, skipped_text
 from ausam.lab.training import ranks, run_folder
 from ausam.lab.training.logs import Logs
 from ausam.lab.training.loop import train
@@ -65,7 +65,7 @@ def train_command(args: argparse.Namespace) -> int:
     run = records.read_finished(out / "result.json", Run)
     after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
     score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
-    parts = [score, *filter(None, [skipped.of_run(run)]), str(out / "result.json")]
+    parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]
     called = label_of(config) if args.name is None else label(args.name, config.base)
     sys.stdout.write(f"{called or run.pair}: {'; '.join(parts)}\n")
     return _idle([f"the run in {out}"] if run.idle else [])
@@ -128,7 +128,7 @@ def _idle(names: list[str]) -> int:
     """The exit code of a command whose runs have ended; ``names`` are those that took no step."""
     if names:
         sys.stderr.write(
-            f"ausam: {', '.join(names)} learnt nothing: every step was skipped, {skipped.WHY}. Look for NaN or "
+            f"ausam: {', '.join(names)} learnt nothing: every step was skipped, {SKIPPED_BECAUSE}. Look for NaN or "
             "inf in the data, or use a smaller --lr.\n"
         )
     return exits.FAILED if names else 0
@@ -171,7 +171,7 @@ def tune_command(args: argparse.Namespace) -> int:
         command = shlex.join(["ausam", *args.argv])
         found = tune(over, seeds, config, out, command, progress.cells, progress.say, logs)
     line = _train_line(given | {"method": config.method, "policy": config.policy}, tuning.best(found).settings)
-    sys.stdout.write(f"{tuning.text(found)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.json'}\n")
+    sys.stdout.write(f"{tuning.text(found)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.html'}\n")
     return 0
 
 

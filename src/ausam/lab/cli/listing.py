@@ -15,7 +15,7 @@ from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.expressions import arguments_of, brief
 from ausam.lab.registry.lookup import unknown
 from ausam.lab.registry.pairs import PAIRS, Pair, mistake, pair
-from ausam.lab.report.text import text_table
+from ausam.lab.report.table import text_table
 from ausam.policies.signals import signal_name
 
 

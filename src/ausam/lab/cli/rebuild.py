@@ -8,9 +8,10 @@ from ausam.lab.experiments import compare
 from ausam.lab.experiments.layout import pair_of
 from ausam.lab.records import files
 from ausam.lab.records import results as records
-from ausam.lab.records.results import Comparison, EqualCost, PaperTable, Run
+from ausam.lab.records.results import Comparison, EqualCost, PaperTable, Run, Tuning
 from ausam.lab.registry.pairs import PAIRS, label_of
-from ausam.lab.report import page
+from ausam.lab.report.pages import comparison as page
+from ausam.lab.report.pages import tuning
 from ausam.lab.report.summary import comparison_text, conclusion
 from ausam.paper import equal_cost, recipe, reproduce, tables
 
@@ -18,10 +19,12 @@ from ausam.paper import equal_cost, recipe, reproduce, tables
 def rebuild(place: Path) -> tuple[str, Path]:
     """Rewrite all reports from the results; return the table as text, and the page.
 
-    ``place`` is the folder of ``ausam reproduce``, of ``ausam compare`` or of a single run, or a results.json.
+    ``place`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
     """
     if place.is_file():
         return _from_file(place)
+    if (path := place / "tuning.json").exists():
+        return _from_file(path)
     text = _from_folder(place)
     return text, place / "report.html"
 
@@ -32,12 +35,16 @@ def _from_file(path: Path) -> tuple[str, Path]:
     kind = records.kind_of(path)
     if kind is PaperTable:
         table = records.read_finished(path, PaperTable)
-        files.write(out, tables.html(table))
+        files.write(out, tables.render(table))
         return tables.text(table), out
     if kind is EqualCost:
         benchmark = records.read_finished(path, EqualCost)
-        files.write(out, equal_cost.html(benchmark))
+        files.write(out, equal_cost.render(benchmark))
         return equal_cost.text(benchmark), out
+    if kind is Tuning:
+        search = records.read_finished(path, Tuning)
+        files.write(out, tuning.render(search))
+        return tuning.text(search), out
     found = records.read_finished(path, Comparison)
     page.write_report(found, out)
     return _text(found), out

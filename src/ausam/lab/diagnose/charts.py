@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ausam.lab.report.charts import INK, MANY, RULE, SOFT, vega_lite
+from ausam.lab.report.vega import INK, MANY, RULE, SOFT, vega_lite
 
 if TYPE_CHECKING:
     from markupsafe import Markup

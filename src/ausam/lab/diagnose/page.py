@@ -10,7 +10,7 @@ from ausam.lab.diagnose import charts
 from ausam.lab.diagnose.charts import Picture, picture
 from ausam.lab.diagnose.findings import named, number, percent
 from ausam.lab.diagnose.records import Conditions, Diagnosis, Finding, FlatComparison
-from ausam.lab.report.shell import fill, page
+from ausam.lab.report.html import fill, page
 
 TITLES = {
     "lemma1": "Lemma 1: is DLP the gradient norm?",

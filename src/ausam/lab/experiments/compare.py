@@ -16,7 +16,9 @@ from ausam.lab.records import results as records
 from ausam.lab.records.results import Comparison, CurvePoint, Epoch, NamedRun
 from ausam.lab.registry.from_config import configured, method_and_policy
 from ausam.lab.registry.pairs import label, spelling
-from ausam.lab.report import csv, page, statistics
+from ausam.lab.report import statistics
+from ausam.lab.report.pages import comparison as page
+from ausam.lab.report.runs_csv import runs_csv
 from ausam.lab.training.environment import environment
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.loop import train
@@ -49,8 +51,8 @@ def compare(
             for name in shuffle.sample(list(turns), len(turns)):
                 if next(turns[name], None) is None:
                     del turns[name]
-        write(collect(names, seeds, config, out, command), out)
-    return write(collect(names, seeds, config, out, command), out)
+        results = write(collect(names, seeds, config, out, command), out)
+    return results
 
 
 def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[Epoch]:
@@ -107,6 +109,6 @@ def curve(place: Path) -> tuple[CurvePoint, ...]:
 def write(found: Comparison, out: Path) -> Comparison:
     """Write results.json, results.csv and report.html; return their record."""
     records.write(out / "results.json", found)
-    files.write(out / "results.csv", csv.csv_text(("", named) for named in found.runs))
+    files.write(out / "results.csv", runs_csv(("", named) for named in found.runs))
     page.write_report(found, out / "report.html")
     return found

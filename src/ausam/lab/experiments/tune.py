@@ -20,11 +20,13 @@ from typing import Any
 from ausam import AUSampling
 from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam.lab.experiments.compare import named_run
+from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Round, Trial, Tuning
 from ausam.lab.registry.from_config import method_and_policy, refuse_idle
 from ausam.lab.registry.lookup import find
 from ausam.lab.report import statistics
+from ausam.lab.report.pages import tuning
 from ausam.lab.training import run_folder
 from ausam.lab.training.logs import Logs
 from ausam.paper import reproduce
@@ -102,7 +104,7 @@ def tune(
     say: Callable[[str], None],
     logs: Logs,
 ) -> Tuning:
-    """Search, running what is missing in ``out``; write tuning.json after every round and return its record.
+    """Search, running what is missing in ``out``; write tuning.json and its page after every round; return the record.
 
     Args:
         over: the values of each setting.
@@ -134,6 +136,7 @@ def tune(
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         found = Tuning(command, now, config, tuple(seeds), tuple(done))
         records.write(out / "tuning.json", found)
+        files.write(out / "tuning.html", tuning.render(found))
     return found
 
 

@@ -332,7 +332,7 @@ class Entry(_Checked):
     against: Difference | None = None  # from the best control of the budget; contenders only
 
     @property
-    def ours(self) -> bool:
+    def is_ausam(self) -> bool:
         """Whether it is AUSAM, or another method on AUSAM's choice of samples."""
         return self.name.startswith("ausam") or (self.row is not None and "AUSampling" in self.row.pair)
 

@@ -1,49 +1,44 @@
-"""Charts from plain rows: each function makes a Vega-Lite specification (Altair), used by the pages and the docs.
+"""The forms of charts: each function makes a Vega-Lite specification (Altair) from plain rows.
 
-Colours are CSS variables of the page (``var(--c0)``), so a chart follows the light or dark theme without being drawn
-twice; :func:`png` replaces them by the colours of one theme.
+A page draws it with :func:`ausam.lab.report.html.figure`, the documentation with :func:`ausam.lab.report.vega.png`.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from ausam.lab.report.text import clean
+from ausam.lab.report.vega import (
+    FEW,
+    INK,
+    MANY,
+    PAPER,
+    SOFT,
+    UNSEEN,
+    Field,
+    PlainRow,
+    Spec,
+    axis,
+    chart_spec,
+    isolated,
+    plain_rows,
+    style,
+    tooltip,
+)
 
-Spec = dict[str, Any]
-PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
-
-WIDTH = 640  # of a chart outside a page
-# The width of a legend entry: its symbol and gaps, a letter, and the least and the most of the whole.
-SYMBOL, LETTER, NARROW, WIDE = 25, 6.2, 130, 320
-THEMES = {  # the CSS variables of a page
-    "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
-    | {"--c0": "#0072b2", "--c1": "#d55e00", "--c2": "#00805d", "--c3": "#b8538f"}
-    | {"--c4": "#8a6d00", "--c5": "#6a4fc0", "--c6": "#2b98d4", "--c7": "#5a6068"},
-    "dark": {"--paper": "#14181d", "--ink": "#e8ecf1", "--soft": "#a3adb8", "--rule": "#38414b", "--wash": "#1d232a"}
-    | {"--c0": "#4db2f0", "--c1": "#ff8b4a", "--c2": "#3fd0a2", "--c3": "#f29ccc"}
-    | {"--c4": "#e8c547", "--c5": "#b3a1ff", "--c6": "#9fdcff", "--c7": "#b4bcc6"},
-}
-PAPER, INK, SOFT, RULE = (f"var(--{name})" for name in ("paper", "ink", "soft", "rule"))
-MANY = 8  # colours; beyond that, dashes and shapes tell the names apart
-DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
-SHAPES = ("circle", "square", "triangle-up", "diamond")
-FEW = 16  # a line with up to this many points shows dots; up to half as many lines show bands
-UNSEEN = "unseen"  # the name of an invisible layer that only catches the pointer
+SQUARE = 290  # width and height of a map of heat, which a telephone shows whole
 
 
 @dataclass(frozen=True)
-class Field:
-    """A column of the rows: its key, title and number format (d3's; "": as it is)."""
+class Picture:
+    """A chart of a page, with what is written about it."""
 
-    key: str
-    title: str
-    form: str = ""
+    name: str  # of its PNG file
+    spec: Spec
+    title: str = ""
+    note: str = ""  # how to read it
+    text: str = ""  # what it shows
 
 
 def frontier(rows: Iterable[PlainRow], x: str, y: str, *, lower: bool = False) -> list[PlainRow]:
@@ -68,11 +63,11 @@ def scatter(
     pareto: bool | Sequence[PlainRow] = True,
     lower: bool = False,
     names: Field | None = None,
-    kinds: Sequence[str] = (),
+    order: Sequence[str] = (),
 ) -> Spec:
     """A mark per row, with bars where the rows hold ``low_x``, ``high_x``, ``low_y`` and ``high_y``.
 
-    Args:
+    Arguments:
         rows: one mark each; those with a true ``strong`` are larger and labelled. The label is above the mark, to its
             right, unless ``below`` or ``before`` is true.
         x: the horizontal figure.
@@ -84,38 +79,38 @@ def scatter(
         pareto: adds the frontier of these rows as steps, or of all: smaller x and larger y is better.
         lower: smaller y is better.
         names: the labels; None: ``by``. If given, ``by`` is a kind, and every kind has its own shape.
-        kinds: every kind that may occur, so that each looks the same in all charts.
+        order: every name that may occur, so that each looks the same in all charts; none: those of the rows.
     """
     import altair as alt
 
-    style, chosen = _style(rows, by, shapes=1 if names else MANY, every=kinds), _isolated(by)
-    at = {"x": _axis(alt.X, x), "y": _axis(alt.Y, y)}
-    colour, shape = style.colour, style.shape
+    look, chosen = style(rows, by, shapes=1 if names else MANY, order=order), isolated(by)
+    at = {"x": axis(alt.X, x), "y": axis(alt.Y, y)}
+    colour, shape = look.colour, look.shape
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
     every = alt.Chart()
     layers = []
     if on_it := rows if pareto is True else pareto or []:
         best = [{x.key: r[x.key], y.key: r[y.key]} for r in frontier(on_it, x.key, y.key, lower=lower)]
         best.append({x.key: max(r.get("high_x") or r[x.key] for r in rows), y.key: best[-1][y.key]})
-        steps = alt.Chart(alt.InlineData(values=_plain(best)), name="frontier")
+        steps = alt.Chart(alt.InlineData(values=plain_rows(best)), name="frontier")
         layers.append(
             steps.mark_line(interpolate="step-after", stroke=SOFT, strokeDash=[4, 4], strokeWidth=1).encode(**at)
         )
     if runs:
-        small = alt.Chart(alt.InlineData(values=_plain(runs)), name="runs").mark_point(
+        small = alt.Chart(alt.InlineData(values=plain_rows(runs)), name="runs").mark_point(
             filled=True, size=22, fillOpacity=0.5
         )
-        layers.append(small.encode(**at, color=colour, shape=shape, opacity=full, tooltip=_tooltip(by, hover_runs)))
+        layers.append(small.encode(**at, color=colour, shape=shape, opacity=full, tooltip=tooltip([by, *hover_runs])))
     if any("low_x" in r for r in rows):
         for name, ends in (("x", {"x": "low_x:Q", "x2": "high_x:Q"}), ("y", {"y": "low_y:Q", "y2": "high_y:Q"})):
             bars = every.properties(name=f"bars_{name}").mark_rule(strokeWidth=1.4, strokeOpacity=0.6)
-            layers.append(bars.encode(**at | ends, color=style.colour, opacity=full))
+            layers.append(bars.encode(**at | ends, color=look.colour, opacity=full))
     marks = every.properties(name="marks").mark_point(filled=True, stroke=PAPER, strokeWidth=1)
     size = alt.condition("datum.strong", alt.value(170), alt.value(90))
     layers.append(
-        marks.encode(**at, color=colour, shape=shape, size=size, opacity=full, tooltip=_tooltip(by, hover)).add_params(
-            chosen
-        )
+        marks.encode(
+            **at, color=colour, shape=shape, size=size, opacity=full, tooltip=tooltip([by, *hover])
+        ).add_params(chosen)
     )
     labels = every.properties(name="names").transform_filter("datum.strong")
     label = labels.mark_text(
@@ -126,7 +121,7 @@ def scatter(
         fill=INK,
     )
     layers.append(label.encode(**at, text=f"{(names or by).key}:N", opacity=full))
-    return _spec(rows, layers, x, y, 360)
+    return chart_spec(rows, layers, x, y, 360)
 
 
 def lines(
@@ -139,10 +134,12 @@ def lines(
     x_range: tuple[float, float] | None = None,
     y_from: float | None = None,
     y_to: float | None = None,
+    log: str = "",
+    order: Sequence[str] = (),
 ) -> Spec:
     """A line per name, with a band where the rows hold ``low`` and ``high``.
 
-    Args:
+    Arguments:
         rows: the points of the lines; a line with a true ``strong`` is thicker.
         x: the horizontal figure.
         y: the vertical figure.
@@ -151,241 +148,147 @@ def lines(
         x_range: the ends of the axis; None: taken from the rows.
         y_from: where the axis begins; values below are cut off. None: at the smallest.
         y_to: where the axis ends; values above are cut off. None: at the largest.
+        log: the logarithmic axes, "y" or "xy"; rows that are not positive are left out.
+        order: every name that may occur, so that each looks the same in all charts; none: those of the rows.
     """
     import altair as alt
 
-    style, chosen = _style(rows, by, "stroke"), _isolated(by)
+    rows = [row for row in rows if "y" not in log or row[y.key] > 0]
+    look, chosen = style(rows, by, "stroke", order=order), isolated(by)
     top = max((r.get("high") or r[y.key] for r in rows), default=1.0)
     bottom = min((r.get("low", r[y.key]) for r in rows), default=0.0)
     limits: dict[str, Any] = {} if y_from is None or not y_from < top else {"domainMin": y_from}
     limits |= {} if y_to is None or not y_to > bottom else {"domainMax": y_to}
-    at = {"x": _axis(alt.X, x, x_range), "y": _axis(alt.Y, y, **limits)}
+    log_x, log_y = ([row[field.key] for row in rows] if name in log else [] for name, field in (("x", x), ("y", y)))
+    at = {"x": axis(alt.X, x, x_range, log_x), "y": axis(alt.Y, y, log=log_y, **limits)}
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
     clip = bool(limits) and (bottom < limits.get("domainMin", bottom) or top > limits.get("domainMax", top))
     every = alt.Chart()
     layers = []
     if any("low" in r for r in rows):
         bands = every.properties(name="bands").mark_area(clip=clip, fillOpacity=0.16)
-        if len(style.names) > FEW // 2:  # many overlapping bands show nothing
+        if len(look.names) > FEW // 2:  # many overlapping bands show nothing
             bands = bands.transform_filter("datum.strong")
-        ends = {"x": at["x"], "y": _axis(alt.Y, Field("low", y.title, y.form), **limits), "y2": "high:Q"}
-        layers.append(bands.encode(**ends, color=style.colour, opacity=full))
+        ends = {"x": at["x"], "y": axis(alt.Y, Field("low", y.title, y.form), **limits), "y2": "high:Q"}
+        layers.append(bands.encode(**ends, color=look.colour, opacity=full))
     width = alt.condition("datum.strong", alt.value(3), alt.value(1.8))
     strokes = every.properties(name="lines").mark_line(clip=clip)
     layers.append(
-        strokes.encode(**at, color=style.colour, strokeDash=style.dash, strokeWidth=width, opacity=full).add_params(
+        strokes.encode(**at, color=look.colour, strokeDash=look.dash, strokeWidth=width, opacity=full).add_params(
             chosen
         )
     )
     few = len({r[x.key] for r in rows}) <= FEW
     dots = every.properties(name="dots" if few else UNSEEN).transform_filter(chosen)
     dots = dots.mark_point(filled=True, clip=clip, size=40 if few else 120, opacity=1 if few else 0)
-    layers.append(dots.encode(**at, color=style.colour, tooltip=_tooltip(by, hover)))
+    layers.append(dots.encode(**at, color=look.colour, tooltip=tooltip([by, *hover])))
     thick_last = sorted(rows, key=lambda r: bool(r.get("strong")))  # the last are drawn on top
-    return _spec(thick_last, layers, x, y, 320)
+    return chart_spec(thick_last, layers, x, y, 320)
 
 
 def pairs(rows: Sequence[PlainRow], x: Field, by: Field, kind: Field, kinds: tuple[str, str]) -> Spec:
     """Two marks per name on a common axis from zero, joined by a line: a disc and a square.
 
-    Args:
+    Arguments:
         rows: two per name, one of each kind.
         x: the figure.
         by: the name, one line of the chart.
-        kind: which of the two kinds; it has a colour, a shape and a legend entry.
+        kind: which of the two kinds; it has a shade, a shape and a legend entry. Colours stand for names.
         kinds: the two, in legend order.
     """
     import altair as alt
 
-    names, chosen = list(dict.fromkeys(r[by.key] for r in rows)), _isolated(kind)
+    names, chosen = list(dict.fromkeys(r[by.key] for r in rows)), isolated(kind)
     scales: dict[str, Any] = {"domain": list(kinds)}
     label = alt.Legend(title=None)
     y = alt.Y(f"{by.key}:N", title=None, sort=names, axis=alt.Axis(labelLimit=110, grid=False))
     every = alt.Chart()
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
     joined = every.properties(name="joined").mark_line(stroke=SOFT, strokeWidth=2)
-    at = {"x": _axis(alt.X, x, domainMin=0), "y": y}
+    at = {"x": axis(alt.X, x, domainMin=0), "y": y}
     marks = every.properties(name="marks").mark_point(filled=True, size=110, stroke=PAPER, strokeWidth=1)
     marks = marks.encode(
         **at,
-        color=alt.Color(f"{kind.key}:N", scale=alt.Scale(**scales, range=["var(--c0)", "var(--c1)"]), legend=label),
+        color=alt.Color(f"{kind.key}:N", scale=alt.Scale(**scales, range=[SOFT, INK]), legend=label),
         shape=alt.Shape(f"{kind.key}:N", scale=alt.Scale(**scales, range=["circle", "square"]), legend=label),
         opacity=full,
-        tooltip=_tooltip(by, [kind, x]),
+        tooltip=tooltip([by, kind, x]),
     )
     layers = [joined.encode(**at, detail=f"{by.key}:N"), marks.add_params(chosen)]
     about = f"{x.title}: {kinds[0]} and {kinds[1]}"
-    return _spec(rows, layers, x, Field(by.key, ""), 24 + 26 * max(1, len(names)), about)
+    return chart_spec(rows, layers, x, Field(by.key, ""), 24 + 26 * max(1, len(names)), about)
 
 
-# -- what the charts share ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Style:
-    names: list[str]
-    colour: Any
-    shape: Any
-    dash: Any
-
-
-def _style(
-    rows: Sequence[PlainRow], by: Field, symbol: str | None = None, shapes: int = MANY, every: Sequence[str] = ()
-) -> _Style:
-    """Colours in the order of ``every`` name or of the rows, and dashes or shapes for more than eight of them."""
+def diagonal(rows: Sequence[PlainRow], x: Field, y: Field) -> Spec:
+    """A dot per row, and the dashed line on which both figures are equal."""
     import altair as alt
 
-    found = list(dict.fromkeys(r[by.key] for r in rows))
-    names = list(every) or found
-    scale = alt.Scale(domain=names, range=[f"var(--c{i % MANY})" for i in range(len(names))])
-    forms = alt.Scale(domain=names, range=[SHAPES[i // shapes % len(SHAPES)] for i in range(len(names))])
-    dashes = alt.Scale(domain=names, range=[DASHES[i // MANY % len(DASHES)] for i in range(len(names))])
-    shown = [name for name in names if name in found] if every else alt.Undefined
-    field, legend = f"{by.key}:N", alt.Legend(title=None, symbolType=symbol or alt.Undefined, values=shown)
-    return _Style(
-        names,
-        alt.Color(field, scale=scale, legend=legend),
-        alt.Shape(field, scale=forms, legend=legend),
-        alt.StrokeDash(field, scale=dashes, legend=legend),
-    )
+    top = max((max(row[x.key], row[y.key]) for row in rows), default=1.0)
+    at = {"x": axis(alt.X, x), "y": axis(alt.Y, y)}
+    ends = alt.Chart(alt.InlineData(values=[{x.key: end, y.key: end} for end in (0.0, top)]), name="diagonal")
+    line = ends.mark_line(stroke=SOFT, strokeDash=[4, 4], strokeWidth=1).encode(**at)
+    dots = alt.Chart(name="marks").mark_point(filled=True, size=22, opacity=0.55, fill="var(--c0)")
+    return chart_spec(rows, [line, dots.encode(**at, tooltip=tooltip([x, y]))], x, y, 320)
 
 
-def _isolated(by: Field) -> Any:
-    """A click on the legend isolates a name, a click on another adds it, and a second click removes it."""
+def bars(rows: Sequence[PlainRow], x: Field, y: Field, *, rule: float | None = None) -> Spec:
+    """A bar per row, in the order given.
+
+    Arguments:
+        rows: one bar each.
+        x: the name of the bar.
+        y: its height.
+        rule: where a dashed line is drawn; None: nowhere.
+    """
     import altair as alt
 
-    return alt.selection_point(name="isolated", fields=[by.key], bind="legend", toggle="true")
-
-
-def _axis(channel: Any, field: Field, ends: tuple[float, float] | None = None, **limits: Any) -> Any:
-    import altair as alt
-
-    scale = alt.Scale(domain=list(ends), nice=False) if ends else alt.Scale(zero=False, nice=True, **limits)
-    name, side, apart = ("x", "width", 60) if channel is alt.X else ("y", "height", 45)
-    many = f"{side} / {apart}"
-    if field.form == "d":  # no ticks between whole numbers
-        many = f"min({many}, span(domain('{name}')))"
-    axis = alt.Axis(tickCount=alt.ExprRef(f"max(1, ceil({many}))"), format="d" if field.form == "d" else alt.Undefined)
-    return channel(f"{field.key}:Q", title=field.title if channel is alt.X else None, scale=scale, axis=axis)
-
-
-def _tooltip(by: Field, fields: Sequence[Field]) -> list[Any]:
-    import altair as alt
-
-    return [alt.Tooltip(f"{f.key}:{'Q' if f.form else 'N'}", title=f.title, format=f.form) for f in (by, *fields)]
-
-
-def _plain(rows: Sequence[PlainRow]) -> list[dict[str, Any]]:
-    """Rows as JSON, rounded to six digits: enough for a picture, and a page has many."""
-    return [{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()} for row in rows]
-
-
-def _clean(value: Any) -> Any:
-    """Without control characters: they are illegal in SVG, and one of them crashes vl-convert and Python with it."""
-    if isinstance(value, dict):
-        return {key: _clean(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_clean(part) for part in value]
-    return clean(value) if isinstance(value, str) else value
-
-
-def _spec(
-    rows: Sequence[PlainRow], layers: Sequence[Any], x: Field, y: Field, height: int, description: str = ""
-) -> Spec:
-    import altair as alt
-
-    title = alt.TitleParams(y.title, anchor="start", frame="group", fontSize=12, fontWeight="normal", color=SOFT)
-    chart = alt.layer(*layers, data=alt.InlineData(values=_plain(rows))).properties(
-        width=WIDTH,
-        height=height,
-        description=description or f"{y.title} against {x.title}",
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        background="transparent",
-    )
-    chart = chart.properties(title=title) if y.title else chart
-    chart = (
-        chart.configure(font="system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif")
-        .configure_axis(
-            labelColor=SOFT,
-            titleColor=SOFT,
-            titleFontWeight="normal",
-            titleFontSize=12,
-            labelFontSize=12,
-            gridColor=RULE,
-            domainColor=RULE,
-            tickColor=RULE,
+    names = [str(row[x.key]) for row in rows]
+    angle = -40 if max(map(len, names), default=0) > 6 else 0
+    column = alt.X(f"{x.key}:N", sort=names, title=x.title, axis=alt.Axis(labelAngle=angle))
+    at = {"x": column, "y": axis(alt.Y, y, domainMin=0)}
+    layers = [alt.Chart(name="bars").mark_bar(fill="var(--c0)").encode(**at, tooltip=tooltip([x, y]))]
+    if rule is not None:
+        dashed = alt.Chart(alt.InlineData(values=[{y.key: rule}]), name="rule").mark_rule(
+            stroke=SOFT, strokeDash=[4, 4]
         )
-        .configure_legend(
-            orient="bottom",
-            labelColor=INK,
-            labelFontSize=12,
-            symbolSize=90,
-            symbolStrokeWidth=2,
-        )
-        .configure_view(stroke=RULE)
-    )
-    spec: Spec = _clean(chart.to_dict())
-    # the legend belongs to the first coloured layer, and only a selection in that layer makes it clickable
-    coloured = next(layer for layer in spec["layer"] if "color" in layer["encoding"])
-    spec["params"][0]["views"] = [coloured["name"]]
-    longest = max(map(len, coloured["encoding"]["color"]["scale"]["domain"]), default=0)
-    entry = round(min(max(NARROW, SYMBOL + LETTER * longest), WIDE))
-    spec["config"]["legend"] |= {"columns": WIDTH // entry, "labelLimit": entry - SYMBOL}
-    del spec["$schema"]  # an address, which a page that fetches nothing does not need
-    return spec
+        layers.append(dashed.encode(y=f"{y.key}:Q"))
+    return chart_spec(rows, layers, x, y, 260)
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+def strip(rows: Sequence[PlainRow], x: Field, by: Field, hover: Sequence[Field], *, order: Sequence[str] = ()) -> Spec:
+    """A dot per row on a logarithmic axis, the names below each other: to compare runs.
 
-
-def vega_lite() -> str:
-    """Altair's version of Vega-Lite, in vl-convert's notation."""
+    Arguments:
+        rows: one dot each; those that are not positive are left out.
+        x: the figure.
+        by: the name, one line of the chart, in the colour that it has in other charts.
+        hover: what the tooltip of a dot shows.
+        order: every name that may occur; none: those of the rows.
+    """
     import altair as alt
 
-    return alt.SCHEMA_VERSION.lstrip("v").rpartition(".")[0]
+    rows = [row for row in rows if row[x.key] > 0]
+    look = style(rows, by, order=order)
+    names = list(dict.fromkeys(row[by.key] for row in rows))
+    across = alt.X(f"{x.key}:Q", title=x.title, scale=alt.Scale(type="log", nice=True))
+    down = alt.Y(f"{by.key}:N", title=None, sort=names, axis=alt.Axis(labelLimit=110, grid=False))
+    colour = alt.Color(f"{by.key}:N", scale=look.colour.scale, legend=None)
+    dots = alt.Chart(name="marks").mark_point(filled=True, size=90, opacity=0.8)
+    layers = [dots.encode(x=across, y=down, color=colour, tooltip=tooltip([by, *hover]))]
+    return chart_spec(rows, layers, x, Field(by.key, ""), 24 + 26 * max(1, len(names)), x.title)
 
 
-def live(spec: Spec) -> Spec:
-    """The same chart, as wide as its container, which also decides the number of legend columns.
+def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field) -> Spec:
+    """A square per row, coloured by its value; logarithmic if all values are positive."""
+    import altair as alt
 
-    The columns depend on the container's width, because the width of the axes depends on the legend; ``0 * width``
-    triggers a new count when the window changes.
-    """
-    entry = spec["config"]["legend"]["labelLimit"] + SYMBOL
-    columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {entry}))"}
-    legend = {**spec["config"]["legend"], "columns": columns}
-    return {**spec, "width": "container", "config": {**spec["config"], "legend": legend}}
+    def side(channel: Any, field: Field, **how: Any) -> Any:
+        ticks = alt.Axis(format=".2~f", labelOverlap=True, labelAngle=0, grid=False)
+        return channel(f"{field.key}:O", title=field.title, axis=ticks, **how)
 
-
-def svg(spec: Spec, prefix: str = "") -> str:
-    """The chart as a drawing, with the page's variables for colours.
-
-    Args:
-        spec: the chart.
-        prefix: for the names inside the drawing, which must be unique in a page.
-    """
-    drawing = _svg(json.dumps({**spec, "layer": [part for part in spec["layer"] if part.get("name") != UNSEEN]}))
-    drawing = re.sub(r'(?<=\bid=")(?=clip)|(?<=url\(#)(?=clip)', prefix, drawing)
-    return re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawing)  # tenths are enough
-
-
-@functools.lru_cache(maxsize=64)  # a comparison rewrites its page after every seed
-def _svg(text: str) -> str:
-    import vl_convert
-
-    return str(vl_convert.vegalite_to_svg(text, vl_version=vega_lite()))
-
-
-def png(spec: Spec, theme: Literal["light", "dark"] = "light", scale: float = 2.0) -> bytes:
-    """The chart as a picture for the docs.
-
-    Args:
-        spec: the chart.
-        theme: the colour theme, with its background.
-        scale: pixels per unit; the chart is 640 units wide.
-    """
-    import vl_convert
-
-    colours = THEMES[theme]
-    text = re.sub(r"var\((--\w+)\)", lambda found: colours[found[1]], json.dumps({**spec, "background": PAPER}))
-    return bytes(vl_convert.vegalite_to_png(text, vl_version=vega_lite(), scale=scale))
+    scale = alt.Scale(type="log", scheme="viridis") if min(row[value.key] for row in rows) > 0 else alt.Scale()
+    colour = alt.Color(f"{value.key}:Q", title=value.title, scale=scale, legend=alt.Legend(gradientLength=200))
+    at = {"x": side(alt.X, x), "y": side(alt.Y, y, sort="descending")}
+    squares = alt.Chart(name="squares").mark_rect().encode(**at, color=colour, tooltip=tooltip([x, y, value]))
+    about = f"{value.title} against {x.title} and {y.title}"
+    return chart_spec(rows, [squares], x, Field("", ""), SQUARE, about) | {"width": SQUARE}

@@ -27,13 +27,13 @@ def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Ro
     """One row per (name, label) with runs, in the given order; Holm's correction covers all rows but SAM."""
     by_name = {name: [r.run for r in runs if r.name == name] for name, _ in names}
     sam = {r.seed: r for r in by_name.get("sam", [])}
-    found = [_row(name, label, by_name[name], sam) for name, label in names if by_name[name]]
-    beside = [r for r in found if r.name != "sam"]
-    one = next((r for r in found if r.name == "sam"), None)
+    known = [_row(name, label, by_name[name], sam) for name, label in names if by_name[name]]
+    beside = [r for r in known if r.name != "sam"]
+    one = next((r for r in known if r.name == "sam"), None)
     if one is None:
-        return tuple(found)
+        return tuple(known)
     corrected = dict(zip((r.name for r in beside), against(beside, one), strict=True))
-    return tuple(replace(r, against_sam=corrected.get(r.name)) for r in found)
+    return tuple(replace(r, against_sam=corrected.get(r.name)) for r in known)
 
 
 def against(rows: Sequence[Row], other: Row) -> list[Difference | None]:
@@ -57,13 +57,13 @@ def paired(a: Row, b: Row) -> Difference | None:
     return Difference(n, mean, low, high, p)
 
 
-def holm(found: Sequence[Difference | None]) -> list[Difference | None]:
+def holm(differences: Sequence[Difference | None]) -> list[Difference | None]:
     """The same with corrected p: the k-th smallest of m times m + 1 - k, kept non-decreasing."""
-    known = sorted((d.p, i) for i, d in enumerate(found) if d is not None and d.p is not None)
-    out, largest = list(found), 0.0
+    known = sorted((d.p, i) for i, d in enumerate(differences) if d is not None and d.p is not None)
+    out, largest = list(differences), 0.0
     for k, (p, i) in enumerate(known):
         largest = max(largest, min(1.0, p * (len(known) - k)))
-        one = found[i]
+        one = differences[i]
         if one is not None:
             out[i] = replace(one, p=largest)
     return out

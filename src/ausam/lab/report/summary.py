@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ausam.lab.records.results import Comparison, Difference, Row
+from ausam.lab.records.results import Comparison, Difference, Row, Run
 from ausam.lab.records.score import measured_on
-from ausam.lab.report.skipped import notes
 from ausam.lab.report.statistics import holm, paired
-from ausam.lab.report.text import capital, join, show, text_table
+from ausam.lab.report.table import Table, to_text
+from ausam.lab.report.text import capital, join, show
+from ausam.lab.report.verdict import Verdict, interval, p_text, verdict
 
-FEW_PARTS = 4  # additional figures of a score that fit in a table
+SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
+FEW_SCORES = 4  # additional figures of a score that fit in a table
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
 
 
-def metric(found: Comparison) -> tuple[str, str]:
+def metric(comparison: Comparison) -> tuple[str, str]:
     """The score of its runs, and its unit: ("accuracy", "%"), ("PCKh@0.5", "%"), ("MSE", "")."""
-    return (found.rows[0].metric, found.rows[0].unit) if found.rows else ("accuracy", "%")
+    return (comparison.rows[0].metric, comparison.rows[0].unit) if comparison.rows else ("accuracy", "%")
 
 
-def ours(rows: Sequence[Row]) -> list[Row]:
+def ausam_rows(rows: Sequence[Row]) -> list[Row]:
     """The AUSAM rows, or else other methods with AUSAM's choice of samples (`gsam-0.5`)."""
     return [r for r in rows if r.name.startswith("ausam")] or [r for r in rows if "AUSampling" in r.pair]
 
@@ -30,9 +32,9 @@ def heading(name: str, unit: str, lower: bool, comma: str = "") -> str:
     return " ".join(filter(None, (capital(name) + (comma if unit else ""), unit, "(lower is better)" if lower else "")))
 
 
-def lower_is_better(found: Comparison) -> bool:
+def lower_is_better(comparison: Comparison) -> bool:
     """Whether a lower score is better, e.g. for an error."""
-    return any(row.lower_is_better for row in found.rows)
+    return any(row.lower_is_better for row in comparison.rows)
 
 
 def best(rows: Sequence[Row]) -> Row:
@@ -40,31 +42,21 @@ def best(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda r: r.merit)
 
 
-def parts(rows: Sequence[Row]) -> list[str]:
+def further_scores(rows: Sequence[Row]) -> list[str]:
     """The additional figures that all rows have: balanced accuracy, MAE, groups of joints."""
     return [name for name in rows[0].parts if all(name in r.parts for r in rows)] if rows else []
 
 
-def interval(difference: Difference | None, digits: int = 2) -> str:
-    """A difference with its 95 % interval: ``+0.31 [-0.20, +0.82]``; a star if it is significant."""
-    if difference is None:
-        return show(None, digits)
-    text = f"{difference.mean:+.{digits}f}"
-    if difference.low is not None and difference.high is not None:
-        text += f" [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
-    return (text + ("*" if difference.clear else "")).replace("-", "−")
-
-
-def headline(found: Comparison) -> str:
-    """Say in a few plain sentences what AUSAM reached at what cost; the figures behind it are :func:`judged`."""
-    rows = found.rows
+def headline(comparison: Comparison) -> str:
+    """Say in a few plain sentences what AUSAM reached at what cost; the figures behind it are :func:`verdict_table`."""
+    rows = comparison.rows
     if not rows:
         return "No run has finished yet, so there is nothing to compare."
-    tail = "" if found.complete else f" (Unfinished: {len(found.runs)} runs so far.)"
+    tail = "" if comparison.complete else f" (Unfinished: {len(comparison.runs)} runs so far.)"
     by_name = {r.name: r for r in rows}
-    sam, sgd, mine = by_name.get("sam"), by_name.get("sgd"), ours(rows)
-    name, _ = metric(found)
-    tail = (f" Lower {name} is better." if lower_is_better(found) else "") + tail
+    sam, sgd, mine = by_name.get("sam"), by_name.get("sgd"), ausam_rows(rows)
+    name, _ = metric(comparison)
+    tail = (f" Lower {name} is better." if lower_is_better(comparison) else "") + tail
     row = mine[0] if mine else best(rows)
     cost = f"{show(row.mean_seconds, seconds_digits(rows))} s of training"
     cost = cost if row.part_of_sam is None else f"{row.part_of_sam:.0f} % of SAM's training time"
@@ -73,12 +65,20 @@ def headline(found: Comparison) -> str:
     text = f"{row.label} reaches {_score(row)} {measured_on(name)}{where}{f' ({beside})' if beside else ''}."
     if not mine:
         return f"{text} No AUSAM row has finished.{tail}"
-    told = {rival.label: _kind(difference, one) for one, rival, difference in judged(found) if one is row}
-    names = {kind: [rival for rival, is_so in told.items() if is_so == kind] for kind in ("beats", "below", "level")}
-    says = {"beats": "beats {}", "below": "falls behind {}", "level": "is not shown to differ from {}"}
-    parts = [says[kind].format(join(rivals)) for kind, rivals in names.items() if rivals]
-    text += f" It {join(parts)}." if parts else ""
-    if "unknown" in told.values():
+    verdicts = {
+        rival.label: verdict(difference, lower_is_better=row.lower_is_better)
+        for one, rival, difference in compare_rows(comparison)
+        if one is row
+    }
+    rivals = {kind: [name for name, is_so in verdicts.items() if is_so is kind] for kind in Verdict}
+    says = {
+        Verdict.BETTER: "beats {}",
+        Verdict.WORSE: "falls behind {}",
+        Verdict.LEVEL: "is not shown to differ from {}",
+    }
+    clauses = [says[kind].format(join(rivals[kind])) for kind in says if rivals[kind]]
+    text += f" It {join(clauses)}." if clauses else ""
+    if rivals[Verdict.ONE_SEED]:
         text += " With one common seed there is no spread, so some comparisons cannot be decided."
     if not _same_cost(row, rows):
         text += (
@@ -87,52 +87,56 @@ def headline(found: Comparison) -> str:
     return text + tail
 
 
-def judged(found: Comparison) -> list[tuple[Row, Row, Difference | None]]:
+def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
     """The first two AUSAM rows, each against SAM, SGD and the baselines of its cost.
 
     Holm's correction covers all of these differences, because they are read together.
     """
-    by_name = {r.name: r for r in found.rows}
+    rows, by_name = comparison.rows, {r.name: r for r in comparison.rows}
     first = [r for r in (by_name.get("sam"), by_name.get("sgd")) if r is not None]
-    asked = [(row, rival) for row in ours(found.rows)[:2] for rival in (*first, *_same_cost(row, found.rows))]
+    asked = [(row, rival) for row in ausam_rows(rows)[:2] for rival in (*first, *_same_cost(row, rows))]
     return [(*pair, d) for pair, d in zip(asked, holm([paired(*pair) for pair in asked]), strict=True)]
 
 
-JUDGED = ("", "against", "Difference [95 %]", "p", "")
-VERDICTS = {"beats": "better", "below": "worse", "level": "no difference shown", "unknown": "open (one seed)"}
-
-
-def judged_texts(found: Comparison) -> list[list[str]]:
+def comparison_lines(comparison: Comparison) -> list[list[str]]:
     """The lines of the table under the headline: row, rival, difference with its interval, p, verdict."""
     return [
-        [row.label, rival.label, interval(d, row.decimals), _p(d), VERDICTS[_kind(d, row)]]
-        for row, rival, d in judged(found)
+        [
+            row.label,
+            rival.label,
+            interval(difference, row.decimals),
+            p_text(difference),
+            verdict(difference, lower_is_better=row.lower_is_better).value,
+        ]
+        for row, rival, difference in compare_rows(comparison)
     ]
 
 
-def judged_rule(found: Comparison) -> str:
+def verdict_table(comparison: Comparison) -> Table:
+    """The figures behind the headline."""
+    head = ("Method", "against", "Difference [95 %]", "p", "Verdict")
+    return Table.of(head, comparison_lines(comparison), left=(0, 1, 4))
+
+
+def verdict_rule(comparison: Comparison) -> str:
     """How to read that table."""
-    known = sum(d is not None and d.p is not None for _, _, d in judged(found))
-    more = len(ours(found.rows)) - 2
+    known = sum(d is not None and d.p is not None for _, _, d in compare_rows(comparison))
+    more = len(ausam_rows(comparison.rows)) - 2
     text = f"Each p is corrected for the {known} comparisons of this table (Holm)." if known > 1 else ""
     return f"{text} {more} more AUSAM rows are in the table above.".strip() if more > 0 else text
 
 
-def conclusion(found: Comparison) -> str:
+def conclusion(comparison: Comparison) -> str:
     """The headline for a terminal, with the figures behind it."""
-    lines = judged_texts(found)
-    table = [text_table(JUDGED, lines, left=(0, 1, 4)), judged_rule(found)] if lines else []
-    return "\n\n".join([headline(found), *filter(None, table)])
+    table = verdict_table(comparison)
+    parts = [to_text(table), verdict_rule(comparison)] if table.lines else []
+    return "\n\n".join([headline(comparison), *filter(None, parts)])
 
 
 def _score(row: Row) -> str:
     """The mean only, because the table has the spread; one decimal is enough for a percentage."""
     digits = 1 if row.unit == "%" else row.decimals
     return f"{show(row.mean, digits)} {row.unit}".rstrip()
-
-
-def _p(difference: Difference | None) -> str:
-    return show(None, 3) if difference is None or difference.p is None else f"{max(difference.p, 0.001):.3f}"
 
 
 def _same_cost(row: Row, rows: Sequence[Row]) -> list[Row]:
@@ -147,13 +151,6 @@ def _same_cost(row: Row, rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if control.fullmatch(r.name) and abs(cost(r)[0] - cost(r)[1]) <= SAME_COST * cost(r)[0]]
 
 
-def _kind(difference: Difference | None, row: Row) -> str:
-    if difference is None or difference.clear is None:
-        return "unknown"
-    better = (difference.mean > 0) != row.lower_is_better
-    return "level" if not difference.clear else "beats" if better else "below"
-
-
 def seconds_digits(rows: Sequence[Row]) -> int:
     """The number of decimals needed to tell the training times in a table apart."""
     least = min((r.mean_seconds for r in rows), default=1.0)
@@ -166,29 +163,47 @@ RULE = (
 )
 
 
-def row_texts(rows: Sequence[Row]) -> list[list[str]]:
-    """The table as text: label, score, difference from SAM, speed, samples, seconds."""
-    d = seconds_digits(rows)
+def row_cells(row: Row, seconds_digits: int) -> list[str]:
+    """The figures of a row: score, difference from SAM, speed, samples, seconds."""
     return [
-        [
-            r.label,
-            show(r.mean, r.decimals, r.std),
-            interval(r.against_sam, r.decimals),
-            show(r.speed_of_sam, 0),
-            show(r.samples_of_sam, 1),
-            show(r.mean_seconds, d, r.std_seconds),
-        ]
-        for r in rows
+        show(row.mean, row.decimals, row.std),
+        interval(row.against_sam, row.decimals),
+        show(row.speed_of_sam, 0),
+        show(row.samples_of_sam, 1),
+        show(row.mean_seconds, seconds_digits, row.std_seconds),
     ]
 
 
-def comparison_text(found: Comparison) -> str:
+def score_cells(row: Row, names: Sequence[str]) -> list[str]:
+    """Further scores of a row."""
+    return [show(row.parts[name], row.decimals) for name in names]
+
+
+def comparison_text(comparison: Comparison) -> str:
     """A table like the paper's for a terminal; SAM% is speed and Samples% is work, with SAM = 100."""
-    score = heading(*metric(found), lower_is_better(found))
-    further = parts(found.rows) if len(parts(found.rows)) <= FEW_PARTS else []
-    head = ["Method", score, *map(capital, further), "from SAM [95 %]", "SAM%", "Samples%", "Train s"]
-    lines = [
-        [label, mean, *(show(row.parts[name], row.decimals) for name in further), *rest]
-        for row, (label, mean, *rest) in zip(found.rows, row_texts(found.rows), strict=True)
+    score, digits = heading(*metric(comparison), lower_is_better(comparison)), seconds_digits(comparison.rows)
+    names = further_scores(comparison.rows)
+    names = names if len(names) <= FEW_SCORES else []
+    head = ["Method", score, *map(capital, names), "from SAM [95 %]", "SAM%", "Samples%", "Train s"]
+    rows = []
+    for row in comparison.rows:
+        mean, *rest = row_cells(row, digits)
+        rows.append([row.label, mean, *score_cells(row, names), *rest])
+    return "\n".join([to_text(Table.of(head, rows)), "", RULE, *skipped_notes(comparison.rows)])
+
+
+def skipped_text(run: Run) -> str:
+    """The skipped steps of a run, for its last line; empty if there were none."""
+    if not run.skipped_steps:
+        return ""
+    of = "" if run.steps is None else f" of {run.steps + run.skipped_steps:,}"
+    return f"{run.skipped_steps:,}{of} steps skipped, {SKIPPED_BECAUSE}"
+
+
+def skipped_notes(rows: Iterable[Row]) -> list[str]:
+    """A line under a table for each row with skipped steps."""
+    return [
+        f"{row.label}: {row.skipped:,} steps skipped in {row.n} run{'s' if row.n > 1 else ''}, {SKIPPED_BECAUSE}."
+        for row in rows
+        if row.skipped
     ]
-    return "\n".join([text_table(head, lines), "", RULE, *notes(found.rows)])

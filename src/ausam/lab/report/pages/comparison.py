@@ -1,42 +1,51 @@
-"""The report of a comparison: a self-contained HTML page."""
+"""The page of a comparison: report.html.
+
+A chart is a function that makes a Picture, or None without figures, and an entry of ``CHARTS``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ausam.lab.config import PAIR_SETTINGS
 from ausam.lab.records import files
 from ausam.lab.records.results import Comparison, Group, NamedRun, Row, Selection
 from ausam.lab.records.score import VALIDATION, measured_on
-from ausam.lab.report import charts, skipped
-from ausam.lab.report.charts import Field, PlainRow, Spec
-from ausam.lab.report.shell import figure, fill, page
+from ausam.lab.report import charts, html
+from ausam.lab.report.charts import Picture
 from ausam.lab.report.summary import (
-    JUDGED,
     RULE,
+    ausam_rows,
     best,
+    further_scores,
     heading,
     headline,
-    judged_rule,
-    judged_texts,
     lower_is_better,
     metric,
-    ours,
-    parts,
-    row_texts,
+    row_cells,
+    score_cells,
+    seconds_digits,
+    skipped_notes,
+    verdict_rule,
+    verdict_table,
 )
-from ausam.lab.report.text import NONE, capital, clean, show
+from ausam.lab.report.table import Line, Section, Table, to_html
+from ausam.lab.report.text import NONE, capital, show
+from ausam.lab.report.vega import Field, PlainRow
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 METHOD = Field("method", "method")
 KINDS = ("correctly labelled", "mislabelled")
 TIMES = "times chosen (mean)"
-# what the parts of a score mean, by its name
-PARTS = {
+# what the further scores mean, by the name of the score
+FURTHER_SCORES = {
     "accuracy": "Balanced accuracy is the mean over the classes. Head, middle and tail are the mean over the first, "
     "middle and last third of the classes: later classes have fewer training samples.",
     "PCKh@0.5": "Score of each group of joints.",
@@ -45,45 +54,40 @@ PARTS = {
 ANSWERS = {"accuracy": "classes", "PCKh@0.5": "joints", "MSE": "steps ahead"}  # what the network predicts, by its score
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A chart of the page with its heading and text."""
-
-    name: str  # of its PNG file
-    spec: Spec
-    title: str = ""
-    note: str = ""
-
-
 def _labels(rows: Sequence[Row]) -> dict[str, str]:
     """The name of each row in the charts: its label, with the pair's name where two labels are equal."""
-    found = [clean(r.label) for r in rows]
-    return {r.name: f"{t} ({clean(r.name)})" if found.count(t) > 1 else t for r, t in zip(rows, found, strict=True)}
+    labels = [row.label for row in rows]
+    return {row.name: f"{row.label} ({row.name})" if labels.count(row.label) > 1 else row.label for row in rows}
 
 
-def _marked(found: Comparison) -> Iterator[tuple[str, dict[str, Any]]]:
+def _order(comparison: Comparison) -> list[str]:
+    """Every name that the charts may show: a method has one colour in all of them."""
+    return list(_labels(comparison.rows).values())
+
+
+def _marked(comparison: Comparison) -> Iterator[tuple[str, dict[str, Any]]]:
     """For each row, the fields shared by its chart points: its name and whether it is highlighted."""
-    mine, labels = ours(found.rows), _labels(found.rows)
-    for row in found.rows:
+    mine, labels = ausam_rows(comparison.rows), _labels(comparison.rows)
+    for row in comparison.rows:
         yield row.name, {"method": labels[row.name]} | ({"strong": True} if row in mine else {})
 
 
-def _score(found: Comparison) -> str:
+def _score(comparison: Comparison) -> str:
     """The name of the score, without what it was measured on."""
-    return metric(found)[0].removeprefix(VALIDATION)
+    return metric(comparison)[0].removeprefix(VALIDATION)
 
 
-def _axis(found: Comparison) -> str:
+def _axis(comparison: Comparison) -> str:
     """The title of the score axis."""
-    name, unit = metric(found)
+    name, unit = metric(comparison)
     return f"{measured_on(name)}{f' ({unit})' if unit else ''}"
 
 
-def _time(found: Comparison) -> Picture:
-    score, unit = metric(found)
+def _time(comparison: Comparison) -> Picture:
+    score, unit = metric(comparison)
     rows: list[PlainRow] = []
     runs: list[PlainRow] = []
-    for r, (_, mark) in zip(found.rows, _marked(found), strict=True):
+    for r, (_, mark) in zip(comparison.rows, _marked(comparison), strict=True):
         at = {"x": r.mean_seconds, "y": r.mean}
         ends = {}
         if r.std is not None and r.std_seconds is not None:
@@ -104,25 +108,26 @@ def _time(found: Comparison) -> Picture:
     spec = charts.scatter(
         rows,
         Field("x", "training time (s)"),
-        Field("y", _axis(found)),
+        Field("y", _axis(comparison)),
         METHOD,
         [*hover, Field("runs", "runs")],
         runs=runs,
         hover_runs=[*hover, Field("seed", "seed")],
-        lower=lower_is_better(found),
+        lower=lower_is_better(comparison),
+        order=_order(comparison),
     )
-    up = "Down" if lower_is_better(found) else "Up"
+    up = "Down" if lower_is_better(comparison) else "Up"
     note = f"{up} and left is better. Small marks: the runs. Bars: one standard deviation over seeds. "
     note += "Dashed: the best up to each time."
     return Picture("time", spec, f"{capital(score)} against training time", note=note)
 
 
-def _curves(found: Comparison) -> Picture | None:
-    lower, form = lower_is_better(found), f".{found.rows[0].decimals}f"
+def _curves(comparison: Comparison) -> Picture | None:
+    lower, form = lower_is_better(comparison), f".{comparison.rows[0].decimals}f"
     rows, early = [], []
-    for name, mark in _marked(found):
+    for name, mark in _marked(comparison):
         seen: dict[int, list[float]] = {}
-        for point in (p for r in found.runs if r.name == name for p in r.curve):
+        for point in (p for r in comparison.runs if r.name == name for p in r.curve):
             seen.setdefault(point.epoch, []).append(point.score)
         if not seen:
             continue
@@ -134,15 +139,16 @@ def _curves(found: Comparison) -> Picture | None:
         return None
     worst = max(early) < max(r["high"] for r in rows) if lower else min(early) > min(r["low"] for r in rows)
     cut = " The axis leaves out the first epochs." if worst else ""
-    hover = [Field("x", "epoch", "d"), Field("y", f"{_axis(found)}, mean", form), Field("low", "least", form)]
+    hover = [Field("x", "epoch", "d"), Field("y", f"{_axis(comparison)}, mean", form), Field("low", "least", form)]
     spec = charts.lines(
         rows,
         Field("x", "epoch", "d"),
-        Field("y", _axis(found)),
+        Field("y", _axis(comparison)),
         METHOD,
         [*hover, Field("high", "greatest", form), Field("runs", "runs")],
         y_from=None if lower else min(early),
         y_to=max(early) if lower else None,
+        order=_order(comparison),
     )
     note = f"Mean over seeds; the band runs from the smallest to the largest.{cut}"
     return Picture("curves", spec, "Learning curves", note=note)
@@ -158,10 +164,10 @@ def mislabelled(runs: Sequence[NamedRun]) -> dict[str, list[tuple[float, float]]
     return out
 
 
-def answer(found: Comparison) -> str:
+def mislabelled_sentence(comparison: Comparison) -> str:
     """One sentence, from the figures, on whether mislabelled samples are chosen more often."""
-    chosen = mislabelled(found.runs)
-    labels, mine = {r.name: r.label for r in found.rows}, [r.name for r in ours(found.rows)]
+    chosen = mislabelled(comparison.runs)
+    labels, mine = {r.name: r.label for r in comparison.rows}, [r.name for r in ausam_rows(comparison.rows)]
     if not chosen:
         unknown = "It is not known whether mislabelled samples are chosen more often"
         return f"{unknown}: no finished run chose from known wrong labels."
@@ -186,13 +192,13 @@ def _bins(selections: Sequence[Selection]) -> list[tuple[float, ...]]:
             middle, before = 100 * (before + b.n / 2) / total, before + b.n
             if b.score is not None and math.isfinite(b.score):
                 out.setdefault(i, []).append((middle, b.score, b.chosen, math.nan if b.wrong is None else b.wrong))
-    return [tuple(map(fmean, zip(*found, strict=True))) for _, found in sorted(out.items())]
+    return [tuple(map(fmean, zip(*figures, strict=True))) for _, figures in sorted(out.items())]
 
 
-def _chosen(found: Comparison) -> Picture | None:
+def _chosen(comparison: Comparison) -> Picture | None:
     rows, ranges = [], []
-    for name, mark in _marked(found):
-        parts = [r.run.selection for r in found.runs if r.name == name and r.run.selection is not None]
+    for name, mark in _marked(comparison):
+        parts = [r.run.selection for r in comparison.runs if r.name == name and r.run.selection is not None]
         if bins := _bins(parts):
             for middle, score, chosen, wrong in bins:
                 share = NONE if math.isnan(wrong) else f"{100 * wrong:.0f} %"
@@ -208,16 +214,18 @@ def _chosen(found: Comparison) -> Picture | None:
         [Field("y", "times chosen", ".1f"), Field("score", "mean score", ".3g"), Field("wrong", "mislabelled")],
         x_range=(0, 100),
         y_from=0.0,
+        order=_order(comparison),
     )
     more = "; and more" if len(ranges) > 4 else ""
     note = f"Mean score of the lowest and highest group. {'; '.join(ranges[:4])}{more}."
-    return Picture("chosen", spec, "How often samples were chosen, by their score", note=note)
+    text = mislabelled_sentence(comparison) if comparison.config.label_noise else ""
+    return Picture("chosen", spec, "How often samples were chosen, by their score", note, text)
 
 
-def _by_class(found: Comparison) -> Picture | None:
+def _by_class(comparison: Comparison) -> Picture | None:
     rows = []
-    for name, mark in _marked(found):
-        classes = _classes(found, name)
+    for name, mark in _marked(comparison):
+        classes = _classes(comparison, name)
         rows += [{**mark, "x": c, "y": fmean(g.chosen for g in of), "n": of[0].n} for c, of in sorted(classes.items())]
     if not rows:
         return None
@@ -228,28 +236,30 @@ def _by_class(found: Comparison) -> Picture | None:
         METHOD,
         [Field("x", "class", "d"), Field("n", "training samples", "d"), Field("y", "times chosen", ".1f")],
         y_from=0.0,
+        order=_order(comparison),
     )
     sizes = {row["x"]: row["n"] for row in rows}
     first, last = min(sizes), max(sizes)
     note = f"Mean over the samples of a class. Class {first} has {sizes[first]} training samples, class {last} has "
-    return Picture("classes", spec, "How often samples were chosen, by class", note=f"{note}{sizes[last]}.")
+    note = f"{note}{sizes[last]}."
+    return Picture("classes", spec, "How often samples were chosen, by class", note, rare_class_sentence(comparison))
 
 
-def _classes(found: Comparison, name: str) -> dict[int, list[Group]]:
+def _classes(comparison: Comparison, name: str) -> dict[int, list[Group]]:
     """How often the runs of a row chose each class of long-tailed data."""
     out: dict[int, list[Group]] = {}
-    for r in found.runs:
+    for r in comparison.runs:
         if r.name == name and r.run.selection is not None:
             for c, group in r.run.selection.classes.items():
                 out.setdefault(int(c), []).append(group)
     return out
 
 
-def rare(found: Comparison) -> str:
+def rare_class_sentence(comparison: Comparison) -> str:
     """One sentence, from the figures, on whether rare classes are chosen more often; empty without figures."""
-    told, mine = [], ours(found.rows)
-    for row in sorted(found.rows, key=lambda r: r not in mine):
-        classes = _classes(found, row.name)
+    sentences, mine = [], ausam_rows(comparison.rows)
+    for row in sorted(comparison.rows, key=lambda r: r not in mine):
+        classes = _classes(comparison, row.name)
         if third := len(classes) // 3:
             head, tail = (
                 sum(g.n * g.chosen for g in part) / sum(g.n for g in part)
@@ -259,16 +269,16 @@ def rare(found: Comparison) -> str:
                 )
             )
             ratio = f" ({tail / head:.2f} times as often)" if head else ""
-            told.append(f"{row.label}: {tail:.1f} times on average against {head:.1f}{ratio}")
+            sentences.append(f"{row.label}: {tail:.1f} times on average against {head:.1f}{ratio}")
     asked = "Are samples of the rarest third of the classes chosen more often than those of the most frequent third?"
-    return f"{asked} {'; '.join(told[:3])}." if told else ""
+    return f"{asked} {'; '.join(sentences[:3])}." if sentences else ""
 
 
-def _mislabelled(found: Comparison) -> Picture | None:
-    labels = _labels(found.rows)
+def _mislabelled(comparison: Comparison) -> Picture | None:
+    labels = _labels(comparison.rows)
     rows = [
         {"method": labels[name], "kind": kind, "x": fmean(each[i] for each in both)}
-        for name, both in mislabelled(found.runs).items()
+        for name, both in mislabelled(comparison.runs).items()
         for i, kind in enumerate(KINDS)
     ]
     if not rows:
@@ -276,75 +286,96 @@ def _mislabelled(found: Comparison) -> Picture | None:
     return Picture("mislabelled", charts.pairs(rows, Field("x", TIMES, ".1f"), METHOD, Field("kind", "labels"), KINDS))
 
 
-def pictures(found: Comparison) -> list[Picture]:
+CHARTS: tuple[Callable[[Comparison], Picture | None], ...] = (_time, _curves, _chosen, _mislabelled, _by_class)
+
+
+def pictures(comparison: Comparison) -> list[Picture]:
     """The charts of a comparison in page order; those without figures are left out."""
-    if not found.rows:
-        return []
-    every = _time(found), _curves(found), _chosen(found), _mislabelled(found), _by_class(found)
-    return [p for p in every if p is not None]
+    drawn = (chart(comparison) for chart in CHARTS) if comparison.rows else ()
+    return [picture for picture in drawn if picture is not None]
 
 
-def _text(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return NONE if value is None or value == "" else str(value)
-
-
-def _conditions(found: Comparison) -> dict[str, dict[str, str]]:
+def _conditions(comparison: Comparison) -> dict[str, Mapping[str, object]]:
     """Groups of facts; the first has no title."""
-    groups: dict[str, Mapping[str, object]] = {
-        "": {"created": found.created, "commit": found.environment.commit, "seeds": found.seeds},
-        "Data": {k: getattr(found.config, k) for k in ("data", "label_noise", "imbalance", "validation")}
-        | ({} if found.data is None else asdict(found.data)),
-        "Hardware": asdict(found.environment.hardware),
-        "Versions": found.environment.versions,
-        "Config": {k: v for k, v in asdict(found.config).items() if k not in PAIR_SETTINGS},
+    return {
+        "": {"created": comparison.created, "commit": comparison.environment.commit, "seeds": comparison.seeds},
+        "Data": {k: getattr(comparison.config, k) for k in ("data", "label_noise", "imbalance", "validation")}
+        | ({} if comparison.data is None else asdict(comparison.data)),
+        "Hardware": asdict(comparison.environment.hardware),
+        "Versions": comparison.environment.versions,
+        "Config": {k: v for k, v in asdict(comparison.config).items() if k not in PAIR_SETTINGS},
     }
-    return {title: {k: _text(v) for k, v in facts.items()} for title, facts in groups.items()}
 
 
-def _about(found: Comparison) -> str:
+def _about(comparison: Comparison) -> str:
     about = []
-    if found.data is not None:
-        judges = measured_on(metric(found)[0]).partition(" ")[0]
-        about = [f"{found.data.train} training samples", f"{found.data.test} {judges} samples"]
-        about.append(f"{found.data.classes} {ANSWERS.get(_score(found), 'classes')}")
-    if found.config.imbalance not in (0, 1):
-        about.append(f"long tail: the last class keeps {100 * found.config.imbalance:g} %")
-    about += [f"{100 * found.config.label_noise:.0f} % wrong labels"] if found.config.label_noise else []
+    if comparison.data is not None:
+        judges = measured_on(metric(comparison)[0]).partition(" ")[0]
+        about = [f"{comparison.data.train} training samples", f"{comparison.data.test} {judges} samples"]
+        about.append(f"{comparison.data.classes} {ANSWERS.get(_score(comparison), 'classes')}")
+    if comparison.config.imbalance not in (0, 1):
+        about.append(f"long tail: the last class keeps {100 * comparison.config.imbalance:g} %")
+    about += [f"{100 * comparison.config.label_noise:.0f} % wrong labels"] if comparison.config.label_noise else []
     return ", ".join(about)
 
 
-def render(found: Comparison) -> str:
+def _score_table(comparison: Comparison) -> Table:
+    """Every row with its figures."""
+    score = heading(*metric(comparison), lower_is_better(comparison), comma=",")
+    head = ("Method", score, "Difference from SAM, 95 % interval", "Speed, SAM = 100", "Samples, SAM = 100")
+    digits, top, mine = seconds_digits(comparison.rows), best(comparison.rows).mean, ausam_rows(comparison.rows)
+    lines = [
+        Line(
+            (row.label, *row_cells(row, digits), row.epochs, row.n),
+            style="ours" if row in mine else "",
+            detail=row.pair,
+            bold=(1,) if row.mean == top else (),
+        )
+        for row in comparison.rows
+    ]
+    return Table((*head, "Training, s", "Epochs", "Runs"), (Section(tuple(lines)),))
+
+
+def _further_table(comparison: Comparison, names: Sequence[str]) -> Table:
+    mine = ausam_rows(comparison.rows)
+    lines = [
+        Line((row.label, *score_cells(row, names)), style="ours" if row in mine else "") for row in comparison.rows
+    ]
+    return Table(("Method", *map(capital, names)), (Section(tuple(lines)),))
+
+
+def _fragments(comparison: Comparison) -> Iterator[Markup]:
+    yield html.heading(comparison.title, 1)
+    yield html.paragraph(_about(comparison), "soft")
+    yield html.paragraph(headline(comparison), "lead")
+    if not comparison.complete:
+        yield html.paragraph("This comparison is not complete.", "open")
+    if comparison.rows:
+        yield to_html(_score_table(comparison))
+        for note in (RULE, *skipped_notes(comparison.rows)):
+            yield html.paragraph(note, "note")
+    if (verdicts := verdict_table(comparison)).lines:
+        yield to_html(verdicts, stack=True)
+        if rule := verdict_rule(comparison):
+            yield html.paragraph(rule, "note")
+    if names := further_scores(comparison.rows):
+        yield html.heading("Further scores")
+        yield to_html(_further_table(comparison, names))
+        yield html.paragraph(FURTHER_SCORES.get(_score(comparison), ""), "note")
+    yield from html.pictures(pictures(comparison))
+    yield html.heading("Conditions")
+    yield html.code(comparison.command or NONE)
+    for title, facts in _conditions(comparison).items():
+        if title:
+            yield html.heading(title, 3)
+        yield html.facts(facts)
+
+
+def render(comparison: Comparison) -> str:
     """The whole page; it fetches nothing."""
-    drawn = pictures(found)
-    body = fill(
-        "comparison.html",
-        found=found,
-        about=_about(found),
-        headline=headline(found),
-        judged=judged_texts(found),
-        judged_head=JUDGED,
-        judged_rule=judged_rule(found),
-        score=heading(*metric(found), lower_is_better(found), comma=","),
-        rows=[(row, *texts) for row, texts in zip(found.rows, row_texts(found.rows), strict=True)],
-        best=best(found.rows).mean if found.rows else None,
-        parts=[capital(name) for name in parts(found.rows)],
-        in_parts=[
-            (row, row.label, [show(row.parts[name], row.decimals) for name in parts(found.rows)]) for row in found.rows
-        ],
-        about_parts=PARTS.get(_score(found), ""),
-        ours=ours(found.rows),
-        rule=RULE,
-        skipped=skipped.notes(found.rows),
-        pictures=[(picture, figure(picture.spec)) for picture in drawn],
-        answers={"chosen": answer(found) if found.config.label_noise else "", "classes": rare(found)},
-        conditions=_conditions(found),
-        command=found.command or NONE,
-    )
-    return page(found.title, [body], width=62)
+    return html.page(comparison.title, _fragments(comparison), width=62)
 
 
-def write_report(found: Comparison, path: Path) -> None:
+def write_report(comparison: Comparison, path: Path) -> None:
     """Write the page."""
-    files.write(path, render(found))
+    files.write(path, render(comparison))

@@ -1,4 +1,4 @@
-"""The charts of a comparison as PNG files: ``python -m ausam.lab.report.pictures results.json FOLDER``."""
+"""The charts of a comparison as PNG files: ``python -m ausam.lab.report.png results.json FOLDER``."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from typing import Literal
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Comparison
-from ausam.lab.report import charts
-from ausam.lab.report.page import pictures
+from ausam.lab.report import vega
+from ausam.lab.report.pages.comparison import pictures
 
 
-def write(found: Comparison, folder: Path, theme: Literal["light", "dark"] = "light", scale: float = 2.0) -> list[Path]:
+def write(
+    comparison: Comparison, folder: Path, theme: Literal["light", "dark"] = "light", scale: float = 2.0
+) -> list[Path]:
     """Write each chart of the page as ``NAME.png`` (time, curves, chosen, mislabelled, classes); returns the files.
 
-    Args:
-        found: the comparison.
+    Arguments:
+        comparison: the comparison.
         folder: the output folder; created if needed.
         theme: the colour theme.
         scale: pixels per unit; a chart is 640 units wide.
     """
     paths = []
-    for picture in pictures(found):
+    for picture in pictures(comparison):
         paths.append(folder / f"{picture.name}.png")
-        files.write(paths[-1], charts.png(picture.spec, theme, scale))
+        files.write(paths[-1], vega.png(picture.spec, theme, scale))
     return paths
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the results, write the pictures, and print where they are."""
-    parser = argparse.ArgumentParser(prog="python -m ausam.lab.report.pictures", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ausam.lab.report.png", description=__doc__)
     parser.add_argument("results", type=Path, help="the results.json of ausam compare")
     parser.add_argument("folder", type=Path, help="the output folder")
-    parser.add_argument("--theme", choices=list(charts.THEMES), default="light")
+    parser.add_argument("--theme", choices=list(vega.THEMES), default="light")
     parser.add_argument("--scale", type=float, default=2.0, help="pixels per unit; a chart is 640 units wide (2)")
     args = parser.parse_args(argv)
     try:

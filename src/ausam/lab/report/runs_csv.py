@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from typing import Any
 
 from ausam.lab.records.results import NamedRun
+from ausam.lab.report.table import Table, to_csv
 
 SETTINGS = (
     *("data", "label_noise", "imbalance", "validation", "horizon", "train_stride", "train_size"),
@@ -19,24 +18,15 @@ COLUMNS = (
     "parts",
     *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "torch"),
 )
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def csv_text(runs: Iterable[tuple[str, NamedRun]]) -> str:
+def runs_csv(runs: Iterable[tuple[str, NamedRun]]) -> str:
     """Runs with their blocks, as CSV with a header; an unknown value is empty."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: spreadsheet_cell(v) for k, v in _line(block, named).items()} for block, named in runs)
-    return text.getvalue()
+    values = (_values(block, named) for block, named in runs)
+    return to_csv(Table.of(COLUMNS, ([known[name] for name in COLUMNS] for known in values)))
 
 
-def spreadsheet_cell(value: Any) -> Any:
-    """Prefix text that a spreadsheet would evaluate with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
-
-
-def _line(block: str, named: NamedRun) -> dict[str, Any]:
+def _values(block: str, named: NamedRun) -> dict[str, Any]:
     run, hardware = named.run, named.run.environment.hardware
     return {
         "block": block,

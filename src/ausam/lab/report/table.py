@@ -1,0 +1,190 @@
+"""The table of every report, and its emitters: text for a terminal, Markdown, LaTeX, CSV, and HTML for a page.
+
+A report says what its table holds, once; the emitters say what it looks like:
+
+    table = Table.of(["Method", "Accuracy %"], [["SGD", "94.00"], ["SAM", "96.00"]])
+    to_text(table), to_markdown(table), to_latex(table), to_csv(table), to_html(table)
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ausam.lab.report import html
+from ausam.lab.report.text import clean
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # text that begins so is a formula in a spreadsheet
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "%&#_${}"}
+    | {
+        "±": "$\\pm$",
+        "–": "--",
+        "−": "$-$",
+        "α": "$\\alpha$",
+        "†": "\\textsuperscript{\\dag}",
+        "‡": "\\textsuperscript{\\ddag}",
+        "\\": "\\textbackslash{}",
+    }
+    | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    | {chr(to): f"\\textsuperscript{{{chr(c)}}}" for c, to in SUPERSCRIPT.items()}
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table. Everything but the cells concerns pages only."""
+
+    cells: tuple[object, ...]  # None is an empty cell
+    style: str = ""  # CSS classes: ours, best
+    detail: str = ""  # small print under the first cell
+    bold: tuple[int, ...] = ()  # the numbers of the cells in bold
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lines that belong together, under a title if they have one."""
+
+    lines: tuple[Line, ...]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: headings, and lines in sections."""
+
+    head: tuple[str, ...]
+    sections: tuple[Section, ...]
+    title: str = ""
+    spans: tuple[str, ...] = ()  # headings above the head; they share the columns after the first evenly
+    left: tuple[int, ...] = (0,)  # the columns aligned to the left
+
+    @classmethod
+    def of(
+        cls, head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", left: Sequence[int] = (0,)
+    ) -> Table:
+        """A table of plain lines in one section."""
+        section = Section(tuple(Line(tuple(row)) for row in rows))
+        return cls(tuple(head), (section,), title, left=tuple(left))
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines of all sections."""
+        return tuple(line for section in self.sections for line in section.lines)
+
+    @property
+    def span(self) -> int:
+        """The number of columns under each of the spans."""
+        return (len(self.head) - 1) // len(self.spans) if self.spans else 0
+
+    @property
+    def flat_head(self) -> list[str]:
+        """The headings in one row: the first column of each span carries its heading, ``CIFAR-10: Paper``."""
+        first = {1 + i * self.span: name for i, name in enumerate(self.spans)}
+        return [f"{first[i]}: {name}" if i in first else name for i, name in enumerate(self.head)]
+
+
+def to_text(table: Table) -> str:
+    """For a terminal or a file; as wide as its content, whatever the terminal's width."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, name in enumerate(table.flat_head):
+        drawn.add_column(Text(clean(name)), justify="left" if i in table.left else "right", no_wrap=True)
+    for section in filter(lambda section: section.lines, table.sections):
+        rows = [*([[section.title]] if section.title else []), *map(_texts, section.lines)]
+        for row in rows:
+            drawn.add_row(*(Text(clean(cell)) for cell in row))
+        drawn.add_section()
+    console = Console(width=10_000, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], left: Sequence[int] = (0,)) -> str:
+    """A table of plain lines for a terminal."""
+    return to_text(Table.of(head, rows, left=left))
+
+
+def to_markdown(table: Table) -> str:
+    """For a README; a section with a title becomes a table of its own, under its title."""
+    rule = ["---" if i in table.left else "---:" for i in range(len(table.head))]
+    head = [_markdown(table.flat_head), _markdown(rule)]
+    if not any(section.title for section in table.sections):
+        return "\n".join([*head, *(_markdown(_texts(line)) for line in table.lines)])
+    tables = []
+    for section in table.sections:
+        title = [f"### {section.title}", ""] if section.title else []
+        tables.append("\n".join([*title, *head, *(_markdown(_texts(line)) for line in section.lines)]))
+    return "\n\n".join(tables)
+
+
+def _markdown(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("*", "\\*").replace("|", "\\|") for cell in cells) + " |"
+
+
+def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
+    """For a paper, with the table's title as caption and notes under it; needs the package booktabs."""
+    width, n = len(table.head), table.span
+    columns = "".join("l" if i in table.left else "r" for i in range(width))
+    out = [r"\begin{table*}", r"\centering", f"\\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    if table.spans:
+        out.append("".join(f" & \\multicolumn{{{n}}}{{c}}{{{latex_text(name)}}}" for name in table.spans) + r" \\")
+        ends = [(2 + n * i, 1 + n * (i + 1)) for i in range(len(table.spans))]
+        out.append(" ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in ends))
+    out.append(_latex(table.head))
+    for section in table.sections:
+        title = f"\\multicolumn{{{width}}}{{l}}{{\\textbf{{{latex_text(section.title)}}}}} \\\\"
+        out += [r"\midrule", *([title] if section.title else []), *(_latex(_texts(line)) for line in section.lines)]
+    out += [r"\bottomrule", r"\end{tabular}"]
+    if notes:
+        out += [r"\begin{flushleft}\small", *(f"{latex_text(note)}\\par" for note in notes), r"\end{flushleft}"]
+    return "\n".join([*out, f"\\caption{{{latex_text(table.title)}}}", r"\end{table*}"])
+
+
+def latex_text(text: str) -> str:
+    """Text in which nothing is a command of LaTeX."""
+    return text.translate(LATEX)
+
+
+def _latex(cells: Iterable[str]) -> str:
+    return " & ".join(map(latex_text, cells)) + r" \\"
+
+
+def to_csv(table: Table) -> str:
+    """For spreadsheets and data frames; numbers are written in full, and text is never a formula."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.flat_head)
+    writer.writerows([_spreadsheet_cell(cell) for cell in line.cells] for line in table.lines)
+    return out.getvalue()
+
+
+def _spreadsheet_cell(value: object) -> object:
+    """Prefix text that a spreadsheet would evaluate with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def to_html(table: Table, *, stack: bool = False) -> Markup:
+    """For a page, as a fragment.
+
+    Arguments:
+        table: the table; its title is not shown.
+        stack: on a narrow screen, every line becomes a block with its headings; otherwise the table scrolls.
+    """
+    return html.fill("table.html", table=table, stack=stack)
+
+
+def _texts(line: Line) -> list[str]:
+    return ["" if cell is None else str(cell) for cell in line.cells]
