@@ -22,7 +22,7 @@ import torch
 from theory import RESULTS, rounded  # beside this file
 
 from ausam import diagnostics as dg
-from ausam.lab.diagnose.subject import open_run
+from ausam.lab.experiments.diagnose.subject import open_run
 
 SETTINGS = (
     "--data cifar10 --train-size 2000 --test-size 2000 --model resnet-small-w8 --augment none --batch-size 64 "
@@ -114,7 +114,9 @@ def rows(place: Path, part: str) -> list[dict]:
 
 def condensed(runs: Path) -> dict:
     """What the page and its pictures need of the records of the theory."""
-    ausam_run = json.loads((runs / NAMES["AUSAM-0.5"] / "diagnosis.json").read_text())
+    place = runs / NAMES["AUSAM-0.5"]
+    files = [json.loads((place / f"{name}.json").read_text()) for name in ("diagnosis", "theory")]
+    ausam_run = files[0] | files[1]
     measured = {name: {part: rows(runs / place, part) for part in OVER_TRAINING} for name, place in NAMES.items()}
     measured["AUSAM-0.5"]["lemma1"] = ausam_run["lemma1"]["rows"]  # with the averages over earlier epochs
     measured["AUSAM-0.5"] |= {part: ausam_run[part] for part in OTHERS}

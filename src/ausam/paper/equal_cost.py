@@ -268,11 +268,11 @@ def _fragments(benchmark: EqualCost) -> Iterator[Markup]:
         yield html.paragraph(f"{missing} A verdict needs all runs of a problem and budget.", "open")
     yield html.heading(FIRST)
     yield to_html(who_wins(benchmark), stack=True)
-    for problem in _begun(benchmark):
+    for i, problem in enumerate(_begun(benchmark)):
         yield html.heading(problem.title, link=f"{problem.name}/report.html")
         yield html.paragraph(problem.about, "soft")
         if (spec := frontier(problem)) is not None:
-            yield from html.pictures([Picture(problem.name, spec, note=FRONTIER_NOTE)])
+            yield from html.pictures([Picture(problem.name, spec, note=FRONTIER_NOTE)], hint=not i)
         yield to_html(problem_table(problem))
     yield html.heading("How to read this")
     for note in footnotes(benchmark):

@@ -22,6 +22,9 @@ from ausam.lab.cli.rebuild import rebuild
 from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam.lab.experiments import bench
 from ausam.lab.experiments.compare import compare
+from ausam.lab.experiments.diagnose.flatness import diagnose_comparison
+from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
+from ausam.lab.experiments.diagnose.run import diagnose, parts_of
 from ausam.lab.experiments.tune import HELD_OUT, POLICY, tune, values
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import defaults_for, problem, resolve
@@ -31,6 +34,8 @@ from ausam.lab.records.score import measured_on
 from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle
 from ausam.lab.registry.pairs import PAIRS, label, label_of, with_alpha
 from ausam.lab.report.pages import tuning
+from ausam.lab.report.pages.diagnosis import Diagnosis
+from ausam.lab.report.pages.flatness import FlatComparison
 from ausam.lab.report.summary import SKIPPED_BECAUSE, comparison_text, conclusion, skipped_text
 from ausam.lab.training import ranks, run_folder
 from ausam.lab.training.logs import Logs
@@ -39,6 +44,9 @@ from ausam.paper import estimate, recipe
 from ausam.paper.ray import on_ray
 from ausam.paper.reproduce import Launch, reproduce
 from ausam.paper.reproduce import text as reproduced_text
+from ausam.paper.theory.diagnose import diagnose_theory
+from ausam.paper.theory.on_a_run import MEASUREMENTS as THEORY
+from ausam.paper.theory.page import Theory
 
 
 def train_command(args: argparse.Namespace) -> int:
@@ -196,36 +204,45 @@ def report_command(args: argparse.Namespace) -> int:
 
 
 def diagnose_command(args: argparse.Namespace) -> int:
-    """The theory and the flatness of a run, or the flatness of several."""
-    from ausam.lab.diagnose.compare import diagnose_comparison
-    from ausam.lab.diagnose.records import Diagnosis, FlatComparison
-    from ausam.lab.diagnose.run import diagnose
-
+    """The flatness of a run, and the paper's theory on it if asked for; or the flatness of several."""
     ranks.require_one_process("diagnose")
     first, *rest = args.place
     together = first == "compare" and len(rest) == 1
     if rest and not together:
         raise ValueError("Give the folder of one run, or the word compare and the folder of a comparison.")
-    if together and args.what is not None:
-        raise ValueError(
-            "--what chooses parts of a run's diagnosis, but a comparison measures only flatness. Leave it out."
-        )
+    if together and (args.what is not None or args.theory):
+        flag = "--theory" if args.what is None else "--what"
+        raise ValueError(f"{flag} concerns one run, but a comparison measures only flatness. Leave it out.")
     here = {name: getattr(args, name) for name in ("data_dir", "threads", "device") if hasattr(args, name)}
     if here.get("threads"):
         torch.set_num_threads(here["threads"])
-    command = shlex.join(["ausam", *args.argv])
-    found: Diagnosis | FlatComparison
-    with Progress(None, "diagnose") as progress:
-        if together:
-            found = diagnose_comparison(Path(rest[0]), args.samples, command, progress.pieces(), **here)
-        else:
-            found = diagnose(Path(first), args.what, args.samples, command, progress.pieces(), **here)
-    for finding in found.findings:
-        mark = {True: "holds: ", False: "does not hold: ", None: ""}[finding.holds]
-        sys.stdout.write(f"{finding.part}: {mark}{finding.text}\n")
-    for part in found.left:
+    command, folder = shlex.join(["ausam", *args.argv]), Path(rest[0] if together else first)
+    if together:
+        with Progress(None, "diagnose") as progress:
+            flat = diagnose_comparison(folder, args.samples, command, progress.pieces(), **here)
+        return _measured(flat, folder / "flatness.html")
+    what = None if args.what is None else parts_of(args.what, [*MEASUREMENTS, *THEORY])
+    tested = [name for name in THEORY if args.theory or (what is not None and name in what)]
+    if what is None or (what := [name for name in what if name in MEASUREMENTS]):
+        with Progress(None, "diagnose") as progress:
+            run = diagnose(folder, what, args.samples, command, progress.pieces(), **here)
+        _measured(run, folder / "diagnosis.html")
+    if tested:
+        with Progress(None, "theory") as progress:
+            named = None if args.theory else tested
+            theory = diagnose_theory(folder, named, args.samples, command, progress.pieces(), **here)
+        _measured(theory, folder / "theory.html")
+    return 0
+
+
+def _measured(result: Diagnosis | FlatComparison | Theory, page: Path) -> int:
+    """Print the findings, what could not be measured, and the page."""
+    marks = {True: "holds: ", False: "does not hold: ", None: ""}
+    for finding in result.findings:
+        sys.stdout.write(f"{finding.part}: {marks[finding.holds]}{finding.text}\n")
+    for part in result.not_measured:
         sys.stdout.write(f"{part.part}: not measured. {part.why}\n")
-    sys.stdout.write(f"\n{Path(rest[0]) / 'flatness.html' if together else Path(first) / 'diagnosis.html'}\n")
+    sys.stdout.write(f"\n{page}\n")
     return 0
 
 

@@ -14,13 +14,14 @@ from ausam.common.settings import OneOf, rules
 from ausam.lab.cli import commands
 from ausam.lab.cli.flags import Parser
 from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
-from ausam.lab.diagnose import PARTS
 from ausam.lab.experiments import bench
+from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam.lab.experiments.tune import HELD_OUT, POLICY
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.from_config import ARGUMENTS
 from ausam.lab.training.logs import KINDS
 from ausam.paper import recipe
+from ausam.paper.theory.on_a_run import MEASUREMENTS as THEORY
 
 # Settings with a default per data set.
 SUITED = {name for entry in DATASETS.values() for name in entry.settings}
@@ -147,11 +148,15 @@ def parser() -> argparse.ArgumentParser:
     page.add_argument("folder", help="a folder made by reproduce, compare or train, or a results.json")
     page.set_defaults(run=commands.report_command)
 
-    look = subcommands.add_parser("diagnose", help="the theory and the flatness of a run", description=_diagnose_help())
+    look = subcommands.add_parser("diagnose", help="how flat the minimum of a run is", description=_diagnose_help())
     look.add_argument("place", nargs="+", metavar="RUN | compare DIR", help="folder of a run, or of a comparison")
     look.add_argument(
-        "--what", metavar="PARTS", help=f"parts of a run's diagnosis, separated by commas: {', '.join(PARTS)}"
+        "--what",
+        metavar="PARTS",
+        help=f"what to measure, separated by commas: {', '.join(MEASUREMENTS)} (default: all of these); or of the "
+        f"paper's theory: {', '.join(THEORY)}",
     )
+    look.add_argument("--theory", action="store_true", help="test the paper's lemma and theorems too: theory.html")
     look.add_argument("--samples", type=int, default=512, help="training samples to measure on (default: 512)")
     _add_settings(look, {f.name for f in fields(Config)} - {"data_dir", "threads", "device"})
     look.set_defaults(run=commands.diagnose_command)
@@ -171,10 +176,10 @@ def parser() -> argparse.ArgumentParser:
 
 def _diagnose_help() -> str:
     return (
-        "Measure the paper's lemma and theorems, the flatness of the minimum and the selection on the weights that a "
-        "run has kept (ausam train --every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into "
-        "its folder. With compare DIR: the flatness of all runs of a comparison, side by side. You can stop it at any "
-        "time; run the same command to continue."
+        "Measure the flatness of the minimum and the selection on the weights that a run has kept (ausam train "
+        "--every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into its folder. With "
+        "--theory: the paper's lemma and theorems too, in theory.html and theory.json. With compare DIR: the flatness "
+        "of all runs of a comparison, side by side. You can stop it at any time; run the same command to continue."
     )
 
 

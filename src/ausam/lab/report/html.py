@@ -58,9 +58,12 @@ def heading(text: str, level: int = 2, *, link: str = "", key: str = "") -> Mark
     return _safe("<h{}{}>{}</h{}>").format(level, anchor, inside, level)
 
 
-def paragraph(text: object, style: str = "") -> Markup:
-    """A paragraph: "lead", "soft", "note" (small), "open" (framed), "live" (needs scripts), or plain."""
-    return _safe("<p{}>{}</p>").format(_safe(' class="{}"').format(style) if style else "", prose(text))
+def paragraph(text: str, style: str = "", *, mark: Markup | str = "") -> Markup:
+    """A paragraph: "lead", "soft", "note" (small), "open" (framed), "live" (needs scripts), or plain.
+
+    ``mark`` is a fragment in front of the text, such as a badge.
+    """
+    return _safe("<p{}>{}{}</p>").format(_safe(' class="{}"').format(style) if style else "", mark, prose(text))
 
 
 def badge(text: str, good: bool) -> Markup:
@@ -85,13 +88,13 @@ def _fact(value: object) -> str:
     return NONE if value is None or value == "" else str(value)
 
 
-def pictures(shown: Iterable[Picture], level: int = 2) -> Iterator[Markup]:
-    """Charts with their headings and texts; the first says how to use them."""
+def pictures(shown: Iterable[Picture], level: int = 2, *, hint: bool = True) -> Iterator[Markup]:
+    """Charts with their headings and texts; with ``hint``, the first says how to use them."""
     for i, picture in enumerate(shown):
         if picture.title:
             yield heading(picture.title, level)
         yield figure(picture.spec)
-        if not i:
+        if hint and not i:
             yield paragraph(POINT_AND_CLICK, "note live")
         if picture.note:
             yield paragraph(picture.note, "note")
@@ -124,10 +127,8 @@ def _policy(scripts: Iterable[str]) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
 
 
-def prose(text: object) -> Markup | str:
-    """Clean text that keeps a figure, its spread and its unit on one line; a fragment stays as it is."""
-    if hasattr(text, "__html__"):
-        return _safe(str(text))
+def prose(text: object) -> str:
+    """Clean text that keeps a figure, its spread and its unit on one line."""
     return clean(text).replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 NONE = "–"
 
@@ -31,3 +32,27 @@ def join(parts: Sequence[str]) -> str:
 def capital(text: str) -> str:
     """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
+
+
+def percent(value: float) -> str:
+    """A fraction in percent."""
+    return f"{100 * value:.0f} %" if not abs(value) < 0.0995 else f"{100 * value:.2g} %"
+
+
+def number(value: float) -> str:
+    """A figure with three significant digits."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """``a to b``, from the smallest to the largest; one of them if they read the same."""
+    known = [v for v in values if not math.isnan(v)]
+    if not known:
+        return "unknown"
+    low, high = text(min(known)), text(max(known))
+    return low if low == high else f"{low} to {high}"
+
+
+def times(a: float, b: float) -> str:
+    """How many times ``b`` goes into ``a``."""
+    return f"{number(a / b)} times" if b else "infinitely many times"

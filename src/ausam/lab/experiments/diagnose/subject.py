@@ -9,18 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam import SAM, AUSampling, Method, Policy, Random, Scores, SelectiveBatchSampler, TopLoss
+from ausam import SAM, Method, Policy, Scores, SelectiveBatchSampler
 from ausam.common.random import generator
-from ausam.diagnostics.geometry import direction
-from ausam.diagnostics.objective import Objective
-from ausam.diagnostics.untouched import untouched
 from ausam.lab.config import Config
 from ausam.lab.networks.memory_format import to_memory_format
 from ausam.lab.problems.catalogue import problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
 from ausam.lab.registry.devices import device
-from ausam.lab.registry.expressions import brief, construct
+from ausam.lab.registry.expressions import brief
 from ausam.lab.registry.from_config import RHO_SCALE, method_and_policy
 from ausam.lab.training import run_folder, snapshots
 from ausam.lab.training.network import network
@@ -83,8 +80,8 @@ class Subject:
     def state(self, epoch: int) -> dict[str, Tensor]:
         """The weights and buffers after this many epochs."""
         if epoch:
-            found: dict[str, Tensor] = self.saved[epoch].load()["model"]
-            return found
+            weights: dict[str, Tensor] = self.saved[epoch].load()["model"]
+            return weights
         return network(self.config, self.data).state_dict()
 
     def at(self, epoch: int) -> None:
@@ -127,53 +124,7 @@ class Subject:
     def batches(self, size: int | None = None, limit: int | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The samples in mini-batches: inputs, labels and positions; a batch of one sample is dropped."""
         positions = torch.split(torch.arange(len(self.index)), size or self.config.batch_size)
-        found = [(self.x[p], self.y[p], p) for p in positions if len(p) > 1]
-        return found[:limit]
-
-    def dealt(self, epoch: int, turn: int = 0) -> list[Tensor]:
-        """Positions of the samples in shuffled mini-batches, determined by the arguments."""
-        order = torch.randperm(len(self.index), generator=generator(DRAWN, epoch, turn))
-        return list(torch.split(order, self.config.batch_size))
-
-    def dlp(self, epoch: int) -> Tensor:
-        """|L_i(w + e) - L_i(w)| of every sample at the current weights, in mini-batches shuffled for this epoch."""
-        found = torch.zeros(len(self.index))
-        with untouched(self.model):
-            for p in self.dealt(epoch, turn=1):
-                objective = Objective(self.model, self.losses, [(self.x[p], self.y[p])])
-                e = self.rho * direction(objective.gradient())
-                found[p] = (objective.losses(e) - objective.losses()).abs().cpu()
-        return found
-
-    def policies(self, epoch: int) -> dict[str, tuple[Policy, Scores]]:
-        """AUSampling, Random and TopLoss with this run's alpha, each with the scores it would have now.
-
-        AUSampling uses the run's own scores if that is the run's policy or if its policy ranks by sharpness, else the
-        current DLP. TopLoss uses the current losses.
-        """
-        alpha = getattr(self.policy, "alpha", None) or self.config.alpha or 0.5
-        alpha = alpha if alpha < 1 else 0.5
-        own = {"s_min": self.config.s_min, "s_max": self.config.s_max, "ramp": self.config.ramp}
-        drawn = construct("policy", "AUSampling", alpha=alpha, **own)
-        if isinstance(self.policy, AUSampling):
-            drawn = replace(self.policy, alpha=alpha, unbiased=False)
-        sharp, loss = Scores(len(self.index)), Scores(len(self.index), 0.0)
-        everyone = torch.arange(len(self.index))
-        own_scores = self.ranks_sharpness or isinstance(self.policy, AUSampling)
-        sharp.record(everyone, self.scores(epoch).of(self.index) if own_scores else self.dlp(epoch))
-        with untouched(self.model):
-            batch = [(self.x, self.y)]
-            loss.record(everyone, Objective(self.model, self.losses, batch, chunk=self.config.batch_size).losses())
-        return {
-            "AUSampling": (drawn, sharp),
-            "Random": (Random(alpha=alpha), loss),
-            "TopLoss": (TopLoss(alpha=alpha), loss),
-        }
-
-    @property
-    def full_epochs(self) -> int:
-        """The number of initial epochs in which all samples are used."""
-        return max(1, getattr(self.policy, "full_epochs", 1))
+        return [(self.x[p], self.y[p], p) for p in positions if len(p) > 1][:limit]
 
     @property
     def pair(self) -> str:
@@ -183,6 +134,8 @@ class Subject:
 
 def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) -> Subject:
     """Load the run in a folder and draw the samples; a ValueError if it cannot be measured."""
+    if samples < 10:
+        raise ValueError(f"--samples is {samples}. Use at least 10, preferably a few hundred.")
     saved_config = run_folder.saved_config(folder) if folder.is_dir() else None
     if saved_config is None:
         more = f" For a comparison use ausam diagnose compare {folder}." if any(folder.glob("runs/*/seed-*")) else ""

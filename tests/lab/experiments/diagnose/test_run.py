@@ -8,15 +8,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from ausam.lab.diagnose import PARTS, measures, parts
-from ausam.lab.diagnose.records import NAMES, VERSION, Diagnosis, Lemma1At
-from ausam.lab.diagnose.run import diagnose
-from ausam.lab.diagnose.subject import ROOM, open_run, radius_of, spread
+from ausam.lab.experiments.diagnose import measures
+from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
+from ausam.lab.experiments.diagnose.pieces import over_training
+from ausam.lab.experiments.diagnose.run import diagnose
+from ausam.lab.experiments.diagnose.subject import ROOM, open_run, radius_of, spread
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.records import versioned
 from ausam.lab.registry.from_config import method_and_policy
+from ausam.lab.report.pages.diagnosis import SECTIONS, Diagnosis, GeometryAt, GeometryResult
+from ausam.lab.report.pages.sections import VERSION
 from ausam.lab.training import snapshots
 from ausam.lab.training.loop import ALONE, begin, train
 from tests.lab.helpers import read, run
@@ -54,20 +56,19 @@ def copied(trained, tmp_path):
 
 
 def found_in(folder):
-    return versioned.read(folder / "diagnosis.json", NAMES[Diagnosis], VERSION, Diagnosis)
+    return versioned.read(folder / "diagnosis.json", "diagnosis", VERSION, Diagnosis)
 
 
-def test_the_parts_have_one_list():
-    assert tuple(parts.PIECES) == tuple(parts.JOINED) == PARTS
+def test_every_measurement_has_a_section():
+    assert list(MEASUREMENTS) == list(SECTIONS)
 
 
-def test_every_part_is_measured_and_has_a_sentence(diagnosed, capsys):
+def test_everything_is_measured_and_has_a_sentence(diagnosed):
     found = found_in(diagnosed)
-    assert found.left == ()
-    assert all(getattr(found, part) is not None for part in PARTS)
-    assert {f.part for f in found.findings} == set(PARTS)
-    assert [row.epoch for row in found.lemma1.rows] == [0, 1, 2, 3, 4]
-    assert [row.epoch for row in found.theorem4.rows] == [1, 2, 3, 4]
+    assert found.not_measured == ()
+    assert all(getattr(found, part) is not None for part in SECTIONS)
+    assert list(dict.fromkeys(f.part for f in found.findings)) == list(SECTIONS)
+    assert [row.epoch for row in found.geometry.rows] == [0, 1, 2, 3, 4]
     assert found.conditions.samples == SAMPLES
     assert found.conditions.rho == 0.2
 
@@ -82,37 +83,6 @@ def test_the_subject_is_the_run(trained):
     assert torch.equal(subject.y, subject.data.train_y[subject.index])
     assert torch.equal(subject.x, subject.data.normalise(subject.data.train_x[subject.index]))
     assert len(set(subject.index.tolist())) == SAMPLES
-
-
-def test_lemma1_is_a_slow_loop_over_samples(diagnosed):
-    """Epoch 3 by hand: gradients one by one, the mini-batches as they were dealt."""
-    subject = open_run(diagnosed, SAMPLES)
-    piece = next(diagnosed.glob("diagnosis/lemma1-00003-*.json"))
-    found = versioned.read(piece, "lemma1-00003", VERSION, Lemma1At)
-    subject.at(3)
-    model = subject.model.eval()
-    weights = list(model.parameters())
-
-    def gradient(x, y):
-        grads = torch.autograd.grad(F.cross_entropy(model(x), y), weights)
-        return torch.cat([g.flatten() for g in grads])
-
-    for rows in subject.dealt(3):
-        x, y = subject.x[rows], subject.y[rows]
-        g = gradient(x, y)
-        e = 0.2 * g / g.norm()
-        with torch.no_grad():
-            here = F.cross_entropy(model(x), y, reduction="none")
-            at = 0
-            for w in weights:
-                w += e[at : at + w.numel()].view(w.shape)
-                at += w.numel()
-            there = F.cross_entropy(model(x), y, reduction="none")
-        subject.at(3)
-        for i, row in enumerate(rows.tolist()):
-            own = gradient(x[i : i + 1], y[i : i + 1])
-            assert found.norms[row] == pytest.approx(float(own.norm()), rel=1e-3, abs=1e-6)
-            assert found.dlp[row] == pytest.approx(float((there[i] - here[i]).abs()) / 0.2, rel=1e-2, abs=1e-4)
 
 
 def test_visits_are_those_of_the_run(diagnosed):
@@ -134,25 +104,11 @@ def test_visits_are_those_of_the_run(diagnosed):
     assert [g.name for g in found.groups["label"]] == ["clean", "wrong"]
 
 
-def test_the_scores_of_the_run_are_what_its_policy_would_choose_by(trained):
-    subject = open_run(trained, SAMPLES)
-    subject.at(3)
-    policies = subject.policies(3)
-    columns = {s.epoch: s for s in snapshots.available(trained)}[3].load()["sampler"]["scores"]
-    mean = (columns["sum"] / columns["count"])[subject.index]
-    assert torch.allclose(policies["AUSampling"][1].mean, mean, equal_nan=True)
-    with torch.no_grad():
-        loss = F.cross_entropy(subject.model.eval()(subject.x), subject.y, reduction="none")
-    assert torch.allclose(policies["TopLoss"][1].last, loss, atol=1e-5)
-
-
 def test_a_run_that_does_not_rank_by_sharpness_is_measured_too(tmp_path):
     out = tmp_path / "run"
     for _ in train(resolve(method="plain", epochs=2, every=1, **SMALL), out):
         pass
-    found = diagnose(out, "lemma1,theorem1,geometry,selection", SAMPLES, "", quiet)
-    assert found.lemma1.rows[-1].table is None
-    assert found.lemma1.rows[-1].average is not None
+    found = diagnose(out, ["geometry", "selection"], SAMPLES, "", quiet)
     assert found.selection.worst_gap == 0
     assert "score" not in found.selection.groups
     assert found.conditions.rho_from == "that of SAM in the run's settings"
@@ -163,24 +119,20 @@ def test_the_first_visit_counts_although_progress_has_no_value_for_it(tmp_path):
     config = resolve(method="plain", policy="ausampling(score=progress)", ramp=0, epochs=3, every=1, **SMALL)
     for _ in train(config, out):
         pass
-    found = diagnose(out, "theorem1,selection", SAMPLES, "", quiet).selection
+    found = diagnose(out, ["selection"], SAMPLES, "", quiet).selection
     used = [json.loads(line)["samples"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert found.mean * 200 == pytest.approx(sum(used))
     assert found.never == 0
     assert found.fewest == 1
     assert found.worst_gap == 2  # some samples were used in the first epoch alone
-    subject = open_run(out, SAMPLES)
-    subject.at(3)
-    own = subject.scores(3).of(subject.index)
-    assert torch.allclose(subject.policies(3)["AUSampling"][1].mean, own, equal_nan=True)
 
 
-def test_again_measures_nothing_and_says_the_same(diagnosed, monkeypatch):
+def test_again_measures_nothing_and_says_the_same(diagnosed):
     before = found_in(diagnosed)
-    for name in ("lemma1", "theorem1", "theorem2", "theorem3", "theorem4", "hessian", "sharpness", "geometry"):
-        monkeypatch.setattr(measures, name, None)
+    times = {path: path.stat().st_mtime_ns for path in diagnosed.glob("diagnosis/*.json")}
     again = diagnose(diagnosed, None, SAMPLES, before.command, quiet)
     assert replace(again, created=before.created) == before
+    assert {path: path.stat().st_mtime_ns for path in diagnosed.glob("diagnosis/*.json")} == times
 
 
 def test_a_diagnosis_that_was_killed_continues(copied, diagnosed, monkeypatch):
@@ -193,31 +145,30 @@ def test_a_diagnosis_that_was_killed_continues(copied, diagnosed, monkeypatch):
             raise KeyboardInterrupt
         return original(subject, epoch)
 
-    monkeypatch.setitem(
-        parts.PIECES, "geometry", parts._over_training("geometry", measures.GeometryAt, dying, lambda _: 0)
-    )
+    geometry = over_training("geometry", GeometryAt, dying, lambda _, rows: GeometryResult(tuple(rows)))
+    monkeypatch.setitem(MEASUREMENTS, "geometry", geometry)
     with pytest.raises(KeyboardInterrupt):
-        diagnose(copied, "geometry", SAMPLES, "", quiet)
+        diagnose(copied, ["geometry"], SAMPLES, "", quiet)
     assert not (copied / "diagnosis.json").exists()
     assert len(list(copied.glob("diagnosis/geometry-*.json"))) == 2
-    found = diagnose(copied, "geometry", SAMPLES, "", quiet)
+    found = diagnose(copied, ["geometry"], SAMPLES, "", quiet)
     assert calls == [0, 1, 2, 2, 3, 4]
     assert found.geometry == found_in(diagnosed).geometry
 
 
 def test_a_damaged_piece_is_measured_again(copied, caplog):
-    first = diagnose(copied, "geometry", SAMPLES, "", quiet)
+    first = diagnose(copied, ["geometry"], SAMPLES, "", quiet)
     piece = next(copied.glob("diagnosis/geometry-00002-*.json"))
     content = read(piece)
     content["step"]["cosine"] = 0.5
     piece.write_text(json.dumps(content))
-    assert diagnose(copied, "geometry", SAMPLES, "", quiet).geometry == first.geometry
+    assert diagnose(copied, ["geometry"], SAMPLES, "", quiet).geometry == first.geometry
     assert "was changed" in caplog.text
 
 
 def test_other_samples_are_other_figures(copied):
-    one = diagnose(copied, "geometry", SAMPLES, "", quiet)
-    two = diagnose(copied, "geometry", 2 * SAMPLES, "", quiet)
+    one = diagnose(copied, ["geometry"], SAMPLES, "", quiet)
+    two = diagnose(copied, ["geometry"], 2 * SAMPLES, "", quiet)
     assert one.geometry != two.geometry
     assert two.conditions.samples == 2 * SAMPLES
 
@@ -236,36 +187,22 @@ class Ids(html.parser.HTMLParser):
 
 def test_the_page_stands_alone(diagnosed):
     page = (diagnosed / "diagnosis.html").read_text()
-    assert "http://" not in page
-    assert "https://" not in page
-    found = Ids(page)
+    body = page.split("<script>")[0]
+    assert "http://" not in body.replace("http://www.w3.org", "")
+    assert "https://" not in body
+    found = Ids(body)
     assert len(set(found.ids)) == len(found.ids)
     assert found.used <= set(found.ids)
-    assert page.count("<figure") >= 13
-    assert page.count('<div class="wide"><svg') == page.count('<div class="narrow"><svg') == page.count("<figure")
-    assert "var(--c0)" in page
-    assert "does not hold here" in page
-    assert "NaN" not in page
+    assert body.count('<figure class="chart">') == body.count("<noscript><svg") >= 8
+    assert "NaN" not in body
+    assert "Lemma" not in page  # the paper's theory has a page of its own
 
 
-def test_one_of_the_two_drawings_is_shown_and_its_text_follows_the_theme(diagnosed):
+def test_the_page_begins_with_the_flatness_of_the_model(diagnosed):
     page = (diagnosed / "diagnosis.html").read_text()
-    assert ".narrow{display:none}" in page
-    assert re.search(r"@media\(max-width:40rem\)\{\.wide\{display:none\}\.narrow\{display:block\}", page)
-    coloured = re.findall(r"<text [^>]*fill=\"([^\"]+)\"", page)
-    assert coloured
-    assert set(coloured) <= {"var(--soft)", "var(--ink)"}
-    assert re.search(r"\d\u00a0% of the gradient norm", page)  # a figure and its unit stay on one line
-
-
-def test_without_earlier_epochs_the_rest_is_measured_and_the_page_says_so(copied, capsys):
-    for path in copied.glob("snapshot-*.pt"):
-        path.unlink()
-    found = diagnose(copied, None, SAMPLES, "", quiet)
-    assert [x.part for x in found.left] == ["theorem2"]
-    assert found.theorem2 is None
-    assert found.selection.worst_gap is None
-    assert "Not measured" in (copied / "diagnosis.html").read_text()
+    places = [page.index(f'<h2 id="{name}">') for name in SECTIONS]
+    assert places == sorted(places)
+    assert next(iter(SECTIONS)) == "sharpness"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -290,6 +227,7 @@ def test_an_unknown_part(trained, capsys):
     assert 'There is no part "hesian". Did you mean hessian?' in text
     assert "names no part" in refused(capsys, trained, "--what", ",")
     assert "Leave it out" in refused(capsys, "compare", trained, "--what", "hessian")
+    assert "Leave it out" in refused(capsys, "compare", trained, "--theory")
 
 
 def test_too_few_samples(trained, capsys):
@@ -300,13 +238,6 @@ def test_a_device_that_is_not_there(trained, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert "torch sees no CUDA device here" in refused(capsys, trained, "--device", "cuda")
     assert 'device is "gpu", which is unknown' in refused(capsys, trained, "--device", "gpu")
-
-
-def test_theorem2_without_the_checkpoints_of_earlier_epochs(copied, capsys):
-    for path in copied.glob("snapshot-*.pt"):
-        path.unlink()
-    text = refused(capsys, copied, "--what", "theorem2")
-    assert "has kept only epochs 3 and 4. Train with --every N" in text
 
 
 def test_a_run_without_any_checkpoint(copied, capsys):

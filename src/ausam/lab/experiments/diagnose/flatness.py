@@ -1,0 +1,118 @@
+"""Compare the flatness of the minima that the runs of a comparison found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ausam.diagnostics import Slice, loss_between
+from ausam.lab.experiments.diagnose.measures import FIT, MEASUREMENTS
+from ausam.lab.experiments.diagnose.pieces import Piece, Store
+from ausam.lab.experiments.diagnose.run import Tell, conditions, now
+from ausam.lab.experiments.diagnose.subject import Subject, open_run
+from ausam.lab.experiments.layout import pair_of
+from ausam.lab.records import files, versioned
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Comparison, Run
+from ausam.lab.registry.pairs import PAIRS, label
+from ausam.lab.report.pages import flatness
+from ausam.lab.report.pages.flatness import Between, FlatComparison, FlatRun
+from ausam.lab.report.pages.sections import VERSION, NotMeasured
+
+
+def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **here: Any) -> FlatComparison:
+    """Measure the flatness of every run of ``ausam compare`` in a folder, and write flatness.json and flatness.html.
+
+    All runs are measured on the same samples with the same radius. The pieces are saved in the folders of the runs,
+    where ``ausam diagnose RUN`` finds them too.
+    """
+    places = _places(folder)
+    if not places:
+        raise ValueError(f"{folder} holds no comparison. Pass the folder (--out) of ausam compare.")
+    measured: list[FlatRun] = []
+    not_measured: list[NotMeasured] = []
+    between: list[Between] = []
+    first: Subject | None = None
+    ends: dict[int, tuple[str, Subject]] = {}  # the first run of each seed
+    total = len(places) * 5
+    for name, seed, place in places:
+        try:
+            subject = open_run(place, samples, None if first is None else first.rho, **here)
+        except ValueError as error:
+            if first is None and len(places) == 1:
+                raise
+            not_measured.append(NotMeasured(f"{name} seed {seed}", str(error)))
+            continue
+        first = first or subject
+        title = label(name, subject.config.base)
+        begun = ends.setdefault(seed, (title, subject))
+        try:
+            results = []
+            for piece in _pieces(subject):
+                tell(f"{name} seed {seed}: {piece.name}", total)
+                results.append(piece.done(subject, Store(place / "diagnosis")))
+            tell(f"{name} seed {seed}: between", total)
+            if begun[1] is not subject and seed == places[0][1]:
+                between.append(Between(begun[0], title, seed, _between(folder, begun[1], subject)))
+        except ValueError as error:
+            not_measured.append(NotMeasured(f"{name} seed {seed}", str(error)))
+            continue
+        fitted, curved, sharp, line = results
+        measured.append(
+            FlatRun(
+                name,
+                title,
+                seed,
+                subject.last,
+                None if (ended := records.read(place / "result.json", Run)) is None else ended.test.value,
+                fitted,
+                curved.eigenvalues,
+                curved.trace,
+                sharp.whole,
+                sharp.groups,
+                sharp.adaptive,
+                line,
+            )
+        )
+    if first is None or not measured:
+        raise ValueError(f"Nothing could be measured in {folder}. {' '.join(x.why for x in not_measured)}")
+    whole = FlatComparison(
+        command=command,
+        created=now(),
+        title=first.config.data,
+        conditions=conditions(first),
+        findings=tuple(flatness.sentences(measured)),
+        not_measured=tuple(not_measured),
+        runs=tuple(measured),
+        between=tuple(between),
+    )
+    versioned.write(folder / "flatness.json", "flatness", VERSION, whole)
+    files.write(folder / "flatness.html", flatness.render(whole))
+    return whole
+
+
+def _pieces(subject: Subject) -> list[Piece]:
+    """How well the run has fitted, its curvature, its sharpness, and the loss along a line."""
+    measurements = (FIT, MEASUREMENTS["hessian"], MEASUREMENTS["sharpness"], MEASUREMENTS["landscape"])
+    return [next(measurement.pieces(subject)) for measurement in measurements]
+
+
+def _between(folder: Path, first: Subject, second: Subject) -> Slice:
+    """The loss on the line between the last weights of two runs, saved in the folder of the comparison."""
+
+    def measure() -> Slice:
+        ends = (first.state(first.last), second.state(second.last))
+        return loss_between(second.model, second.losses, [(second.x, second.y)], *ends, beyond=0)
+
+    ends = {"first": first.digest(first.last), "second": second.digest(second.last)}
+    return Store(folder / "diagnosis").piece("between", {"samples": len(second.index), **ends}, Slice, measure)
+
+
+def _places(folder: Path) -> list[tuple[str, int, Path]]:
+    """Name, seed and folder of every run, sorted by seed and then in the order of the results."""
+    there = [p for p in folder.glob("runs/*/seed-*") if p.is_dir() and p.name.removeprefix("seed-").isdigit()]
+    old = records.read(folder / "results.json", Comparison) if there else None
+    order = [row.name for row in old.rows] if old else []
+    order += [name for name in PAIRS if name not in order]
+    places = [(pair_of(p.parent.name), int(p.name.removeprefix("seed-")), p) for p in there]
+    return sorted(places, key=lambda x: (x[1], order.index(x[0]) if x[0] in order else len(order), x[0]))

@@ -1,0 +1,218 @@
+"""The page of a comparison's minima, flatness.html: the flatness of all runs, side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ausam.diagnostics import Eigenvalues, Sharpness, Slice, Trace
+from ausam.lab.report import charts, html
+from ausam.lab.report.charts import Picture
+from ausam.lab.report.pages.diagnosis import ALONG, slice_curves
+from ausam.lab.report.pages.sections import (
+    Conditions,
+    Finding,
+    NotMeasured,
+    closing_fragments,
+    curves,
+    finding_fragments,
+)
+from ausam.lab.report.table import Table, to_html
+from ausam.lab.report.text import number, percent
+from ausam.lab.report.vega import Field
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well the last weights fit the training samples."""
+
+    accuracy: float  # fraction of the samples that are given their label, right or wrong
+    memorised: float | None  # the same of the samples with a wrong label; None if there are none
+
+
+@dataclass(frozen=True)
+class FlatRun:
+    """How flat the minimum of one run of a comparison is."""
+
+    name: str
+    label: str
+    seed: int
+    epoch: int
+    test: float | None  # None until the run has ended
+    fit: Fit
+    eigenvalues: Eigenvalues
+    trace: Trace
+    whole: Sharpness
+    groups: Sharpness
+    adaptive: Sharpness
+    line: Slice
+
+
+@dataclass(frozen=True)
+class Between:
+    """The loss on the straight line from one run's weights to another's."""
+
+    first: str
+    second: str
+    seed: int
+    slice: Slice
+
+
+@dataclass(frozen=True)
+class FlatComparison:
+    """The minima of a comparison, side by side."""
+
+    command: str
+    created: str
+    title: str
+    conditions: Conditions  # of the first run
+    findings: tuple[Finding, ...]
+    not_measured: tuple[NotMeasured, ...]
+    runs: tuple[FlatRun, ...]
+    between: tuple[Between, ...]
+
+
+MEASURES: dict[str, Callable[[FlatRun], float]] = {
+    "largest eigenvalue": lambda r: r.eigenvalues.values[0],
+    "trace": lambda r: r.trace.value,
+    "worst rise within rho": lambda r: _middle(r.whole),
+    "worst rise in groups": lambda r: _middle(r.groups),
+    "worst rise in the adaptive ball": lambda r: _middle(r.adaptive),
+}
+
+
+def _middle(sharpness: Sharpness) -> float:
+    """The worst rise within rho, the middle of the radii."""
+    return sharpness.worst[len(sharpness.rho) // 2]
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def sentences(runs: Sequence[FlatRun]) -> Iterator[Finding]:
+    """Whether each pair's minimum is flatter than SGD's, and than SAM's; and how well each has fitted."""
+    names = list(dict.fromkeys(r.name for r in runs))
+    for base in ("sgd", "sam"):
+        for name in names:
+            if base in names and name != base and (base, name) != ("sam", "sgd"):
+                yield from _flatter(runs, name, base)
+    losses = {name: statistics.fmean(r.whole.loss for r in runs if r.name == name) for name in names}
+    by_loss = sorted(names, key=losses.__getitem__)
+    lowest_first = ", ".join(f"{_label(runs, name)} {number(losses[name])}" for name in by_loss)
+    yield Finding(
+        f"Training loss on these samples, lowest first: {lowest_first}. "
+        "A network that has learnt less may be flatter for that reason alone.",
+        part="flatness",
+    )
+    fits = [(_label(runs, name), [r.fit for r in runs if r.name == name]) for name in names]
+    fitted = ", ".join(f"{name} {percent(statistics.fmean(fit.accuracy for fit in of))}" for name, of in fits)
+    memorised = ", ".join(
+        f"{name} {percent(statistics.fmean(known))}"
+        for name, of in fits
+        if (known := [fit.memorised for fit in of if fit.memorised is not None])
+    )
+    wrong = f" Of those with a wrong label: {memorised}." if memorised else ""
+    yield Finding(f"Samples that are given their training label: {fitted}.{wrong}", part="flatness")
+
+
+def _flatter(runs: Sequence[FlatRun], name: str, base: str) -> Iterator[Finding]:
+    mine = {r.seed: r for r in runs if r.name == name}
+    theirs = {r.seed: r for r in runs if r.name == base}
+    seeds = sorted(mine.keys() & theirs.keys())
+    if not seeds:
+        return
+    parts, better = [], 0
+    for what, of in MEASURES.items():
+        a, b = [of(mine[s]) for s in seeds], [of(theirs[s]) for s in seeds]
+        lower = sum(x < y for x, y in zip(a, b, strict=True))
+        better += lower == len(seeds)
+        ratio = statistics.fmean(a) / statistics.fmean(b) if statistics.fmean(b) else float("nan")
+        count = f", lower with {lower} of {len(seeds)} seeds" if 0 < lower < len(seeds) else ""
+        parts.append(
+            f"{what} {number(statistics.fmean(a))} against {number(statistics.fmean(b))} ({percent(ratio)}{count})"
+        )
+    flatter = better == len(MEASURES)
+    how = "flatter than" if better else "not flatter than"
+    every = f" with each of {len(seeds)} seeds" if len(seeds) > 1 else ""
+    by = "" if not better else " by every measure" if flatter else f" by {better} of {len(MEASURES)} measures"
+    one = " One seed cannot separate a difference from chance." if len(seeds) == 1 else ""
+    yield Finding(
+        f"{_label(runs, name)}'s minimum is {how} {_label(runs, base)}'s{by}{every if better else ''}: "
+        f"{'; '.join(parts)}.{one}",
+        flatter,
+        "flatness",
+    )
+
+
+def _label(runs: Sequence[FlatRun], name: str) -> str:
+    return next(r.label for r in runs if r.name == name)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def table(flat: FlatComparison) -> Table:
+    """The figures of every run."""
+    head = ("Run", "Seed", "Test", "Training loss", "Training accuracy", "Largest eigenvalue", "Trace", "Worst rise")
+    rows = [
+        (
+            r.label,
+            r.seed,
+            "running" if r.test is None else f"{r.test:.2f} %",
+            f"{r.whole.loss:.3f}",
+            percent(r.fit.accuracy),
+            number(r.eigenvalues.values[0]),
+            f"{number(r.trace.value)} ± {r.trace.error:.2g}",
+            *(number(_middle(sharpness)) for sharpness in (r.whole, r.groups, r.adaptive)),
+        )
+        for r in flat.runs
+    ]
+    return Table.of((*head, "In groups", "Adaptive"), rows)
+
+
+def table_note(flat: FlatComparison) -> str:
+    """How to read the table."""
+    return (
+        f"Worst rise: the largest rise in loss within rho = {flat.conditions.rho:g}. In groups: each group of "
+        f"{flat.runs[0].groups.m} samples has its own worst point. Adaptive: the ball is scaled by the weights, so "
+        "that their scale does not matter. ± is the standard error of the estimate for one run."
+    )
+
+
+def pictures(flat: FlatComparison) -> Iterator[Picture]:
+    """The charts; a method has one colour in all of them."""
+    order = tuple(dict.fromkeys(r.label for r in flat.runs))
+    rows = [{"x": r.eigenvalues.values[0], "run": r.label, "seed": r.seed} for r in flat.runs]
+    value = Field("x", "largest eigenvalue", ".3~g")
+    spec = charts.strip(rows, value, Field("run", "run"), [value, Field("seed", "seed")], order=order)
+    yield Picture("eigenvalues", spec, "Largest eigenvalue, one dot per seed")
+    first = min(r.seed for r in flat.runs)
+    shown = [r for r in flat.runs if r.seed == first]
+    points = [(x, y, r.label) for r in shown for x, y in zip(r.whole.rho, r.whole.worst, strict=True)]
+    radius = Field("x", "radius")
+    title = f"Worst rise within a radius, seed {first}"
+    yield curves(title, radius, "worst rise in loss", points, log="xy", order=order)
+    lines = [(r.line, r.label) for r in shown]
+    yield slice_curves(f"Along a random direction, seed {first}", lines, ALONG, order)
+    if flat.between:
+        ends = [(b.slice, f"{b.first} (0) to {b.second} (1)") for b in flat.between]
+        yield slice_curves("From one minimum to another", ends)
+
+
+def render(flat: FlatComparison) -> str:
+    """The page; it fetches nothing."""
+    title = f"{flat.title}: how flat are the minima?"
+    conditions = flat.conditions
+    about = f"{len(flat.runs)} runs, {conditions.config.model}, the same {conditions.samples} training samples"
+    body = [
+        html.heading(title, 1),
+        html.paragraph(about, "soft"),
+        to_html(table(flat)),
+        html.paragraph(table_note(flat), "note"),
+        html.heading("Findings"),
+        *finding_fragments(flat.findings),
+        *html.pictures(pictures(flat)),
+        *closing_fragments(flat.not_measured, flat.conditions, flat.created, flat.command),
+    ]
+    return html.page(title, body, width=62)
