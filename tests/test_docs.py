@@ -44,3 +44,11 @@ def test_readme_names_every_method_and_policy():
 def test_every_method_and_policy_has_a_card():
     for table, folder in ((METHODS, "methods"), (POLICIES, "policies")):
         assert {p.stem for p in (ROOT / "docs" / folder).glob("*.md")} == {name.lower() for name in table}
+
+
+def test_the_files_that_the_architecture_page_names_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:[a-z0-9_]+/)+(?:[a-z0-9_]+\.py)?|[a-z_]+\.py)`", text))
+    named |= set(re.findall(r'class="m"[^>]*>([^<]+)<', (ROOT / "docs" / "pictures" / "layers.svg").read_text()))
+    assert len(named) > 25
+    assert [name for name in sorted(named) if not (ROOT / "src" / "ausam" / name).exists()] == []
