@@ -1,25 +1,43 @@
-# Each target sets up all it needs; running one twice does the work once.
+# Each target installs what it needs and no more; running one twice installs once.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Without byte code: Python compiles the few modules that are imported, pip would compile all of torch and transformers.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+PIP    := $(BIN)/python $(INSTALL) -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test lint format docs figures notebooks upgrade wheel release-check clean
+# The library alone has an environment of its own: a test that needs more than torch cannot hide.
+CORE        ?= $(VENV)-core
+CORE_PINS   ?= constraints.txt
+CORE_SOURCE := $(addprefix src/ausam/,common feedback.py pairing.py optimizer methods sampler policies)
+CORE_TESTS  := $(addprefix tests/,optimizer methods sampler policies)
+
+.PHONY: demo test test-core test-oldest test-all lint format docs figures notebooks upgrade wheel release-check clean
 
 demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs/demo/report.html
 	$(BIN)/ausam compare sgd sam sam@0.5x0.5 sam+random ausam-0.5 --model resnet-tiny-w32 --batch-size 128 \
 		--lr 0.1 --rho 0.4 --ramp 5 --seeds 3 --out runs/demo
 
-test: $(VENV)/.dev ## every test and every example of a docstring, two workers of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(VENV)/.test ## what a change must pass: all but the tests marked nightly, two workers of one thread each
+	$(PYTEST)
 
-lint: $(VENV)/.dev ## style, types and the layers of the package
+test-core: $(CORE)/.core ## the library alone, with torch and pytest: optimizer, methods, sampler, policies
+	OMP_NUM_THREADS=1 $(CORE)/bin/python -m pytest -n 2 --dist worksteal $(CORE_TESTS) $(CORE_SOURCE)
+
+test-oldest: ## the same with the oldest versions that pyproject.toml allows
+	$(MAKE) test-core CORE=$(VENV)-oldest CORE_PINS=oldest.txt
+
+test-all: $(VENV)/.dev ## every test: with kills, random command lines, long property runs, and every optional package
+	$(PYTEST) -m ""
+
+lint: $(VENV)/.lint ## style, types and the layers of the package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.dev
+format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -35,10 +53,10 @@ notebooks: $(VENV)/.dev ## run the tutorials and keep what they show
 
 upgrade: $(VENV)/.dev ## the newest version of everything but torch; constraints.txt says which
 	grep '^torch==' constraints.txt > $(VENV)/torch.txt
-	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager -c $(VENV)/torch.txt -e ".[dev]"
+	$(BIN)/python $(INSTALL) --upgrade --upgrade-strategy eager -c $(VENV)/torch.txt -e ".[dev]"
 	(grep '^#' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/^\(torch==[0-9.]*\).*/\1/') > $(VENV)/new.txt
 	mv $(VENV)/new.txt constraints.txt
-	touch $(VENV)/.dev $(VENV)/.lab $(VENV)/.docs
+	touch $(addprefix $(VENV)/.,dev lab docs lint test)
 
 wheel: $(VENV)/.dev ## dist/*.whl
 	$(BIN)/python -m build --wheel --no-isolation
@@ -50,19 +68,24 @@ release-check: $(VENV)/.dev ## sdist and wheel: built, checked, installed in cle
 	PYTHON=$(PYTHON) RELEASE=$(RELEASE) tools/release_check.sh
 
 clean:
-	rm -rf $(VENV) dist build runs site
+	rm -rf $(VENV) $(VENV)-core $(VENV)-oldest dist build runs site
 
+# A pip of 2025 or later: the one that Python 3.11 brings needs three times as long to resolve the extras.
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(INSTALL) --upgrade "pip>=25"
 
-$(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e ".[lab]"
+$(CORE)/.core: pyproject.toml $(CORE_PINS)
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/python $(INSTALL) --upgrade "pip>=25"
+	$(CORE)/bin/python $(INSTALL) -c $(CORE_PINS) -e ".[test-core]"
 	touch $@
 
-$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e ".[docs]"
+$(VENV)/.lab: EXTRAS = lab
+$(VENV)/.test: EXTRAS = test,accelerate,lightning,transformers
+$(VENV)/.lint: EXTRAS = lint
+$(VENV)/.docs: EXTRAS = docs
+$(VENV)/.dev: EXTRAS = dev
+$(VENV)/.lab $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[$(EXTRAS)]"
 	touch $@
-
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e ".[dev]"
-	touch $@ $(VENV)/.lab

@@ -85,6 +85,14 @@ def train(opt, model, steps, first=0):
         opt.zero_grad()
 
 
+# -- two lanes ---------------------------------------------------------------------------------------------------------
+
+
+def few_or_many(few, many):
+    """Parameters of a test: a few repetitions in ``make test``, many in ``make test-all``."""
+    return [few, pytest.param(many, marks=pytest.mark.nightly)]
+
+
 # -- comparing ---------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -52,8 +53,21 @@ def test_it_imports_without_any_extra(wheel, tmp_path):
     )
 
 
-def test_the_version_has_one_source(wheel):
+def test_the_wheel_is_of_this_version(wheel):
     assert wheel.name.startswith(f"ausam-{ausam.__version__}-")
+
+
+def test_the_version_has_one_source():
     written = [p.name for p in (ROOT / "pyproject.toml", ROOT / "CITATION.cff") if ausam.__version__ in p.read_text()]
     assert written == []
     assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == ausam.__version__
+
+
+def test_the_lower_bounds_are_those_that_are_tested():
+    """``make test-oldest`` installs oldest.txt; every dependency of the library is in it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounds = dict(line.split(">=") for line in project["dependencies"])
+    oldest = dict(line.split("==") for line in (ROOT / "oldest.txt").read_text().splitlines() if "==" in line)
+    assert bounds.keys() == oldest.keys()
+    for name, bound in bounds.items():
+        assert oldest[name].startswith(f"{bound}."), name
