@@ -14,8 +14,8 @@ def refuse_foreign_closure(closure: Callable[..., Any]) -> None:
     if owner in LIGHTNING:
         raise RuntimeError(
             "Lightning steps this optimizer without its adapter, so clipping, accumulation and DDP would silently go "
-            "wrong. Use Trainer(callbacks=[SharpnessAwareCallback()]) with the callback of integrations.lightning, or "
-            "derive the module from SharpnessAwareModule."
+            "wrong. Use Trainer(callbacks=[SharpnessAwareCallback()]), from ausam.integrations.lightning, or derive the "
+            "module from SharpnessAwareModule."
         )
 
 
@@ -27,6 +27,6 @@ def refuse_plain_accelerate(name: str) -> None:
     if name == "_is_accelerate_prepared":
         raise TypeError(
             "accelerator.prepare would hide opt.backward, so every step would be one of the base optimizer. Use "
-            "prepare(accelerator, model, opt, ...) of integrations.accelerate, which takes the same objects; for the "
-            "Trainer, use SharpnessAwareTrainer of integrations.transformers."
+            "prepare(accelerator, model, opt, ...) from ausam.integrations.accelerate, which takes the same objects; "
+            "for the Trainer, use SharpnessAwareTrainer from ausam.integrations.transformers."
         )
