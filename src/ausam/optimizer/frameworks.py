@@ -14,8 +14,8 @@ def refuse_foreign_closure(closure: Callable[..., Any]) -> None:
     if owner in LIGHTNING:
         raise RuntimeError(
             "Lightning steps this optimizer without its adapter, so clipping, accumulation and DDP would silently go "
-            "wrong. Use Trainer(callbacks=[SharpnessAwareCallback()]), from ausam.integrations.lightning, or derive the "
-            "module from SharpnessAwareModule."
+            "wrong. Use Trainer(callbacks=[SharpnessAwareCallback()]), from ausam.integrations.lightning, or derive "
+            "the module from SharpnessAwareModule."
         )
 
 

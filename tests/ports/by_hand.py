@@ -1,0 +1,42 @@
+"""SAM written out, as scripts have it: climb, come back, and BatchNorm moves in the first pass only."""
+
+import copy
+
+import torch
+from torch import nn
+
+RHO = 0.1
+
+
+def sam_gradient(model, backward):
+    """Leave SAM's gradient in ``.grad``; ``backward()`` runs one forward and backward. Returns its first value."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    first = backward()
+    gradients = [p.grad.clone() for p in trained]
+    norm = torch.stack([g.norm() for g in gradients]).norm()
+    weights = [p.detach().clone() for p in trained]
+    buffers = copy.deepcopy(list(model.buffers()))
+    with torch.no_grad():
+        for p, g in zip(trained, gradients, strict=True):
+            p.add_(RHO * g / (norm + 1e-12))
+            p.grad = None
+    backward()
+    with torch.no_grad():
+        for p, w in zip(trained, weights, strict=True):
+            p.copy_(w)
+        for b, saved in zip(model.buffers(), buffers, strict=True):
+            b.copy_(saved)
+    return first
+
+
+def same(a, b):
+    """All parameters and buffers are equal, up to rounding in double precision."""
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def twins(build):
+    """Two equal networks in double precision."""
+    torch.manual_seed(0)
+    first: nn.Module = build().double()
+    return first, copy.deepcopy(first)
