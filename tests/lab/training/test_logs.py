@@ -49,7 +49,7 @@ def test_csv_has_a_row_per_epoch_also_after_a_resume(tmp_path, monkeypatch):
 
 
 class Service:
-    """What wandb and mlflow look like to us; it keeps what it is told, as (run, step, figures)."""
+    """What wandb looks like to us; it keeps what it is told, as (run, step, figures)."""
 
     def __init__(self):
         self.opened, self.rows, self.closed = [], [], []
@@ -71,53 +71,16 @@ class Service:
             finish=lambda exit_code: self.closed.append((id, exit_code)),
         )
 
-    # mlflow
-
-    def mlflow(self):
-        module = types.ModuleType("mlflow")
-        self.MlflowException = type("MlflowException", (Exception,), {})
-        module.exceptions = types.SimpleNamespace(MlflowException=self.MlflowException)
-        module.MlflowClient = lambda place: self
-        module.__spec__ = types.SimpleNamespace()
-        return module
-
-    def get_experiment_by_name(self, name):
-        return types.SimpleNamespace(experiment_id="7")
-
-    def create_run(self, experiment, run_name):
-        self.opened.append((f"m{len(self.opened)}", {"name": run_name, "experiment": experiment}))
-        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=self.opened[-1][0]))
-
-    def log_param(self, run, key, value):
-        assert key in self.opened[-1][1] or not self.opened[-1][1].setdefault(key, value) or True
-
-    def log_metric(self, run, name, value, step):
-        self.rows.append((run, step, {name: value}))
-
-    def get_metric_history(self, run, name):
-        return [types.SimpleNamespace(step=step) for r, step, row in self.rows if r == run and name in row]
-
-    def update_run(self, run, status):
-        self.opened.append((run, {"status": status}))
-
-    def set_terminated(self, run, status):
-        self.closed.append((run, {"FINISHED": 0, "KILLED": 1}[status]))
-
 
 @pytest.fixture
-def service(monkeypatch, request):
+def service(monkeypatch):
     made = Service()
-    monkeypatch.setitem(sys.modules, request.param, getattr(made, request.param)())
-    made.name = request.param
+    monkeypatch.setitem(sys.modules, "wandb", made.wandb())
     return made
 
 
-both = pytest.mark.parametrize("service", ["wandb", "mlflow"], indirect=True)
-
-
-@both
 def test_a_service_gets_each_epoch_once_and_the_run_stays_one(service, tmp_path, monkeypatch):
-    argv = ["train", *FEW, "--log", service.name, "--out", tmp_path / "run"]
+    argv = ["train", *FEW, "--log", "wandb", "--out", tmp_path / "run"]
     assert stopped_after(monkeypatch, 2, *argv) == 130
     assert run(*argv, "--resume") == 0
     names = {name for name, _ in service.opened}
@@ -131,32 +94,18 @@ def test_a_service_gets_each_epoch_once_and_the_run_stays_one(service, tmp_path,
     assert len(service.opened) == 2
 
 
-@both
 def test_a_log_that_is_asked_for_later_gets_the_epochs_of_before(service, tmp_path, monkeypatch):
     argv = ["train", *FEW, "--out", tmp_path / "run"]
     assert stopped_after(monkeypatch, 2, *argv) == 130
-    assert run(*argv, "--resume", "--log", service.name) == 0
+    assert run(*argv, "--resume", "--log", "wandb") == 0
     assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
 
 
-@both
 def test_runs_of_a_comparison_are_apart(service, tmp_path):
-    assert run("compare", "sgd", "sam", "--seeds", 1, *FEW, "--log", service.name, "--out", tmp_path / "out") == 0
+    assert run("compare", "sgd", "sam", "--seeds", 1, *FEW, "--log", "wandb", "--out", tmp_path / "out") == 0
     assert {how["name"] for _, how in service.opened} == {"sgd/seed-0", "sam/seed-0"}
     steps = [(name, step) for name, step, row in service.rows if "lr" in row]
     assert sorted(steps) == sorted((name, step) for name, _ in service.opened for step in (1, 2, 3))
-
-
-def test_an_epoch_that_only_mlflow_knows_is_not_repeated(tmp_path, monkeypatch):
-    """The process may be killed between the log and the file that counts its epochs."""
-    service = Service()
-    monkeypatch.setitem(sys.modules, "mlflow", service.mlflow())
-    argv = ["train", *FEW, "--log", "mlflow", "--out", tmp_path / "run"]
-    assert stopped_after(monkeypatch, 2, *argv) == 130
-    name = read(tmp_path / "run" / "mlflow.json")["id"]
-    (tmp_path / "run" / "mlflow.json").write_text(f'{{"id": "{name}", "epoch": 1}}')
-    assert run(*argv, "--resume") == 0
-    assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
 
 
 def test_a_service_that_refuses_is_a_sentence_before_the_first_step(tmp_path, monkeypatch, capsys):
@@ -176,24 +125,6 @@ def test_a_service_that_refuses_is_a_sentence_before_the_first_step(tmp_path, mo
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-def test_a_service_that_fails_later_leaves_the_run_as_it_is(tmp_path, monkeypatch, capsys):
-    service = Service()
-    monkeypatch.setitem(sys.modules, "mlflow", service.mlflow())
-
-    def failing(run, name, value, step):
-        if step == 2:
-            raise service.MlflowException("the server is gone")
-        service.rows.append((run, step, {name: value}))
-
-    service.log_metric, original = failing, service.log_metric
-    argv = ["train", *FEW, "--log", "mlflow", "--out", tmp_path / "run"]
-    assert run(*argv) == 1
-    assert "ausam: MLflow has stopped accepting data: the server is gone" in capsys.readouterr().err
-    service.log_metric = original
-    assert run(*argv, "--resume") == 0
-    assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "csv"])
 @pytest.mark.parametrize("command", [["train"], ["compare", "sgd"], ["reproduce", "table1"]], ids=lambda c: c[0])
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capsys, command, kind):
@@ -209,7 +140,7 @@ def test_what_was_opened_is_closed_if_another_fails(tmp_path, monkeypatch):
     closed = []
 
     class Good:
-        held = 0
+        last_epoch = 0
 
         def close(self, ended):
             closed.append(ended)
@@ -259,20 +190,3 @@ def test_wandb_offline(tmp_path, monkeypatch):
     files = len(list((tmp_path / "out" / "wandb").iterdir()))
     assert run(*argv) == 0
     assert len(list((tmp_path / "out" / "wandb").iterdir())) == files  # nothing is left to say
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_mlflow_in_a_file(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    pytest.importorskip("sqlalchemy")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.chdir(tmp_path)
-    argv = ["train", *FEW, "--log", "mlflow", "--out", "run"]
-    assert stopped_after(monkeypatch, 2, *argv) == 130
-    assert run(*argv, "--resume") == 0
-    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/run/mlflow.db")
-    (found,) = client.search_runs([client.get_experiment_by_name("ausam").experiment_id])
-    assert found.info.status == "FINISHED"
-    assert found.data.params["method"] == "SAM"
-    for name in ("lr", "test_accuracy", "train_loss"):
-        assert [point.step for point in client.get_metric_history(found.info.run_id, name)] == [1, 2, 3]

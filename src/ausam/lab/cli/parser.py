@@ -197,7 +197,7 @@ def _config_help() -> str:
 
 def _log_help() -> str:
     return (
-        "also write the figures of every epoch to metrics.csv, OUT/tensorboard, Weights & Biases or MLflow; repeat it "
+        "also write the figures of every epoch to metrics.csv, OUT/tensorboard or Weights & Biases; repeat it "
         "for several"
     )
 

@@ -9,7 +9,6 @@ import torch
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.loading import DataError
 from ausam.lab.records.files import WriteError
-from ausam.lab.training.logs import LogError
 from ausam.lab.training.ranks import LostError
 
 
@@ -27,7 +26,7 @@ def explain(error: Exception) -> Failure | None:
     if isinstance(error, PermissionError):
         what = f"{error.filename} cannot be used: {error.strerror}. Choose another place, or change its permissions."
         return Failure(what, misuse=True)
-    if isinstance(error, DownloadError | DataError | WriteError | LostError | LogError):
+    if isinstance(error, DownloadError | DataError | WriteError | LostError):
         return Failure(str(error), misuse=False)
     if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
         what = str(error).partition(". ")[0].strip()

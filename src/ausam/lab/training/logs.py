@@ -22,14 +22,10 @@ from ausam.lab.records.score import measured_on
 Figures = dict[str, float]
 
 
-class LogError(RuntimeError):
-    """A log accepts no more epochs; the run itself is kept."""
-
-
 class Log(Protocol):
     """A destination for the figures of each epoch."""
 
-    held: int  # the last epoch written by an earlier process
+    last_epoch: int  # the last epoch written by an earlier process
 
     def write(self, epoch: int, figures: Figures) -> None:
         """Write one finished epoch."""
@@ -61,7 +57,7 @@ class Logs:
 
         def write(epoch: Epoch) -> None:
             for log in logs:
-                if epoch.epoch > log.held:
+                if epoch.epoch > log.last_epoch:
                     log.write(epoch.epoch, figures(epoch))
 
         try:
@@ -99,7 +95,7 @@ def require(kinds: Sequence[str]) -> None:
 class Csv:
     """``metrics.csv`` in the folder of the run: a row per epoch."""
 
-    held = 0  # it begins again, with the epochs that are done
+    last_epoch = 0  # it begins again, with the epochs that are done
 
     def __init__(self, logs: Logs, config: Config, run: Path) -> None:  # noqa: ARG002
         self._path = run / "metrics.csv"
@@ -121,7 +117,7 @@ class Csv:
 class TensorBoard:
     """Curves for TensorBoard in ``OUT/tensorboard``."""
 
-    held = 0  # it begins again, with the epochs that are done
+    last_epoch = 0  # it begins again, with the epochs that are done
 
     def __init__(self, logs: Logs, config: Config, run: Path) -> None:  # noqa: ARG002
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -141,31 +137,17 @@ class TensorBoard:
         self._writer.close()
 
 
-class _Remembered:
-    """A run at a service. A file in the run's folder keeps its identity and its last epoch."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        found = files.read_json(path) or {}
-        self.id = found["id"] if isinstance(found.get("id"), str) else ""
-        self.held = found["epoch"] if self.id and isinstance(found.get("epoch"), int) else 0
-
-    def keep(self, name: str, epoch: int) -> None:
-        """Write that file."""
-        files.write_json(self._path, {"id": name, "epoch": epoch})
-
-
 class Wandb:
     """A run of Weights & Biases. wandb honours ``WANDB_MODE``, ``WANDB_PROJECT`` and its other variables."""
 
     def __init__(self, logs: Logs, config: Config, run: Path) -> None:
         import wandb
 
-        self._memory = _Remembered(run / "wandb.json")
-        self.held = self._memory.held
+        self._path = run / "wandb.json"  # its identity at the service and its last epoch
+        saved = files.read_json(self._path) or {}
+        self._id, self.last_epoch = saved.get("id", uuid.uuid4().hex), saved.get("epoch", 0)
         self._run: Any = None
-        self._id = self._memory.id or uuid.uuid4().hex
-        if self.held >= config.epochs:
+        if self.last_epoch >= config.epochs:
             return
         try:
             self._run = wandb.init(
@@ -185,7 +167,7 @@ class Wandb:
     def write(self, epoch: int, figures: Figures) -> None:
         """Log with the epoch as wandb's step; wandb ignores a step that it already has."""
         self._run.log(figures, step=epoch)
-        self._memory.keep(self._id, epoch)
+        files.write_json(self._path, {"id": self._id, "epoch": epoch})
 
     def close(self, ended: bool) -> None:
         """Let wandb send the rest."""
@@ -193,62 +175,8 @@ class Wandb:
             self._run.finish(exit_code=0 if ended else 1)
 
 
-class Mlflow:
-    """A run of MLflow, at ``MLFLOW_TRACKING_URI`` or in ``OUT/mlflow.db``."""
-
-    def __init__(self, logs: Logs, config: Config, run: Path) -> None:
-        import mlflow
-
-        self._broken = mlflow.exceptions.MlflowException
-        self._memory = _Remembered(run / "mlflow.json")
-        self.held = self._memory.held
-        if self.held >= config.epochs:
-            self._client: Any = None
-            return
-        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{logs.out.absolute() / 'mlflow.db'}"
-        try:
-            self._client = mlflow.MlflowClient(place)
-            self._begin(logs, config)
-        except self._broken as error:
-            why = " ".join(str(error).split())
-            raise ValueError(
-                f"MLflow at {place} refuses: {why} Set MLFLOW_TRACKING_URI to one that answers."
-            ) from error
-
-    def _begin(self, logs: Logs, config: Config) -> None:
-        client, self._id = self._client, self._memory.id
-        if self._id:
-            # a killed process may have written an epoch that the file does not record
-            points = client.get_metric_history(self._id, "lr")
-            self.held = max((point.step for point in points), default=0)
-            client.update_run(self._id, "RUNNING")
-            return
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "ausam")
-        found = client.get_experiment_by_name(name)
-        experiment = client.create_experiment(name) if found is None else found.experiment_id
-        self._id = client.create_run(experiment, run_name=logs.name or logs.out.absolute().name).info.run_id
-        self._memory.keep(self._id, 0)
-        for key, value in asdict(config).items():
-            client.log_param(self._id, key, value)
-
-    def write(self, epoch: int, figures: Figures) -> None:
-        """MLflow's step is the epoch; ``lr`` comes last, because it is used to count the epochs."""
-        try:
-            for name in sorted(figures, key=lambda name: name == "lr"):
-                self._client.log_metric(self._id, name, figures[name], step=epoch)
-        except self._broken as error:
-            raise LogError(f"MLflow has stopped accepting data: {' '.join(str(error).split())}") from error
-        self._memory.keep(self._id, epoch)
-
-    def close(self, ended: bool) -> None:
-        """Record how the run ended."""
-        if self._client is not None:
-            self._client.set_terminated(self._id, "FINISHED" if ended else "KILLED")
-
-
 KINDS: dict[str, Callable[[Logs, Config, Path], Log]] = {
     "csv": Csv,
     "tensorboard": TensorBoard,
     "wandb": Wandb,
-    "mlflow": Mlflow,
 }
