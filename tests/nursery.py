@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,11 +26,31 @@ from ausam.lab.training.checkpoint import NAME
 from ausam.paper import recipe, reproduce
 
 RNG = random.Random(11)
-TIMES = 3 if os.environ.get("AUSAM_NIGHTLY") else 1  # as many kills: see docs/faults.md
 SMALL = ["--train-size", "192", "--test-size", "100", "--threads", "1"]
-RUN = ["train", "--method", "looksam(k=3)", "--policy", "ausampling", "--ramp", "4", "--epochs", str(40 * TIMES)]
-RUN += SMALL
-RUN += ["--resume", "--out"]  # --resume begins a run that is not there
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many kills: of a run after a step, in a checkpoint, in metrics.jsonl; of a table in a write, after a step."""
+
+    epochs: int
+    steps: int
+    checkpoints: int
+    metrics: int
+    writes: int
+    table_steps: int
+
+    def run(self, out):
+        """A command line that begins the run, or goes on with it."""
+        line = ["train", "--method", "looksam(k=3)", "--policy", "ausampling", "--ramp", "4", "--epochs"]
+        return [*line, str(self.epochs), *SMALL, "--resume", "--out", str(out)]
+
+
+# A kill after a step comes 4 epochs later at the latest, a signal 5: what is left of the run must suffice for all.
+SCALES = {
+    "few": Scale(epochs=24, steps=2, checkpoints=2, metrics=0, writes=1, table_steps=0),
+    "many": Scale(epochs=120, steps=33, checkpoints=24, metrics=6, writes=20, table_steps=11),
+}
 
 
 def life(argv, *, step=0, write=("", 0), signals=(signal.SIGKILL,), room=None, linger=False):
@@ -89,33 +110,33 @@ def _patch(tell, step, name, count, room, linger):
         finally:
             if linger:
                 os.write(tell, b"!")
-                time.sleep(60)
+                time.sleep(3600)
 
     original, files._put = files._put, put
     train = training.train
     commands.train = compare.train = reproduce.train = counted
 
 
-def killed(out):
-    """At least 20 kills of one run, over its epochs; then it may end."""
-    moments = [{"step": RNG.randint(1, 6)} for _ in range(11 * TIMES)]
-    moments += [{"write": ("checkpoint-", RNG.randint(1, 2))} for _ in range(8 * TIMES)]
-    moments += [{"write": ("metrics.jsonl", 2)}, {"write": ("metrics.jsonl", 3)}] * TIMES
+def killed(out, scale):
+    """Kills of one run, over its epochs; then it may end."""
+    moments = [{"step": RNG.randint(1, 6)} for _ in range(scale.steps)]
+    moments += [{"write": ("checkpoint-", RNG.randint(1, 2))} for _ in range(scale.checkpoints)]
+    moments += [{"write": ("metrics.jsonl", 2 + i % 2)} for i in range(scale.metrics)]
     RNG.shuffle(moments)
     moments = [{"write": ("config.json", 1)}, *moments, {"write": ("result.json", 1)}]
     lives = []
     for moment in moments:
-        code, _ = life([*RUN, str(out)], **moment)
+        code, _ = life(scale.run(out), **moment)
         for path in out.glob("checkpoint-*.pt"):
             torch.load(path, weights_only=True)
         temporary = [p.name for p in out.glob(".*.tmp")]
         epochs = len(records.read_epochs(out / "metrics.jsonl"))
         lives.append({"code": code, "at": moment.get("write", ["step"])[0], "epochs": epochs, "temporary": temporary})
-    lives.append({"code": life([*RUN, str(out)])[0]})
+    lives.append({"code": life(scale.run(out))[0]})
     return lives
 
 
-def stopped(out):
+def stopped(out, scale):
     """Ctrl-C, SIGTERM, two Ctrl-C, and files that may not grow: exit codes and what is said; then it may end."""
     moments = [
         {"step": 3 * 3, "signals": [signal.SIGINT]},
@@ -127,14 +148,14 @@ def stopped(out):
     ]
     lives = []
     for moment in moments:
-        code, said = life([*RUN, str(out)], **moment)
+        code, said = life(scale.run(out), **moment)
         epochs = max((int(NAME.fullmatch(p.name)[1]) for p in out.glob("checkpoint-*.pt")), default=0)
         said = [line for line in said.splitlines() if line.startswith("ausam: ")]
         lives.append({"code": code, "epochs": epochs, "said": said, "temporary": len(list(out.glob(".*.tmp")))})
     return lives
 
 
-def tables(out):
+def tables(out, scale):
     """Kills of ausam reproduce and of ausam compare, in the middle of any write and after a step; then they may end."""
     recipe.FOLDER = out
     commands = {
@@ -144,14 +165,9 @@ def tables(out):
     codes = {}
     for name, argv in commands.items():
         assert life([*argv, str(out / name / "calm")], signals=[])[0] == 0
-        few, many = (5, 0) if TIMES == 1 else (10, 10)
-        moments = [{"write": ("", RNG.randint(1, 8))} for _ in range(few)]
-        moments += [{"write": ("", RNG.randint(1, 3))} for _ in range(many)]
-        moments += [{"step": RNG.randint(1, 3)} for _ in range(1 + many)]
-        if many:
-            RNG.shuffle(moments)
-        else:
-            moments.insert(1, moments.pop())  # before the runs have ended
+        moments = [{"write": ("", RNG.randint(1, 8 if i < 10 else 3))} for i in range(scale.writes)]
+        moments += [{"step": RNG.randint(1, 3)} for _ in range(scale.table_steps)]
+        RNG.shuffle(moments)
         codes[name], place = [], out / name / "killed"
         for moment in moments:
             while (code := life([*argv, str(place)], **moment)[0]) == 0:  # it had too little left: begin another
@@ -175,7 +191,7 @@ def warm():
 
 if __name__ == "__main__":
     warm()
-    base = Path(sys.argv[1])
-    found = {"calm": life([*RUN, str(base / "calm")], signals=[])[0], "killed": killed(base / "killed")}
-    found |= {"stopped": stopped(base / "stopped"), "tables": tables(base)}
-    sys.stdout.write(json.dumps(found))
+    base, scale = Path(sys.argv[1]), SCALES[sys.argv[2]]
+    report = {"calm": life(scale.run(base / "calm"), signals=[])[0], "killed": killed(base / "killed", scale)}
+    report |= {"stopped": stopped(base / "stopped", scale), "tables": tables(base, scale)}
+    sys.stdout.write(json.dumps(report))

@@ -41,7 +41,7 @@ def _member(environment, target, *args):
         dist.destroy_process_group()
 
 
-def group(world, target, *args, preload=(), seconds=600, **environment):
+def group(world, target, *args, preload=(), seconds=3600, **environment):
     """Exit codes of processes that do this together; -9 for one that has not ended after so many seconds.
 
     If rank 0 fails, the others have five seconds more.
@@ -83,7 +83,7 @@ def _script(command, folder):
     runpy.run_path(command[0], run_name="__main__")
 
 
-def script(folder, *command, preload=(), seconds=300):
+def script(folder, *command, preload=(), seconds=3600):
     """What ``python`` with this file and its arguments gives; its output passes through the folder."""
     folder.mkdir(exist_ok=True)
     command = [str(word) for word in command]

@@ -1,11 +1,7 @@
-"""Command lines drawn at random: they run, or end with a sentence.
-
-AUSAM_NIGHTLY=1 draws the number of docs/faults.md; without it there are fewer. The test prints its counts.
-"""
+"""Command lines drawn at random: they run, or end with a sentence. The test prints its counts."""
 
 import collections
 import json
-import os
 import random
 import shutil
 
@@ -14,8 +10,7 @@ import pytest
 from ausam.lab.cli.main import main
 from tests.lab.helpers import run
 
-NIGHTLY = bool(os.environ.get("AUSAM_NIGHTLY"))
-LINES = 500 if NIGHTLY else 60
+LINES = 500
 FEW = ["--train-size", "128", "--test-size", "50", "--threads", "1"]
 
 
@@ -87,6 +82,7 @@ def a_line(rng, out, finished):
     return line
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:The loss or the gradient")
 @pytest.mark.filterwarnings("ignore:.*has no effect")
 def test_random_command_lines(tmp_path, capsys, monkeypatch):
