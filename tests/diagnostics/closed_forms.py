@@ -13,9 +13,9 @@ def loop(model, loss_fn, x, y):
     rows = []
     for i in range(len(x)):
         loss = loss_fn(x[i : i + 1], y[i : i + 1])[0]
-        found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        result = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
         rows.append(
-            flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, model.parameters(), strict=True)])
+            flat([torch.zeros_like(p) if g is None else g for g, p in zip(result, model.parameters(), strict=True)])
         )
     return torch.stack(rows)
 

@@ -181,8 +181,8 @@ def test_losses_that_are_the_parameter_itself():
             self.w = nn.Parameter(torch.arange(3.0))
 
     model = Table().eval()
-    found = dg.step_geometry(model, lambda x: model.w, [(torch.ones(3, 1),)], 0.1)
-    assert found.gradient_norm == pytest.approx(3**-0.5)
+    result = dg.step_geometry(model, lambda x: model.w, [(torch.ones(3, 1),)], 0.1)
+    assert result.gradient_norm == pytest.approx(3**-0.5)
     assert Objective(model, lambda x: model.w, [(torch.ones(3, 1),)]).traced((torch.ones(3, 1),))[1]
 
 
@@ -257,8 +257,8 @@ def test_frozen_weights_change_between_checkpoints():
     model["used"].requires_grad_(False)
     x, y = torch.randn(10, 4).double(), torch.randint(3, (10,))
     losses = losses_of(model["used"])
-    found = dg.loss_between(model, losses, [(x, y)], *checkpoints(model), points=3)
-    assert len(set(found.loss)) == 3
+    result = dg.loss_between(model, losses, [(x, y)], *checkpoints(model), points=3)
+    assert len(set(result.loss)) == 3
     for name in EVERY.keys() - {"loss_between", "hessian_product"}:
         with pytest.raises(ValueError, match=REFUSED):
             EVERY[name](model, losses, x, y, 4)

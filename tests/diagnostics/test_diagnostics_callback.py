@@ -55,8 +55,8 @@ def test_tensorboard(net, tmp_path):
     diagnostics = Diagnostics(every=1, what="geometry", tensorboard=tmp_path)
     rows = [diagnostics(step, model, losses, [(x, y)]) for step in range(2)]
     read = events.EventAccumulator(str(tmp_path)).Reload()
-    found = [(e.step, e.value) for e in read.Scalars("diagnostics/loss")]
-    assert found == [(s, pytest.approx(r["loss"], rel=1e-6)) for s, r in enumerate(rows)]
+    result = [(e.step, e.value) for e in read.Scalars("diagnostics/loss")]
+    assert result == [(s, pytest.approx(r["loss"], rel=1e-6)) for s, r in enumerate(rows)]
 
 
 def test_a_step_is_measured_once(net):

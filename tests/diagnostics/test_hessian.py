@@ -16,18 +16,18 @@ def test_products_against_the_exact_hessian(net):
     exact = full_hessian(model, losses, x, y)
     v = torch.randn(len(exact), generator=torch.Generator().manual_seed(0)).double()
     for chunk in (1, 7, 100):
-        found = hessian_product(model, losses, [(x[:5], y[:5]), (x[5:], y[5:])], v, chunk=chunk)
-        torch.testing.assert_close(found, exact @ v, rtol=1e-9, atol=1e-12)
+        result = hessian_product(model, losses, [(x[:5], y[:5]), (x[5:], y[5:])], v, chunk=chunk)
+        torch.testing.assert_close(result, exact @ v, rtol=1e-9, atol=1e-12)
 
 
 def test_linear_regression_by_hand(linear):
     model, losses, x, y = linear
     exact = x.T @ x / len(x)
     expected = torch.linalg.eigvalsh(exact).flip(0)
-    found = hessian_eigenvalues(model, losses, [(x, y)], k=3, tolerance=1e-8)
-    assert found.values == pytest.approx(expected.tolist(), rel=1e-9)
-    assert found.converged
-    assert found.samples == 12
+    result = hessian_eigenvalues(model, losses, [(x, y)], k=3, tolerance=1e-8)
+    assert result.values == pytest.approx(expected.tolist(), rel=1e-9)
+    assert result.converged
+    assert result.samples == 12
     trace = hessian_trace(model, losses, [(x, y)], probes=2000)
     assert abs(trace.value - float(exact.trace())) < 4 * trace.error
 
@@ -42,27 +42,27 @@ def test_logistic_regression_by_hand():
 
     p = torch.sigmoid(model(x)[:, 0]).detach()
     exact = (x * (p * (1 - p))[:, None]).T @ x / 20
-    found = hessian_eigenvalues(model, losses, [(x, y)], k=2, tolerance=1e-8)
-    assert found.values == pytest.approx(torch.linalg.eigvalsh(exact).flip(0)[:2].tolist())
+    result = hessian_eigenvalues(model, losses, [(x, y)], k=2, tolerance=1e-8)
+    assert result.values == pytest.approx(torch.linalg.eigvalsh(exact).flip(0)[:2].tolist())
 
 
 @pytest.mark.parametrize("k", [1, 3, 8, 43])
 def test_eigenvalues_of_a_network(net, k):
     model, losses, x, y = net
     exact = torch.linalg.eigvalsh(full_hessian(model, losses, x, y)).flip(0)
-    found = hessian_eigenvalues(model, losses, [(x, y)], k=k, steps=60, tolerance=1e-6)
-    assert found.values == pytest.approx(exact[:k].tolist(), abs=1e-6)
-    assert found.converged
+    result = hessian_eigenvalues(model, losses, [(x, y)], k=k, steps=60, tolerance=1e-6)
+    assert result.values == pytest.approx(exact[:k].tolist(), abs=1e-6)
+    assert result.converged
 
 
 def test_trace_of_a_network(net):
     model, losses, x, y = net
     exact = full_hessian(model, losses, x, y)
-    found = hessian_trace(model, losses, [(x, y)], probes=400, seed=3)
-    assert abs(found.value - float(exact.trace())) < 4 * found.error
+    result = hessian_trace(model, losses, [(x, y)], probes=400, seed=3)
+    assert abs(result.value - float(exact.trace())) < 4 * result.error
     # The variance of z'Hz with signs is twice the squared sum of what is off the diagonal.
     off = exact - torch.diag(exact.diagonal())
-    assert found.error == pytest.approx(float((2 * off.square().sum() / 400).sqrt()), rel=0.2)
+    assert result.error == pytest.approx(float((2 * off.square().sum() / 400).sqrt()), rel=0.2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -92,10 +92,10 @@ def test_any_spectrum(spectrum, k, seed):
 
 def test_says_when_it_has_not_converged(net):
     model, losses, x, y = net
-    found = hessian_eigenvalues(model, losses, [(x, y)], k=2, steps=3, tolerance=1e-6)
-    assert not found.converged
+    result = hessian_eigenvalues(model, losses, [(x, y)], k=2, steps=3, tolerance=1e-6)
+    assert not result.converged
     exact = torch.linalg.eigvalsh(full_hessian(model, losses, x, y))
-    for value, residual in zip(found.values, found.residuals, strict=True):
+    for value, residual in zip(result.values, result.residuals, strict=True):
         assert float((exact - value).abs().min()) <= residual * (1 + 1e-6)
 
 

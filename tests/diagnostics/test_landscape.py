@@ -55,10 +55,10 @@ def test_between_two_checkpoints(conv):
             for p in model.parameters():
                 p.add_(0.3 * torch.randn_like(p))
         model(2 * x)  # other statistics
-    found = loss_between(model, losses, [(x, y)], *states, beyond=0.5, points=5)
-    assert found.position == pytest.approx((-0.5, 0.0, 0.5, 1.0, 1.5))
+    result = loss_between(model, losses, [(x, y)], *states, beyond=0.5, points=5)
+    assert result.position == pytest.approx((-0.5, 0.0, 0.5, 1.0, 1.5))
     model.eval()
-    for t, value in zip(found.position, found.loss, strict=True):
+    for t, value in zip(result.position, result.loss, strict=True):
         mixed = {
             k: (1 - t) * states[0][k] + t * states[1][k] if v.is_floating_point() else v for k, v in states[0].items()
         }

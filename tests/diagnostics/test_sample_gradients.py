@@ -12,8 +12,8 @@ from tests.diagnostics.closed_forms import loop
 def test_linear_regression_by_hand(linear):
     model, losses, x, y = linear
     residual = x @ model.weight[0].detach() - y
-    found = sample_gradients(model, losses, x, y)
-    torch.testing.assert_close(found, residual[:, None] * x, rtol=1e-12, atol=1e-12)
+    result = sample_gradients(model, losses, x, y)
+    torch.testing.assert_close(result, residual[:, None] * x, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sample_gradient_norms(model, losses, x, y), residual.abs() * x.norm(dim=1))
 
 
@@ -21,21 +21,21 @@ def test_logistic_regression_by_hand():
     torch.manual_seed(0)
     model = nn.Linear(3, 1).double()
     x, y = torch.randn(7, 3).double(), torch.randint(2, (7,)).double()
-    found = sample_gradients(
+    result = sample_gradients(
         model, lambda x, y: F.binary_cross_entropy_with_logits(model(x)[:, 0], y, reduction="none"), x, y
     )
     pull = torch.sigmoid(model(x)[:, 0]) - y
-    torch.testing.assert_close(found, torch.cat([pull[:, None] * x, pull[:, None]], dim=1))
+    torch.testing.assert_close(result, torch.cat([pull[:, None] * x, pull[:, None]], dim=1))
 
 
 @pytest.mark.parametrize("means", ["auto", "vmap", "loop"])
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 def test_equal_to_a_loop_whatever_the_chunk(conv, means, chunk):
     model, losses, x, y = conv
-    found = sample_gradients(model, losses, x, y, means=means, chunk=chunk)
+    result = sample_gradients(model, losses, x, y, means=means, chunk=chunk)
     assert model.training
     model.eval()  # the stated rule: running statistics, no dropout
-    torch.testing.assert_close(found, loop(model, losses, x, y), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(result, loop(model, losses, x, y), rtol=1e-9, atol=1e-11)
 
 
 def test_the_mean_of_the_rows_is_the_gradient_of_the_batch(net):
@@ -49,10 +49,10 @@ def test_frozen_and_unreached_parameters():
     model = nn.ModuleDict({"a": nn.Linear(2, 1), "b": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
     model["b"].requires_grad_(False)
     x = torch.randn(3, 2)
-    found = sample_gradients(model, lambda x: (model["a"](x) + model["b"](x))[:, 0], x)
-    assert found.shape == (3, 6)  # a's three and the unused three
-    assert not found[:, 3:].any()
-    assert found[:, :2].equal(x)
+    result = sample_gradients(model, lambda x: (model["a"](x) + model["b"](x))[:, 0], x)
+    assert result.shape == (3, 6)  # a's three and the unused three
+    assert not result[:, 3:].any()
+    assert result[:, :2].equal(x)
 
 
 def test_shared_parameters_count_once():
@@ -92,8 +92,8 @@ def test_nested_batches_and_outputs(net):
         out = model(batch["x"])
         return F.cross_entropy(out, batch["y"], reduction="none"), out
 
-    found = sample_gradients(model, losses, {"x": x, "y": y}, chunk=7)
-    torch.testing.assert_close(found, loop(model, lambda x, y: losses({"x": x, "y": y})[0], x, y))
+    result = sample_gradients(model, losses, {"x": x, "y": y}, chunk=7)
+    torch.testing.assert_close(result, loop(model, lambda x, y: losses({"x": x, "y": y})[0], x, y))
 
 
 class TestRefused:

@@ -23,19 +23,19 @@ ONES = torch.ones(6, 1).double()
 
 def test_at_the_minimum_of_a_bowl():
     model, losses = bowl([4.0, 1.0, 0.5], [0.0, 0.0, 0.0])
-    found = sharpness(model, losses, [(ONES,)], [0.1, 0.5], steps=40, directions=4000)
-    assert found.worst == pytest.approx([4.0 * r**2 / 2 for r in (0.1, 0.5)], rel=1e-6)
+    result = sharpness(model, losses, [(ONES,)], [0.1, 0.5], steps=40, directions=4000)
+    assert result.worst == pytest.approx([4.0 * r**2 / 2 for r in (0.1, 0.5)], rel=1e-6)
     # E u_j^2 = 1/3, so the average rise is rho^2 tr(H) / 6.
-    for r, average, error in zip(found.rho, found.average, found.average_error, strict=True):
+    for r, average, error in zip(result.rho, result.average, result.average_error, strict=True):
         assert abs(average - r**2 * 5.5 / 6) < 4 * error
-    assert found.loss == 0.0
+    assert result.loss == 0.0
 
 
 def test_on_the_side_of_a_round_bowl():
     # |g| = c |w|, and the worst point is straight uphill: L = c (|w| + rho)^2 / 2.
     model, losses = bowl([2.0, 2.0], [3.0, 4.0])
-    found = sharpness(model, losses, [(ONES,)], 0.5, steps=1)
-    assert found.worst == pytest.approx([2.0 * (5.5**2 - 25) / 2])
+    result = sharpness(model, losses, [(ONES,)], 0.5, steps=1)
+    assert result.worst == pytest.approx([2.0 * (5.5**2 - 25) / 2])
 
 
 def test_on_the_side_of_a_long_bowl_against_a_search():
@@ -55,9 +55,9 @@ def test_adaptive_by_hand():
     w = torch.tensor([2.0, 0.5]).double()
     h = torch.tensor([1.0, 3.0]).double()
     expected = float((h * ((w + e).square() - w.square())).sum()) / 2
-    found = sharpness(model, losses, [(ONES,)], 0.2, adaptive=True, steps=1)
-    assert found.worst[0] == pytest.approx(expected)
-    assert found.adaptive
+    result = sharpness(model, losses, [(ONES,)], 0.2, adaptive=True, steps=1)
+    assert result.worst[0] == pytest.approx(expected)
+    assert result.adaptive
 
 
 def test_adaptive_does_not_feel_a_rescaled_layer():
@@ -83,10 +83,10 @@ def test_m_sharpness_is_the_mean_of_the_groups(net):
     model, losses, x, y = net
     groups = [sharpness(model, losses, [(x[i : i + 5], y[i : i + 5])], 0.1).worst[0] for i in range(0, 18, 5)]
     expected = sum(g * n for g, n in zip(groups, (5, 5, 5, 3), strict=True)) / 18
-    found = sharpness(model, losses, [(x, y)], 0.1, m=5)
-    assert found.worst[0] == pytest.approx(expected, rel=1e-9)
-    assert found.worst[0] >= sharpness(model, losses, [(x, y)], 0.1).worst[0]  # each group its own worst point
-    assert found.m == 5
+    result = sharpness(model, losses, [(x, y)], 0.1, m=5)
+    assert result.worst[0] == pytest.approx(expected, rel=1e-9)
+    assert result.worst[0] >= sharpness(model, losses, [(x, y)], 0.1).worst[0]  # each group its own worst point
+    assert result.m == 5
 
 
 def test_one_step_is_sams(net):
@@ -106,9 +106,9 @@ def test_one_step_is_sams(net):
 def test_never_below_zero_on_a_hill():
     model = nn.Linear(2, 1, bias=False).double()
     nn.init.zeros_(model.weight)
-    found = sharpness(model, lambda x: -model.weight.square().sum() * x[:, 0], [(ONES,)], 0.3)
-    assert found.worst == (0.0,)
-    assert found.average[0] == pytest.approx(-0.09)
+    result = sharpness(model, lambda x: -model.weight.square().sum() * x[:, 0], [(ONES,)], 0.3)
+    assert result.worst == (0.0,)
+    assert result.average[0] == pytest.approx(-0.09)
 
 
 def test_radii_in_any_form(net):

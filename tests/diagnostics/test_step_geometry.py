@@ -16,68 +16,68 @@ def test_by_hand_on_a_bowl():
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.5, 1.0]]))
     h = torch.tensor([4.0, 1.0]).double()
-    found = step_geometry(
+    result = step_geometry(
         model, lambda x: (h * model.weight[0].square()).sum() / 2 * x[:, 0], [(torch.ones(3, 1).double(),)], rho=0.3
     )
     g = torch.tensor([2.0, 1.0]).double()
     sam = g + 0.3 * h * g / g.norm()
-    assert found.gradient_norm == pytest.approx(5**0.5)
-    assert found.sam_norm == pytest.approx(float(sam.norm()))
+    assert result.gradient_norm == pytest.approx(5**0.5)
+    assert result.sam_norm == pytest.approx(float(sam.norm()))
     cosine = float(g @ sam / g.norm() / sam.norm())
-    assert found.cosine == pytest.approx(cosine)
-    assert found.descent == pytest.approx(float(g @ sam) / 5)
-    assert found.orthogonal == pytest.approx((1 - cosine**2) ** 0.5)
-    assert found.loss == pytest.approx(1.0)
+    assert result.cosine == pytest.approx(cosine)
+    assert result.descent == pytest.approx(float(g @ sam) / 5)
+    assert result.orthogonal == pytest.approx((1 - cosine**2) ** 0.5)
+    assert result.loss == pytest.approx(1.0)
     e = 0.3 * g / g.norm()
-    assert found.perturbed == pytest.approx(float((h * (torch.tensor([0.5, 1.0]) + e).square()).sum()) / 2)
+    assert result.perturbed == pytest.approx(float((h * (torch.tensor([0.5, 1.0]) + e).square()).sum()) / 2)
 
 
 def test_gradients_are_those_of_the_optimizer(net):
     model, losses, x, y = net
-    found = step_geometry(model, losses, [(x[:7], y[:7]), (x[7:], y[7:])], rho=0.2)
+    result = step_geometry(model, losses, [(x[:7], y[:7]), (x[7:], y[7:])], rho=0.2)
     got = []
     for method in (Plain(), SAM(rho=0.2)):
         opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model)
         opt.zero_grad()
         opt.backward(losses, x, y)
         got.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    assert found.gradient_norm == pytest.approx(float(got[0].norm()), rel=1e-9)
-    assert found.sam_norm == pytest.approx(float(got[1].norm()), rel=1e-6)
-    assert found.cosine == pytest.approx(float(torch.cosine_similarity(*got, dim=0)), rel=1e-9)
+    assert result.gradient_norm == pytest.approx(float(got[0].norm()), rel=1e-9)
+    assert result.sam_norm == pytest.approx(float(got[1].norm()), rel=1e-6)
+    assert result.cosine == pytest.approx(float(torch.cosine_similarity(*got, dim=0)), rel=1e-9)
 
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=20).filter(lambda w: max(w) > 1e-3))
 def test_effective_sample_size(w):
-    found = effective_sample_size(w)
-    assert found == pytest.approx(sum(w) ** 2 / sum(v * v for v in w), rel=1e-9)
-    assert 1 - 1e-9 <= found <= len(w) + 1e-9
+    result = effective_sample_size(w)
+    assert result == pytest.approx(sum(w) ** 2 / sum(v * v for v in w), rel=1e-9)
+    assert 1 - 1e-9 <= result <= len(w) + 1e-9
 
 
 @given(st.lists(st.sets(st.integers(0, 5)), min_size=1, max_size=8))
 def test_visits_and_gaps_against_a_loop(chosen):
-    found = selection([sorted(c) for c in chosen], 6)
+    result = selection([sorted(c) for c in chosen], 6)
     for i in range(6):
         seen = [i in c for c in chosen]
-        assert found.visits[i] == sum(seen)
+        assert result.visits[i] == sum(seen)
         runs = "".join("x" if s else "." for s in seen).split("x")
-        assert found.longest_gap[i] == max(len(r) for r in runs)
-    assert found.never == sum(v == 0 for v in found.visits)
-    assert found.worst_gap == max(found.longest_gap)
-    assert found.mean == pytest.approx(sum(found.visits) / 6)
+        assert result.longest_gap[i] == max(len(r) for r in runs)
+    assert result.never == sum(v == 0 for v in result.visits)
+    assert result.worst_gap == max(result.longest_gap)
+    assert result.mean == pytest.approx(sum(result.visits) / 6)
 
 
 def test_groups_by_hand():
     chosen = [torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1]), torch.tensor([0])]
-    found = selection(
+    result = selection(
         chosen, 4, classes=torch.tensor([7, 7, 2, 2]), wrong=[True, False, False, False], scores=[4, 3, float("nan"), 1]
     )
-    names = {k: [(g.name, g.samples, g.visits) for g in v] for k, v in found.groups.items()}
+    names = {k: [(g.name, g.samples, g.visits) for g in v] for k, v in result.groups.items()}
     assert names["class"] == [("2", 2, 1.0), ("7", 2, 2.5)]
     assert names["label"] == [("clean", 3, pytest.approx(4 / 3)), ("wrong", 1, 3.0)]
     assert names["score"] == [("1 to 1", 1, 1.0), ("3 to 3", 1, 2.0), ("4 to 4", 1, 3.0)]
-    assert found.groups["label"][1].share == pytest.approx(3 / 1.75)
-    assert (found.fewest, found.most) == (1, 3)
-    assert found.effective == pytest.approx(49 / 15 / 4)
+    assert result.groups["label"][1].share == pytest.approx(3 / 1.75)
+    assert (result.fewest, result.most) == (1, 3)
+    assert result.effective == pytest.approx(49 / 15 / 4)
 
 
 def test_refused(net):

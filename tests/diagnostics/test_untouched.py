@@ -48,17 +48,17 @@ EVERY = {
 }
 
 
-def plain(found):
+def plain(result):
     """The numbers of a result in a row."""
-    if isinstance(found, torch.Tensor):
-        return found.flatten().tolist()
-    if dataclasses.is_dataclass(found):
-        return plain(list(dataclasses.asdict(found).values()))
-    if isinstance(found, (list, tuple)):
-        return [v for item in found for v in plain(item)]
-    if isinstance(found, dict):
-        return plain(list(found.values()))
-    return [] if isinstance(found, str) or found is None else [float(found)]
+    if isinstance(result, torch.Tensor):
+        return result.flatten().tolist()
+    if dataclasses.is_dataclass(result):
+        return plain(list(dataclasses.asdict(result).values()))
+    if isinstance(result, (list, tuple)):
+        return [v for item in result for v in plain(item)]
+    if isinstance(result, dict):
+        return plain(list(result.values()))
+    return [] if isinstance(result, str) or result is None else [float(result)]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -149,16 +149,16 @@ def test_results_become_json(net):
     import json
 
     model, losses, x, y = net
-    found = theory.lemma1(model, losses, [(x, y)], 0.1)
-    assert json.loads(json.dumps(dataclasses.asdict(found)))["norm"]["samples"] == 18
+    result = theory.lemma1(model, losses, [(x, y)], 0.1)
+    assert json.loads(json.dumps(dataclasses.asdict(result)))["norm"]["samples"] == 18
 
 
 def test_number_of_samples(net):
     model, losses, x, y = net
     batches = [(x[:10], y[:10]), (x[10:], y[10:])]
-    found = dg.sharpness(model, losses, batches, 0.1, samples=13)
-    assert plain(found) == pytest.approx(plain(dg.sharpness(model, losses, [(x[:13], y[:13])], 0.1)), rel=1e-12)
-    assert found.samples == 13
+    result = dg.sharpness(model, losses, batches, 0.1, samples=13)
+    assert plain(result) == pytest.approx(plain(dg.sharpness(model, losses, [(x[:13], y[:13])], 0.1)), rel=1e-12)
+    assert result.samples == 13
     with pytest.raises(ValueError, match="samples is 19, but batches holds only 18"):
         dg.sharpness(model, losses, batches, 0.1, samples=19)
     with pytest.raises(ValueError, match="batches is empty"):
@@ -186,5 +186,5 @@ def test_attention_has_curvature():
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
     x = torch.randn(3, 4, 8)
-    found = dg.hessian_eigenvalues(model, lambda x: model(x).square().mean((1, 2)), [(x,)], steps=30)
-    assert found.values[0] > 0
+    result = dg.hessian_eigenvalues(model, lambda x: model(x).square().mean((1, 2)), [(x,)], steps=30)
+    assert result.values[0] > 0

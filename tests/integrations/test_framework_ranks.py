@@ -247,15 +247,15 @@ def by_hand(tmp_path_factory):
 
 @pytest.mark.parametrize("work", [with_lightning, with_manual_optimisation], ids=lambda w: w.__name__)
 def test_lightning(work, by_hand, tmp_path):
-    found, expected = both(work, tmp_path), by_hand
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-    assert int(found[1]["count"].sum()) == 48 + 24 + 24
+    result, expected = both(work, tmp_path), by_hand
+    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+    assert int(result[1]["count"].sum()) == 48 + 24 + 24
 
 
 def test_accelerate(tmp_path):
     pytest.importorskip("accelerate", reason='needs pip install "ausam[accelerate]"')
-    found, expected = both(with_accelerate, tmp_path), both(as_accelerate, tmp_path)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    result, expected = both(with_accelerate, tmp_path), both(as_accelerate, tmp_path)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("work", [with_transformers, with_accumulation])
@@ -269,5 +269,5 @@ def test_transformers(work, tmp_path):
 def test_transformers_without_a_policy(tmp_path):
     pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
     both(with_accumulated_perturbations, tmp_path)  # equal weights in both processes
-    found, one = both(with_the_trainers_own_step, tmp_path), with_the_trainers_own_step(16)
-    torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-5)
+    result, one = both(with_the_trainers_own_step, tmp_path), with_the_trainers_own_step(16)
+    torch.testing.assert_close(result, one, rtol=1e-4, atol=1e-5)

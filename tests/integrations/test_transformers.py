@@ -239,9 +239,9 @@ def test_language_models_average_over_the_tokens_of_each_sequence(tmp_path):
     labels[0, 2:] = labels[1, 4:] = -100
     for model, shift in ((causal, True), (masked, False)):
         t = trainer(tmp_path, Sentences(), model)
-        found, logits = t.losses(model, {"input_ids": words, "labels": labels})
+        result, logits = t.losses(model, {"input_ids": words, "labels": labels})
         alone = [model(input_ids=words[i : i + 1], labels=labels[i : i + 1]).loss for i in range(5)]
-        torch.testing.assert_close(found, torch.stack(alone), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result, torch.stack(alone), rtol=1e-5, atol=1e-6)
         assert logits.shape == (5, LENGTH, WORDS)
         nothing = per_sample(logits, torch.full_like(labels, -100), shift)
         assert torch.equal(nothing, torch.zeros(5))
@@ -259,9 +259,9 @@ def test_other_heads_lose_what_the_model_says(problem, tmp_path):
         "multi_label_classification": torch.randint(2, (5, 3)).float(),
     }[problem]
     t = trainer(tmp_path, Sentences(), model)
-    found, _ = t.losses(model, {"input_ids": words, "labels": labels})
+    result, _ = t.losses(model, {"input_ids": words, "labels": labels})
     alone = [model(input_ids=words[i : i + 1], labels=labels[i : i + 1]).loss for i in range(5)]
-    torch.testing.assert_close(found, torch.stack(alone), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(result, torch.stack(alone), rtol=1e-5, atol=1e-6)
     assert model.config.problem_type == problem
 
 
@@ -270,9 +270,9 @@ def test_label_smoothing_is_the_trainers(tmp_path):
     t = trainer(tmp_path, Sentences(), model, label_smoothing_factor=0.2)
     words = torch.randint(1, WORDS, (4, LENGTH))
     with torch.no_grad():
-        found, _ = t.losses(model, {"input_ids": words, "labels": words})
+        result, _ = t.losses(model, {"input_ids": words, "labels": words})
         expected = t.compute_loss(model, {"input_ids": words, "labels": words.clone()})
-    torch.testing.assert_close(found.mean(), expected)  # equally many tokens in each
+    torch.testing.assert_close(result.mean(), expected)  # equally many tokens in each
 
 
 # -- what the user overrides, and what TrainingArguments say ---------------------------------------------------------
@@ -327,13 +327,13 @@ SETTINGS = {
 def test_with_plain_it_is_the_trainer(name, tmp_path):
     """Bit for bit, whatever the settings; so with another method the settings are the Trainer's too."""
     kinds = [transformers.Trainer, SharpnessAwareTrainer]
-    found = []
+    result = []
     for kind in kinds:
         more = {"method": Plain()} if kind is SharpnessAwareTrainer else {}
         model = classifier(BertForSequenceClassification)
         theirs(kind, tmp_path, model, SETTINGS[name], **more)
-        found.append(model)
-    for a, b in zip(found[0].parameters(), found[1].parameters(), strict=True):
+        result.append(model)
+    for a, b in zip(result[0].parameters(), result[1].parameters(), strict=True):
         assert torch.equal(a, b)
 
 
@@ -358,10 +358,10 @@ def test_a_loss_of_ones_own_is_the_one_that_is_trained(kind, tmp_path):
 
         def closure(batch=batch):
             opt.zero_grad()
-            found = plain(input_ids=batch["input_ids"])
-            loss = weighted(found, batch["labels"], 8) if kind == "compute_loss_func" else None
+            result = plain(input_ids=batch["input_ids"])
+            loss = weighted(result, batch["labels"], 8) if kind == "compute_loss_func" else None
             if loss is None:
-                loss = F.cross_entropy(found.logits, batch["labels"], weight=torch.tensor([1.0, 3.0]))
+                loss = F.cross_entropy(result.logits, batch["labels"], weight=torch.tensor([1.0, 3.0]))
             loss.backward()
             return loss
 
@@ -407,14 +407,14 @@ def test_noise_in_the_embeddings_reaches_both_passes(tmp_path):
 
 @pytest.mark.parametrize("policy", [None, AUSampling(0.5, ramp=1)])
 def test_a_compiled_model_trains_alike(policy, tmp_path):
-    found = []
+    result = []
     for compiled in (False, True):
         model = classifier(BertForSequenceClassification)
         compilation = {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
         theirs(SharpnessAwareTrainer, tmp_path, model, compilation, method=SAM(rho=0.1), policy=policy)
-        found.append(model)
+        result.append(model)
     torch.compiler.reset()
-    same(*found)
+    same(*result)
 
 
 def test_an_optimizer_by_hand_is_used_as_it_is(tmp_path):

@@ -27,10 +27,10 @@ def test_correlations_are_scipys(a, seed):
 
 
 def test_agreement_by_hand():
-    found = agreement([1.0, 2.0, float("nan"), 3.0], [2.0, 2.0, 1.0, 8.0])
-    assert found.samples == 3
-    assert found.relative_error == pytest.approx((1 + 0 + 5) / 12)
-    assert found.ratio == pytest.approx(6 / 12)
+    result = agreement([1.0, 2.0, float("nan"), 3.0], [2.0, 2.0, 1.0, 8.0])
+    assert result.samples == 3
+    assert result.relative_error == pytest.approx((1 + 0 + 5) / 12)
+    assert result.ratio == pytest.approx(6 / 12)
     assert pearson([1e-200, 2e-200, 4e-200], [1.0, 2.0, 4.0]) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="nothing to compare"):
         agreement([float("nan")], [1.0])
@@ -46,18 +46,18 @@ def test_linear_regression_by_hand(linear):
     rows = residual[:, None] * x
     unit = rows.mean(0) / rows.mean(0).norm()
     along = rho * (x @ unit)
-    found = lemma1(model, losses, [(x, y)], rho)
-    np.testing.assert_allclose(found.dlp, (residual * along + along**2 / 2).abs() / rho, rtol=1e-10)
-    np.testing.assert_allclose(found.norms, rows.norm(dim=1), rtol=1e-10)
-    np.testing.assert_allclose(found.projections, (rows @ unit).abs(), rtol=1e-10)
-    assert found.cosine == pytest.approx(float(((rows @ unit).abs() / rows.norm(dim=1)).mean()))
+    result = lemma1(model, losses, [(x, y)], rho)
+    np.testing.assert_allclose(result.dlp, (residual * along + along**2 / 2).abs() / rho, rtol=1e-10)
+    np.testing.assert_allclose(result.norms, rows.norm(dim=1), rtol=1e-10)
+    np.testing.assert_allclose(result.projections, (rows @ unit).abs(), rtol=1e-10)
+    assert result.cosine == pytest.approx(float(((rows @ unit).abs() / rows.norm(dim=1)).mean()))
 
 
 def test_dlp_is_that_of_the_optimizer(net):
     model, losses, x, y = net
-    found = lemma1(model, losses, [(x, y)], 0.2)
+    result = lemma1(model, losses, [(x, y)], 0.2)
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(rho=0.2), model)
-    np.testing.assert_allclose(found.dlp, opt.backward(losses, x, y).sharpness / 0.2, rtol=1e-9)
+    np.testing.assert_allclose(result.dlp, opt.backward(losses, x, y).sharpness / 0.2, rtol=1e-9)
 
 
 def test_tends_to_the_projection_and_not_to_the_norm(net):
@@ -80,14 +80,14 @@ def test_each_batch_has_its_own_perturbation(net):
 def test_averages_by_hand():
     history = np.array([[4.0, 1.0, np.nan], [2.0, np.nan, 3.0], [1.0, 5.0, np.nan]])
     norms = np.array([1.0, 2.0, 4.0])
-    found = average_dlp(history, norms, rho=0.5, decay=0.5)
+    result = average_dlp(history, norms, rho=0.5, decay=0.5)
     mean = np.array([7 / 3, 3.0, 3.0]) / 0.5
     ema = np.array([(0.25 * 4 + 0.5 * 2 + 1) / 1.75, (0.5 * 1 + 5) / 1.5, 3.0]) / 0.5
     last = np.array([1.0, 5.0, 3.0]) / 0.5
-    for got, average in ((found.mean, mean), (found.ema, ema), (found.last, last)):
+    for got, average in ((result.mean, mean), (result.ema, ema), (result.last, last)):
         assert got.relative_error == pytest.approx(np.abs(average - norms).mean() / norms.mean(), rel=1e-6)
         assert got.spearman == pytest.approx(scipy.stats.spearmanr(average, norms).statistic)
-    assert found.visits == pytest.approx(2.0)
+    assert result.visits == pytest.approx(2.0)
 
 
 def test_refused(net):

@@ -52,22 +52,22 @@ def literal(g, kept, rho):
 @given(batches(), st.floats(1e-3, 1.0))
 def test_the_corrected_bound_always_holds(batch, rho):
     g, kept = batch
-    found = theorem1_bounds(torch.from_numpy(g), kept, rho)
+    result = theorem1_bounds(torch.from_numpy(g), kept, rho)
     for name, value in literal(g, kept, rho).items():
-        assert getattr(found, name) == pytest.approx(value, rel=1e-9, abs=1e-9)
-    assert found.corrected_holds
-    assert found.triangle_holds
-    assert found.paper_holds == (found.first_order <= found.paper + 1e-12 * (found.triangle + found.paper))
+        assert getattr(result, name) == pytest.approx(value, rel=1e-9, abs=1e-9)
+    assert result.corrected_holds
+    assert result.triangle_holds
+    assert result.paper_holds == (result.first_order <= result.paper + 1e-12 * (result.triangle + result.paper))
 
 
 @given(arrays(float, (3, 4), elements=st.floats(0.1, 10)), st.integers(1, 5), st.floats(1e-3, 1.0))
 def test_zero_gradients_left_out_break_the_papers_bound(kept_rows, zeros, rho):
     g = torch.from_numpy(np.concatenate([kept_rows, np.zeros((zeros, 4))]))
-    found = theorem1_bounds(g, [0, 1, 2], rho)
-    assert found.paper == 0.0 < found.first_order
-    assert not found.paper_holds
+    result = theorem1_bounds(g, [0, 1, 2], rho)
+    assert result.paper == 0.0 < result.first_order
+    assert not result.paper_holds
     # Here the corrected bound is attained: | |g_B| - |g_kept| | = M/K |g_kept|.
-    assert found.first_order == pytest.approx(found.corrected)
+    assert result.first_order == pytest.approx(result.corrected)
 
 
 def test_worst_case_search_finds_failures_of_the_paper_alone():
@@ -75,9 +75,9 @@ def test_worst_case_search_finds_failures_of_the_paper_alone():
     fails = 0
     for _ in range(500):
         g = torch.randn(6, 3, generator=rng).double() * torch.tensor([5.0, 5, 5, 0.1, 0.1, 0.1])[:, None].double()
-        found = theorem1_bounds(g, [0, 1, 2], 0.1)
-        fails += not found.paper_holds
-        assert found.corrected_holds
+        result = theorem1_bounds(g, [0, 1, 2], 0.1)
+        fails += not result.paper_holds
+        assert result.corrected_holds
     assert fails > 400  # large gradients kept, as the policy wants it
 
 
@@ -100,24 +100,24 @@ def test_real_batch_by_hand(net):
         return float(after - before), float(after - before - rho * g.norm())
 
     (ptf, o_all), (pts, o_kept) = rise(list(range(18))), rise(kept)
-    found = theorem1(model, losses, (x, y), kept, rho, chunk=4)
-    assert (found.batch, found.kept, found.left) == (18, 5, 13)
-    assert found.ptf == pytest.approx(ptf, rel=1e-9)
-    assert found.pts == pytest.approx(pts, rel=1e-9)
-    assert found.difference == pytest.approx(abs(ptf - pts), rel=1e-9)
-    assert found.remainder == pytest.approx(abs(o_all - o_kept), rel=1e-6)
+    result = theorem1(model, losses, (x, y), kept, rho, chunk=4)
+    assert (result.batch, result.kept, result.left) == (18, 5, 13)
+    assert result.ptf == pytest.approx(ptf, rel=1e-9)
+    assert result.pts == pytest.approx(pts, rel=1e-9)
+    assert result.difference == pytest.approx(abs(ptf - pts), rel=1e-9)
+    assert result.remainder == pytest.approx(abs(o_all - o_kept), rel=1e-6)
     for name, value in literal(rows.numpy(), kept, rho).items():
-        assert getattr(found.bounds, name) == pytest.approx(value, rel=1e-9)
-    assert found.corrected_holds
+        assert getattr(result.bounds, name) == pytest.approx(value, rel=1e-9)
+    assert result.corrected_holds
 
 
 def test_summary(net):
     model, losses, x, y = net
-    found = [theorem1(model, losses, (x, y), kept, 0.1) for kept in ([0, 1], [2, 3, 4], list(range(10)))]
-    summary = theorem1_summary(found)
+    result = [theorem1(model, losses, (x, y), kept, 0.1) for kept in ([0, 1], [2, 3, 4], list(range(10)))]
+    summary = theorem1_summary(result)
     assert summary.batches == 3
-    assert summary.paper == pytest.approx(sum(f.bounds.paper for f in found) / 3)
-    assert summary.paper_fails == sum(not f.paper_holds for f in found) / 3
+    assert summary.paper == pytest.approx(sum(f.bounds.paper for f in result) / 3)
+    assert summary.paper_fails == sum(not f.paper_holds for f in result) / 3
     assert summary.corrected_fails == 0
     assert summary.corrected_tightness <= 1
     with pytest.raises(ValueError, match="no result"):
@@ -127,9 +127,9 @@ def test_summary(net):
 def test_kept_samples_without_gradient():
     model = torch.nn.Linear(1, 1, bias=False).double()
     x, y = torch.tensor([[0.0], [1.0]]).double(), torch.zeros(2).double()
-    found = theorem1(model, lambda x, y: (model(x)[:, 0] - y).square(), (x, y), [0], 0.1)
-    assert found.pts == 0.0
-    assert found.corrected_holds
+    result = theorem1(model, lambda x, y: (model(x)[:, 0] - y).square(), (x, y), [0], 0.1)
+    assert result.pts == 0.0
+    assert result.corrected_holds
 
 
 def test_refused(net):

@@ -33,21 +33,21 @@ def descent(rates):
 def test_by_hand():
     rates = [0.4 / t**2 for t in range(1, 6)]
     model, losses, h, a, states, w, largest = descent(rates)
-    found = theorem2(model, losses, [(h, a)], states, rates, iterations=1, gradient_bound=largest, chunk=2)
+    result = theorem2(model, losses, [(h, a)], states, rates, iterations=1, gradient_bound=largest, chunk=2)
     norms = np.abs(h.numpy() * (w[:, None] - a.numpy()))
-    for j, t in enumerate(found.epochs):
+    for j, t in enumerate(result.epochs):
         gap = np.abs(norms[t - 1] - norms[: t - 1].mean(0))
-        assert found.largest[j] == pytest.approx(gap.max())
-        assert found.mean[j] == pytest.approx(gap.mean())
-        assert found.relative[j] == pytest.approx(gap.mean() / norms[t - 1].mean())
+        assert result.largest[j] == pytest.approx(gap.max())
+        assert result.mean[j] == pytest.approx(gap.mean())
+        assert result.relative[j] == pytest.approx(gap.mean() / norms[t - 1].mean())
         double_sum = sum(rates[i - 1] for s in range(1, t) for i in range(s, t))  # every step after each s < t
-        assert found.schedule_bound[j] == pytest.approx(found.tau * largest * double_sum / (t - 1))
-        assert found.path_bound[j] == pytest.approx(found.tau * np.abs(w[t - 1] - w[: t - 1]).mean())
-    assert found.tau == pytest.approx(2.0)  # the largest curvature of a sample
-    assert found.paper == pytest.approx(2.0 * 0.4 * math.pi**2 * largest / 6)
-    assert found.applies
-    assert found.holds
-    assert found.schedule_holds
+        assert result.schedule_bound[j] == pytest.approx(result.tau * largest * double_sum / (t - 1))
+        assert result.path_bound[j] == pytest.approx(result.tau * np.abs(w[t - 1] - w[: t - 1]).mean())
+    assert result.tau == pytest.approx(2.0)  # the largest curvature of a sample
+    assert result.paper == pytest.approx(2.0 * 0.4 * math.pi**2 * largest / 6)
+    assert result.applies
+    assert result.holds
+    assert result.schedule_holds
 
 
 def test_the_schedule_bound_of_the_theorem_vanishes_and_that_of_a_cosine_grows():
@@ -56,10 +56,10 @@ def test_the_schedule_bound_of_the_theorem_vanishes_and_that_of_a_cosine_grows()
     bounds = {}
     for name, rates in (("square", square), ("cosine", cosine)):
         model, losses, h, a, states, _, largest = descent(rates)
-        found = theorem2(model, losses, [(h, a)], states, rates, iterations=1, gradient_bound=largest)
-        bounds[name] = found.schedule_bound
-        assert found.applies == (name == "square")
-        assert (found.holds is None) == (name == "cosine")
+        result = theorem2(model, losses, [(h, a)], states, rates, iterations=1, gradient_bound=largest)
+        bounds[name] = result.schedule_bound
+        assert result.applies == (name == "square")
+        assert (result.holds is None) == (name == "cosine")
     harmonic = sum(1 / j for j in range(1, 40)) / 39
     assert bounds["square"][-1] == pytest.approx(bounds["square"][0] * harmonic)
     assert bounds["square"][-1] < bounds["square"][0] / 5

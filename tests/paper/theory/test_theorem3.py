@@ -55,25 +55,25 @@ def test_the_run_is_the_algorithm_of_the_proof():
     # With alpha = 1 and the whole data in a batch nothing is random: every run is plain descent.
     problem = PROBLEMS["logistic"]
     eta, rho = 0.3 / problem.tau, 0.2 / problem.tau
-    found = theorem3(problem, alpha=1.0, batch=40, eta=eta, rho=rho, steps=25, runs=2)
+    result = theorem3(problem, alpha=1.0, batch=40, eta=eta, rho=rho, steps=25, runs=2)
     w, total = problem.start.clone(), 0.0
     first = problem.loss(w[None])
     for _ in range(25):
         g = problem.gradient(w[None])[0]
         total += float(g @ g)
         w = w - eta * problem.gradient((w + rho * g)[None])[0]
-    assert found.left == pytest.approx(total / 25)
-    assert found.left_error == pytest.approx(0.0, abs=1e-12)
+    assert result.left == pytest.approx(total / 25)
+    assert result.left_error == pytest.approx(0.0, abs=1e-12)
     decrease = float(first - problem.loss(w[None]))
     t, r = problem.tau * eta, problem.tau * rho
     c = t / 2 * (1 - 2 * r * r) + (1 - t) * (0.5 - r)
     noise = problem.tau * problem.variance / 40
-    assert found.bounds.paper == pytest.approx(16 * decrease / (7 * eta * 25) + 17 * eta * noise / 7)
+    assert result.bounds.paper == pytest.approx(16 * decrease / (7 * eta * 25) + 17 * eta * noise / 7)
     corrected = (
         decrease / (eta * 25 * c)
         + (2 * eta**2 * (1 + r * r) + eta * (1 - t) * rho**2 * problem.tau) / (eta * c) * noise / 2
     )
-    assert found.bounds.corrected == pytest.approx(corrected)
+    assert result.bounds.corrected == pytest.approx(corrected)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -81,10 +81,10 @@ def test_the_run_is_the_algorithm_of_the_proof():
 @pytest.mark.parametrize("step", [0.1, 1.0])
 def test_the_corrected_bound_holds(name, alpha, step):
     problem = PROBLEMS[name]
-    found = theorem3(problem, alpha=alpha, batch=16, eta=step / problem.tau, rho=0.25 / problem.tau, steps=200)
-    assert found.corrected_holds
-    assert found.looseness > 1
-    assert found.kept == 16 * alpha
+    result = theorem3(problem, alpha=alpha, batch=16, eta=step / problem.tau, rho=0.25 / problem.tau, steps=200)
+    assert result.corrected_holds
+    assert result.looseness > 1
+    assert result.kept == 16 * alpha
 
 
 @pytest.mark.parametrize("selection", ["random", "ausam", "largest"])
@@ -97,18 +97,18 @@ def test_selections(selection):
 
 @given(st.floats(1e-4, 1.0), st.floats(1e-3, 0.25))
 def test_when_the_papers_form_follows(t, r):
-    found = theorem3_bounds(decrease=1.0, eta=t, rho=r, steps=10, tau=1.0, variance=3.0, kept=2)
-    if found.proved:
-        assert found.corrected <= found.paper * (1 + 1e-9)
+    result = theorem3_bounds(decrease=1.0, eta=t, rho=r, steps=10, tau=1.0, variance=3.0, kept=2)
+    if result.proved:
+        assert result.corrected <= result.paper * (1 + 1e-9)
     if t == 1.0:
-        assert found.c >= 7 / 16
+        assert result.c >= 7 / 16
 
 
 def test_the_papers_constants_are_those_of_the_largest_step():
-    found = theorem3_bounds(decrease=1.0, eta=1.0, rho=0.25, steps=10, tau=1.0, variance=3.0, kept=2)
-    assert found.c == pytest.approx(7 / 16)
-    assert found.corrected == pytest.approx(found.paper)
-    assert found.proved
+    result = theorem3_bounds(decrease=1.0, eta=1.0, rho=0.25, steps=10, tau=1.0, variance=3.0, kept=2)
+    assert result.c == pytest.approx(7 / 16)
+    assert result.corrected == pytest.approx(result.paper)
+    assert result.proved
 
 
 def test_counterexample_against_every_path():
@@ -126,17 +126,17 @@ def test_counterexample_against_every_path():
             w -= eta * h[i] * (w + rho * g - a[i])
         lefts.append(total / steps)
         ends.append(sum(hi * (w - ai) ** 2 / 2 for hi, ai in zip(h, a, strict=True)) / 2)
-    found = theorem3_counterexample(eta=eta, rho=rho, steps=steps)
+    result = theorem3_counterexample(eta=eta, rho=rho, steps=steps)
     start = sum(hi * (best - ai) ** 2 / 2 for hi, ai in zip(h, a, strict=True)) / 2
-    assert found.left == pytest.approx(np.mean(lefts))
-    assert found.decrease == pytest.approx(start - np.mean(ends))
+    assert result.left == pytest.approx(np.mean(lefts))
+    assert result.decrease == pytest.approx(start - np.mean(ends))
 
 
 def test_counterexample():
-    found = theorem3_counterexample()
-    assert not found.holds
-    assert found.left > 5 * found.bounds.paper
-    assert found.corrected_holds
+    result = theorem3_counterexample()
+    assert not result.holds
+    assert result.left > 5 * result.bounds.paper
+    assert result.corrected_holds
     assert theorem3_counterexample(eta=0.1, steps=2000).holds  # a large step hides it
 
 

@@ -55,36 +55,36 @@ def test_exact_expectations_against_draws(policy):
     n, draws = 12, 40_000
     candidates = torch.arange(n)
     scores = table(n, policy.decay)
-    found = expected_selection(policy, scores, 5, candidates)
-    assert found.exact or policy.alpha == 1.0
+    result = expected_selection(policy, scores, 5, candidates)
+    assert result.exact or policy.alpha == 1.0
     rng = torch.Generator().manual_seed(3)
     kept, weight = policy.choose(scores, 5, candidates.expand(draws, n), rng)
     assert weight is None
     drawn = np.bincount(kept.flatten().numpy(), minlength=n) / draws
-    np.testing.assert_allclose(found.inclusion, drawn, atol=4 * 0.5 / draws**0.5)
-    np.testing.assert_allclose(found.coefficient, found.inclusion / found.inclusion.sum(), rtol=1e-9)
+    np.testing.assert_allclose(result.inclusion, drawn, atol=4 * 0.5 / draws**0.5)
+    np.testing.assert_allclose(result.coefficient, result.inclusion / result.inclusion.sum(), rtol=1e-9)
 
 
 def test_unbiased_weights_are_unbiased_and_estimated():
-    found = expected_selection(AUSampling(0.5, ramp=0, unbiased=True), table(12), 5, torch.arange(12), draws=20_000)
-    assert not found.exact
-    np.testing.assert_allclose(found.coefficient, 1 / 12, atol=0.005)
-    assert not np.allclose(found.inclusion, 0.5, atol=0.05)
+    result = expected_selection(AUSampling(0.5, ramp=0, unbiased=True), table(12), 5, torch.arange(12), draws=20_000)
+    assert not result.exact
+    np.testing.assert_allclose(result.coefficient, 1 / 12, atol=0.005)
+    assert not np.allclose(result.inclusion, 0.5, atol=0.05)
 
 
 @pytest.mark.parametrize("policy", [EpsilonGreedy(0.5), InfoBatch(0.5), AUSampling(0.5, s_min=0.0, ramp=0)])
 def test_other_policies_are_drawn(policy):
-    found = expected_selection(policy, table(12, policy.decay), 5, torch.arange(12), draws=400)
-    assert not found.exact
-    assert found.inclusion.min() >= 0
-    assert found.inclusion.max() <= 1 + 1e-9
-    assert found.groups.shape == (10, 12)
+    result = expected_selection(policy, table(12, policy.decay), 5, torch.arange(12), draws=400)
+    assert not result.exact
+    assert result.inclusion.min() >= 0
+    assert result.inclusion.max() <= 1 + 1e-9
+    assert result.groups.shape == (10, 12)
 
 
 def test_first_epochs_use_everything(net):
-    found = expected_selection(AUSampling(0.5), table(12), 0, torch.arange(12), draws=20)
-    np.testing.assert_allclose(found.inclusion, 1.0)
-    np.testing.assert_allclose(found.coefficient, 1 / 12)
+    result = expected_selection(AUSampling(0.5), table(12), 0, torch.arange(12), draws=20)
+    np.testing.assert_allclose(result.inclusion, 1.0)
+    np.testing.assert_allclose(result.coefficient, 1 / 12)
 
 
 @pytest.mark.parametrize("policy", [AUSampling(alpha=0.5, ramp=0), TopLoss(0.5), Random(0.5)])
@@ -96,24 +96,24 @@ def test_bias_by_hand(net, policy):
     p = expected_selection(policy, scores, 5, torch.arange(n)).inclusion
     g = rows.mean(0)
     expected = sum(p[i] / p.sum() * rows[i] for i in range(n))
-    found = theorem4(model, losses, (x, y), policy, scores, 5, index=torch.arange(n), rho=rho, chunk=5)
-    assert found.exact
-    assert found.error == 0
-    assert found.bias == pytest.approx(float((expected - g).norm()), rel=1e-6, abs=1e-12)
-    assert found.relative == pytest.approx(float((expected - g).norm() / g.norm()), rel=1e-6, abs=1e-12)
-    assert found.cosine == pytest.approx(float(torch.cosine_similarity(expected, g, dim=0)), rel=1e-9)
+    result = theorem4(model, losses, (x, y), policy, scores, 5, index=torch.arange(n), rho=rho, chunk=5)
+    assert result.exact
+    assert result.error == 0
+    assert result.bias == pytest.approx(float((expected - g).norm()), rel=1e-6, abs=1e-12)
+    assert result.relative == pytest.approx(float((expected - g).norm() / g.norm()), rel=1e-6, abs=1e-12)
+    assert result.cosine == pytest.approx(float(torch.cosine_similarity(expected, g, dim=0)), rel=1e-9)
     along = [float(r @ g / g.norm()) for r in rows]
     norms = [float(r.norm()) for r in rows]
     all_samples = sum(along) / n
     kept = sum(p[i] * along[i] for i in range(n)) / p.sum()
-    assert found.gap == pytest.approx(rho * abs(all_samples - kept), rel=1e-6, abs=1e-12)
+    assert result.gap == pytest.approx(rho * abs(all_samples - kept), rel=1e-6, abs=1e-12)
     written = sum(p[i] * along[i] for i in range(n)) / n
-    assert found.gap_as_written == pytest.approx(rho * abs(all_samples - written), rel=1e-9)
-    assert found.paper == pytest.approx(rho * sum((1 - p[i]) * norms[i] for i in range(n)) / n)
+    assert result.gap_as_written == pytest.approx(rho * abs(all_samples - written), rel=1e-9)
+    assert result.paper == pytest.approx(rho * sum((1 - p[i]) * norms[i] for i in range(n)) / n)
     corrected = sum(abs(1 - n * p[i] / p.sum()) * norms[i] for i in range(n)) / n
-    assert found.corrected == pytest.approx(rho * corrected, abs=1e-9)
-    assert found.corrected_holds
-    assert found.gap_as_written <= found.paper * (1 + 1e-9)  # what the proof does prove
+    assert result.corrected == pytest.approx(rho * corrected, abs=1e-9)
+    assert result.corrected_holds
+    assert result.gap_as_written <= result.paper * (1 + 1e-9)  # what the proof does prove
 
 
 def test_the_bound_fails_where_what_is_left_out_has_no_gradient(linear):
@@ -122,11 +122,11 @@ def test_the_bound_fails_where_what_is_left_out_has_no_gradient(linear):
     y[:6] += 1.0  # six samples have all the gradient, and are kept
     scores = Scores(12, 0.0)
     scores.record(torch.arange(12), losses(x, y).detach())
-    found = theorem4(model, losses, (x, y), TopLoss(0.5), scores, 1, index=torch.arange(12), rho=0.1)
-    assert found.paper == pytest.approx(0.0, abs=1e-12)
-    assert found.relative == pytest.approx(1.0)  # the kept half's mean is twice that of all
-    assert not found.paper_holds
-    assert found.corrected_holds
+    result = theorem4(model, losses, (x, y), TopLoss(0.5), scores, 1, index=torch.arange(12), rho=0.1)
+    assert result.paper == pytest.approx(0.0, abs=1e-12)
+    assert result.relative == pytest.approx(1.0)  # the kept half's mean is twice that of all
+    assert not result.paper_holds
+    assert result.corrected_holds
 
 
 def test_noise_of_draws_is_taken_off(net):

@@ -21,9 +21,9 @@ def kind(row):
 
 def mean(rows, value, **where):
     """Mean over the seeds of what a function picks out of the rows that fit."""
-    found = [value(r) for r in rows if all((kind(r) if k == "run" else r[k]) == v for k, v in where.items())]
-    assert len(found) == 3
-    return fmean(found)
+    result = [value(r) for r in rows if all((kind(r) if k == "run" else r[k]) == v for k, v in where.items())]
+    assert len(result) == 3
+    return fmean(result)
 
 
 def cells(beginning):
@@ -75,13 +75,13 @@ def test_averages(beginning, run):
 )
 def test_theorem1(beginning, run, epoch, digits):
     rows = FOUND["theorem1"]["over_training"]
-    found = [
+    result = [
         mean(rows, lambda r: r["difference"], run=run, epoch=epoch, policy=p)
         for p in ("Random", "AUSampling", "TopLoss")
     ]
     table = PAGE[PAGE.index("| `abs(PTF - PTS)`") :].split("\n\n")[0]
     (line,) = [line for line in table.splitlines() if line.startswith(f"| {beginning} |")]
-    assert [float(c.strip(" *")) for c in line.split("|")[2:-1]] == pytest.approx(found, abs=digits * 1.02)
+    assert [float(c.strip(" *")) for c in line.split("|")[2:-1]] == pytest.approx(result, abs=digits * 1.02)
 
 
 def test_the_bounds_hold_or_fail_as_the_page_says():
@@ -110,11 +110,11 @@ def test_theorem4(run, epoch):
     line = table[BIASES.index((run, epoch))]
     assert f"epoch {epoch} " in line
     written = [float(re.match(r"[\d.]+", c.strip(" *"))[0]) for c in line.split("|")[2:-1]]
-    found = [
+    result = [
         100 * mean(rows, lambda r: r["relative"], run=run, epoch=epoch, policy=p)
         for p in ("Random", "AUSampling", "TopLoss", "unbiased")
     ]
-    assert written == pytest.approx(found, abs=0.51)
+    assert written == pytest.approx(result, abs=0.51)
 
 
 @pytest.mark.parametrize("run", ["SGD", "SAM", "AUSAM-0.5", "SAM+Random"])
@@ -167,8 +167,8 @@ def test_the_number_of_cases_on_cifar10():
 
 @pytest.mark.parametrize(("run", "epoch"), [(r, e) for r in CIFAR10_ROWS for e in ((4 if "clean" in r else 1), 40)])
 def test_theorem4_on_cifar10(run, epoch):
-    found = of(run, "theorem4", epoch)
-    expected = [100 * found[p]["relative"] for p in ("Random", "AUSampling", "TopLoss", "unbiased")]
+    result = of(run, "theorem4", epoch)
+    expected = [100 * result[p]["relative"] for p in ("Random", "AUSampling", "TopLoss", "unbiased")]
     assert cells(f"CIFAR-10, {CIFAR10_ROWS[run]}, epoch {epoch}") == pytest.approx(expected, abs=0.51)
 
 
@@ -230,5 +230,5 @@ def test_importing_needs_torch_and_numpy_alone():
         "print(sorted(new & {'lightning', 'transformers', 'tensorboard', 'scipy', 'sklearn', 'altair', 'pandas'}),"
         "any(m.startswith('ausam.lab') for m in sys.modules))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split("\n")[0] == "[] False"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split("\n")[0] == "[] False"
