@@ -22,6 +22,23 @@ NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "eve
 # Settings that a comparison chooses for each pair.
 PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
 
+# Settings that determine the data of a run, its device included.
+DATA_SETTINGS = (
+    "data",
+    "data_dir",
+    "label_noise",
+    "imbalance",
+    "validation",
+    "horizon",
+    "train_stride",
+    "train_size",
+    "test_size",
+    "augment",
+    "label_smoothing",
+    "workers",
+    "device",
+)
+
 # Settings that only apply under torchrun.
 TORCHRUN_SETTINGS = ("sync_perturbation",)
 

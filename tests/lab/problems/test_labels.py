@@ -8,8 +8,8 @@ from torch.utils.data import TensorDataset
 
 from ausam.lab.problems.catalogue import load
 from ausam.lab.problems.classification import Classification
+from ausam.lab.problems.datasets import from_datasets
 from ausam.lab.problems.labels import long_tail, with_validation
-from ausam.lab.problems.user_datasets import from_datasets
 from tests.lab.helpers import read, run
 
 FLAGS = ["--data", "digits", "--label-noise", 0, "--epochs", 1, "--threads", 1]

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from ausam.lab.problems.catalogue import load
-from ausam.lab.problems.user_datasets import from_datasets
+from ausam.lab.problems.datasets import from_datasets
 from tests.lab.helpers import read, run
 
 FLAGS = ["--model", "resnet-tiny", "--epochs", 1, "--batch-size", 8, "--threads", 1]

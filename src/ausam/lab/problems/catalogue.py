@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ausam.lab.config import Config
+from ausam.lab.config import DATA_SETTINGS, Config
 from ausam.lab.problems.hf import hf_data
 from ausam.lab.problems.image_folder import folder_data
-from ausam.lab.problems.problem import Problem, Wanted
+from ausam.lab.problems.problem import Problem
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
 from ausam.lab.problems.sources.ett import etth1, etth2, ettm1, ettm2
 from ausam.lab.problems.sources.fashion import fashion_mnist
 from ausam.lab.problems.sources.tiny import tiny_imagenet
-from ausam.lab.problems.user_datasets import user_data
+from ausam.lab.problems.user_data import user_data
 from ausam.lab.problems.windows import WindowSet
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.expressions import canonical
@@ -46,6 +46,7 @@ PAPER = {
     "lr": 0.05,
     "weight_decay": 0.001,
     "rho": 0.1,
+    "s_max": 0.5,  # of AUSampling, for the smaller networks
     "label_smoothing": 0.1,
     "augment": "cutout",
 }
@@ -182,31 +183,39 @@ def resolve(**given: Any) -> Config:
 
 
 def problem(config: Config) -> Problem:
-    """The data of a run."""
-    return load(
-        config.data,
-        config.data_dir,
-        config.label_noise,
-        imbalance=config.imbalance,
-        validation=config.validation,
-        horizon=config.horizon,
-        train_stride=config.train_stride,
-        label_smoothing=config.label_smoothing,
-        train_size=config.train_size,
-        test_size=config.test_size,
-        augment=config.augment,
-        workers=config.workers,
-        device=config.device,
-    )
+    """The data of a run, loaded once and shared by the runs of a comparison: it must not be changed in place."""
+    place = os.getcwd() if is_own(config.data) else os.path.abspath(config.data_dir)
+    return _prepare(Config(**{name: getattr(config, name) for name in DATA_SETTINGS}), place)
+
+
+def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **settings: Any) -> Problem:
+    """The data set of this name, or of a user's ``module:function``, with these data settings of Config."""
+    how = {"device": "cpu"} | settings
+    return problem(Config(data=name, data_dir=data_dir, label_noise=label_noise, **how))
+
+
+@lru_cache(maxsize=1)
+def _prepare(config: Config, place: str) -> Problem:  # noqa: ARG001  (the same name is other data in another place)
+    name = config.data
+    kinds = {"folder": folder_data, "hf": hf_data}
+    read = kinds.get(name.partition(":")[0], user_data)
+    data: Problem = read(name) if is_own(name) else entry(name).load(config.data_dir)
+    for setting in () if isinstance(data, WindowSet) else ("horizon", "train_stride"):
+        if value := getattr(config, setting):
+            raise ValueError(
+                f"{setting} is {value}, but {name} is not a forecasting problem. Leave out "
+                f"--{setting.replace('_', '-')}."
+            )
+    return data.prepare(config)
 
 
 def training_samples(config: Config) -> int:
     """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
-    found = entry(config.data)
-    whole = -(-found.train // max(1, config.train_stride))
-    if "horizon" not in found.settings:  # forecasting data has fixed validation months
+    known = entry(config.data)
+    whole = -(-known.train // max(1, config.train_stride))
+    if "horizon" not in known.settings:  # forecasting data has fixed validation months
         whole = round(whole * (1 - config.validation))
-    slope = [config.imbalance ** (c / (found.classes - 1)) for c in range(found.classes)] if config.imbalance else [1.0]
+    slope = [config.imbalance ** (c / (known.classes - 1)) for c in range(known.classes)] if config.imbalance else [1.0]
     return max(1, round((config.train_size or whole) * sum(slope) / len(slope)))
 
 
@@ -214,26 +223,3 @@ def changes(config: Config) -> str:
     """The changes that a run makes to its data, as a suffix: ", long tail 0.05, 20 % wrong labels"."""
     tail = f", long tail {config.imbalance:g}" if config.imbalance not in (0, 1) else ""
     return tail + (f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else "")
-
-
-def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **wanted: Any) -> Problem:
-    """The data set of this name or of a user's ``module:function``, as specified by the fields of ``Wanted``.
-
-    It is loaded once and shared by the runs of a comparison, so it must not be changed in place.
-    """
-    place = os.getcwd() if is_own(name) else os.path.abspath(data_dir)
-    return _load(name, data_dir, place, Wanted(label_noise, **wanted))
-
-
-@lru_cache(maxsize=1)
-def _load(name: str, data_dir: str, place: str, wanted: Wanted) -> Problem:  # noqa: ARG001  (elsewhere it is another)
-    kinds = {"folder": folder_data, "hf": hf_data}
-    own = kinds.get(name.partition(":")[0], user_data)
-    found: Problem = own(name) if is_own(name) else entry(name).load(data_dir)
-    for name_of in () if isinstance(found, WindowSet) else ("horizon", "train_stride"):
-        if value := getattr(wanted, name_of):
-            raise ValueError(
-                f"{name_of} is {value}, but {name} is not a forecasting problem. Leave out "
-                f"--{name_of.replace('_', '-')}."
-            )
-    return found.prepare(wanted)

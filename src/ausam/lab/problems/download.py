@@ -108,7 +108,10 @@ def unpack(archive: Path, folder: Path, inside: str) -> Path:
                 _unzip(archive, Path(temporary))
             else:
                 _untar(archive, Path(temporary))
-        except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        except DownloadError:
+            raise
+        # RuntimeError: a member is encrypted; NotImplementedError, which is one too: an unknown compression
+        except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
             raise DownloadError(
                 f"{archive} cannot be unpacked ({error}). Delete it, and it will be downloaded again."
             ) from None

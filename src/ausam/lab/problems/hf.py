@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ausam.lab.problems.image_folder import pixels, sized
-from ausam.lab.problems.user_datasets import UserSet, from_datasets
+from ausam.lab.problems.datasets import UserSet, from_datasets
+from ausam.lab.problems.pixels import pixels, sized
 
 HELD_OUT = ("test", "validation", "val", "valid")
 

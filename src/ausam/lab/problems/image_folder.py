@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from ausam.lab.problems.user_datasets import UserSet, from_datasets
+from ausam.lab.problems.datasets import UserSet, from_datasets
+from ausam.lab.problems.pixels import pixels, sized
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-MEAN, STD = 0.5, 0.25  # of every channel: roughly those of photographs
-SIZED = re.compile(r"(?P<path>.+)@(?P<size>\d{1,4})")
 
 
 @dataclass(frozen=True)
@@ -34,24 +29,6 @@ class Pictures:
 
         with Image.open(self.files[index]) as image:
             return pixels(image, self.size), self.targets[index]
-
-
-def pixels(image: Any, size: int) -> Tensor:
-    """An image as normalised floats (3, height, width); resized and cropped to its centre unless ``size`` is 0."""
-    from PIL import ImageOps
-
-    image = image.convert("RGB")
-    image = ImageOps.fit(image, (size, size)) if size else image
-    x = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1).contiguous()
-    return x.div_(255).sub_(MEAN).div_(STD)
-
-
-def sized(text: str) -> tuple[str, int]:
-    """``PATH@64`` as the path and the size; 0 without one."""
-    match = SIZED.fullmatch(text)
-    if match is not None and not int(match["size"]):
-        raise ValueError(f'"{text}": the number after @ is the side of the images in pixels. Use 1 or more.')
-    return (match["path"], int(match["size"])) if match else (text, 0)
 
 
 def folder_data(name: str) -> UserSet:
@@ -81,9 +58,16 @@ def _pictures(place: Path, classes: list[str], size: int) -> Pictures:
         (path, label)
         for label, cls in enumerate(classes)
         for path in sorted((place / cls).rglob("*"))
-        if path.suffix.lower() in ENDINGS
+        if path.suffix.lower() in ENDINGS and _ordinary(path)
     ]
     return Pictures(tuple(path for path, _ in found), tuple(label for _, label in found), size)
+
+
+def _ordinary(path: Path) -> bool:
+    """Whether it is a file; a ValueError for a pipe or a device, which would be waited for."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{path} is a pipe or a device, not an image. Remove it.")
+    return path.is_file()
 
 
 def _one_size(name: str, text: str, files: tuple[Path, ...]) -> None:
@@ -95,10 +79,11 @@ def _one_size(name: str, text: str, files: tuple[Path, ...]) -> None:
         try:
             with Image.open(path) as image:
                 seen.setdefault(image.size, path)
-        except UnidentifiedImageError:
-            raise ValueError(f"{name}: {path} is not a readable image. Repair or remove it.") from None
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError) as error:
+            why = "" if isinstance(error, UnidentifiedImageError) else f" ({str(error).rstrip('.')})"
+            raise ValueError(f"{name}: {path} is not a readable image{why}. Repair or remove it.") from None
         if len(seen) > 1:
-            told = " and ".join(f"{w}x{h} ({path})" for (w, h), path in seen.items())
+            sizes = " and ".join(f"{w}x{h} ({path})" for (w, h), path in seen.items())
             raise ValueError(
-                f"{name}: the images differ in size: {told}. Choose one size, e.g. --data folder:{text}@64."
+                f"{name}: the images differ in size: {sizes}. Choose one size, e.g. --data folder:{text}@64."
             )

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ausam.common.random import generator
+from ausam.lab.config import Config
 from ausam.lab.problems.augment import augment_images, normalise
 from ausam.lab.problems.classification import Labelled
 from ausam.lab.problems.labels import arrange
-from ausam.lab.problems.problem import Wanted
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
 
@@ -45,11 +45,11 @@ class ImageSet(Labelled):
         """The images, with each channel centred and scaled."""
         return normalise(x, self.mean, self.std)
 
-    def prepare(self, wanted: Wanted) -> ImageSet:
+    def prepare(self, config: Config) -> ImageSet:
         """The data set that a run specifies; a ValueError for workers, because there is nothing left to load."""
-        if wanted.workers:
-            raise ValueError(f"workers is {wanted.workers}, but {self.name} is kept in memory. Use --workers 0.")
-        return replace(arrange(self, wanted), augment=wanted.augment).to(wanted.device)
+        if config.workers:
+            raise ValueError(f"workers is {config.workers}, but {self.name} is kept in memory. Use --workers 0.")
+        return replace(arrange(self, config), augment=config.augment).to(config.device)
 
     def to(self, device: str) -> ImageSet:
         """The same data on another device."""

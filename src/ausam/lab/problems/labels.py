@@ -13,24 +13,25 @@ import torch
 from torch import Tensor
 
 from ausam.common.random import generator
-from ausam.lab.problems.problem import Problem, Wanted
+from ausam.lab.config import Config
+from ausam.lab.problems.problem import Problem
 
 P = TypeVar("P", bound=Problem)
 
 
-def arrange(data: P, wanted: Wanted) -> P:
+def arrange(data: P, config: Config) -> P:
     """Labelled data with the changes that a run specifies."""
-    data = with_validation(data, wanted.validation)
-    data = with_sizes(data, wanted.train_size, wanted.test_size)
-    return with_label_noise(with_imbalance(data, wanted.imbalance), wanted.label_noise)
+    data = with_validation(data, config.validation)
+    data = with_sizes(data, config.train_size, config.test_size)
+    return with_label_noise(with_imbalance(data, config.imbalance), config.label_noise)
 
 
-def refuse_labels(name: str, has: str, wanted: Wanted) -> None:
+def refuse_labels(name: str, has: str, config: Config) -> None:
     """Raise a ValueError for settings that only apply to labelled data."""
-    if wanted.label_noise:
-        raise ValueError(f"label_noise is {wanted.label_noise}, but {name} has {has}, not labels. Use --label-noise 0.")
-    if wanted.imbalance not in (0, 1):
-        raise ValueError(f"imbalance is {wanted.imbalance}, but {name} has {has}, not classes. Use --imbalance 0.")
+    if config.label_noise:
+        raise ValueError(f"label_noise is {config.label_noise}, but {name} has {has}, not labels. Use --label-noise 0.")
+    if config.imbalance not in (0, 1):
+        raise ValueError(f"imbalance is {config.imbalance}, but {name} has {has}, not classes. Use --imbalance 0.")
 
 
 def with_validation(data: P, part: float) -> P:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 from torch import Tensor, nn
 
+from ausam.lab.config import Config
 from ausam.lab.records.score import Score
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
@@ -22,23 +22,6 @@ class Task(Protocol):
 
     def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
         """The score over these batches. The model is in eval mode."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The data settings of a run: which samples, how many wrong labels, which augmentation, which device."""
-
-    label_noise: float = 0.0
-    imbalance: float = 0.0
-    validation: float = 0.0
-    horizon: int = 0
-    train_stride: int = 0
-    train_size: int = 0
-    test_size: int = 0
-    augment: str = "none"
-    label_smoothing: float = 0.0
-    workers: int = 0
-    device: str = "cpu"
 
 
 class Problem(Protocol):
@@ -90,7 +73,7 @@ class Problem(Protocol):
     def held_out(self, train: Tensor, held: Tensor) -> Self:
         """Train on some of the training samples, and evaluate on the others."""
 
-    def prepare(self, wanted: Wanted) -> Self:
+    def prepare(self, config: Config) -> Self:
         """The data as a run specifies it; a ValueError for settings that this kind of data does not support."""
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ausam.lab.config import Config
 from ausam.lab.problems.forecasting import Forecasting
 from ausam.lab.problems.labels import refuse_labels, with_sizes
-from ausam.lab.problems.problem import Task, Wanted
+from ausam.lab.problems.problem import Task
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
 HORIZON = 96  # default
@@ -62,29 +63,29 @@ class WindowSet:
         """The steps that follow the test windows."""
         return self._cut(self.test_at)[1]
 
-    def prepare(self, wanted: Wanted) -> WindowSet:
+    def prepare(self, config: Config) -> WindowSet:
         """The data set that a run specifies; a ValueError for settings that forecasting does not support.
 
         Any ``validation`` above 0 evaluates on the data set's own validation steps.
         """
-        refuse_labels(self.name, "numbers to forecast", wanted)
+        refuse_labels(self.name, "numbers to forecast", config)
         for setting, off in (("augment", "none"), ("label_smoothing", 0), ("workers", 0)):
-            if (value := getattr(wanted, setting)) != off:
+            if (value := getattr(config, setting)) != off:
                 flag = f"--{setting.replace('_', '-')} {off}"
                 raise ValueError(f"{setting} is {value}, which forecasting {self.name} does not support. Use {flag}.")
-        horizon, (trained, validated, tested) = wanted.horizon or self.horizon, self.ends
+        horizon, (trained, validated, tested) = config.horizon or self.horizon, self.ends
         if horizon > (room := min(trained - self.look_back, validated - trained, tested - validated)):
             raise ValueError(f"horizon is {horizon}, but {self.name} allows at most {room} steps ahead.")
-        begin, end = (trained, validated) if wanted.validation else (validated, tested)
+        begin, end = (trained, validated) if config.validation else (validated, tested)
         made = replace(
             self,
-            series=self.series.to(wanted.device),
+            series=self.series.to(config.device),
             horizon=horizon,
-            train_at=torch.arange(0, trained - self.look_back - horizon + 1, max(1, wanted.train_stride)),
+            train_at=torch.arange(0, trained - self.look_back - horizon + 1, max(1, config.train_stride)),
             test_at=torch.arange(begin - self.look_back, end - self.look_back - horizon + 1),
-            judged_by="validation" if wanted.validation else "test",
+            judged_by="validation" if config.validation else "test",
         )
-        return with_sizes(made, wanted.train_size, wanted.test_size)
+        return with_sizes(made, config.train_size, config.test_size)
 
     def part(self, train: Tensor, test: Tensor) -> WindowSet:
         """The data set with only these windows."""

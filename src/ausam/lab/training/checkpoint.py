@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,26 @@ def part(saved: dict[str, Any], rank: int) -> tuple[dict[str, Any], Tensor | Non
     return {**saved["optimizer"], "ausam": ours}, mine["random"]
 
 
+def with_settings_of(opt: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's saved state, with the settings of this optimizer in place of the saved ones.
+
+    The settings belong to the run: a checkpoint brings momentum buffers and counters, never another learning rate.
+    """
+    groups = saved["param_groups"]
+    for name in ("steps", "skipped", "samples_forward", "samples_backward"):
+        if not isinstance(count := saved["ausam"][name], int) or count < 0:
+            raise ValueError(f"its {name} is {count!r:.40}")
+    if len(groups) != len(opt.param_groups):
+        raise ValueError(f"its optimizer has {len(groups)} parameter groups, not {len(opt.param_groups)}")
+    for index, parameter in enumerate(p for group in opt.param_groups for p in group["params"]):
+        for key, value in saved["state"].get(index, {}).items():
+            if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+                shapes = f"{tuple(value.shape)}, not {tuple(parameter.shape)}"
+                raise ValueError(f"{key} of parameter {index} has shape {shapes}")
+    mine = [{**own, "params": theirs["params"]} for own, theirs in zip(opt.param_groups, groups, strict=True)]
+    return {**saved, "param_groups": mine}
+
+
 def saved_epochs(folder: Path) -> int:
     """The number of epochs in the newest checkpoint; 0 without one."""
     return max(map(_epoch, newest_first(folder)), default=0)
@@ -117,6 +138,8 @@ def explain_misfit(saved: dict[str, Any], config: Config) -> Iterator[None]:
 
 def brief(error: Exception) -> str:
     """The message on one line."""
+    if isinstance(error, pickle.UnpicklingError):  # torch's own text advises to switch the protection off
+        return "it holds more than tensors and plain values, and is not executed"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) < 200 else f"{text[:200]} ..."
 

@@ -156,8 +156,10 @@ def restore(state: State, out: Path) -> None:
         with checkpoint.explain_misfit(saved, state.config):
             state.model.load_state_dict(saved["model"])
             mine, random = checkpoint.part(saved, state.here.rank)
-            state.opt.load_state_dict(mine)
-            state.sampler.load_state_dict(saved["sampler"])
+            state.opt.load_state_dict(checkpoint.with_settings_of(state.opt, mine))
+            if saved["sampler"]["epoch"] != len(saved["rows"]):
+                raise ValueError(f"its sampler is at epoch {saved['sampler']['epoch']}, not {len(saved['rows'])}")
+            state.sampler.load_state_dict(saved["sampler"] | {"seed": state.config.seed})
             state.epochs, state.seconds = saved["rows"], saved["seconds"]
             state.random = state.random if random is None else random.cpu()
         state.init = saved["init"]

@@ -30,7 +30,8 @@ def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) 
         mine = until.enter_context(file_lock(out / LOCK))
     if not mine:
         raise ValueError(
-            f"Another process is working on the run in {out}. Wait for it to end, or choose another --out."
+            f"Another process is working on the run in {out}. Wait for it to end, or choose another --out. If there is "
+            f"none, remove {out / LOCK}: a file system without flock keeps it after a crash."
         )
     until.callback(_tidy, out)
     refuse_other_run(out, config, resume)

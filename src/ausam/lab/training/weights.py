@@ -28,19 +28,22 @@ def start_from(model: nn.Module, source: str) -> str:
     initial value. ``source`` is the folder of a run (its newest intact checkpoint), a file of ``torch.save`` or a
     ``.safetensors``.
     """
-    found, mine = read(Path(source)), model.state_dict()
-    fitting = {k: v for k, v in found.items() if k in mine and v.shape == mine[k].shape}
+    saved, mine = read(Path(source)), model.state_dict()
+    fitting = {k: v for k, v in saved.items() if k in mine and v.shape == mine[k].shape}
     if not fitting:
         raise ValueError(
-            f"{source} has no weights that fit this network: it contains {_some(found)}, but the network has "
+            f"{source} has no weights that fit this network: it contains {_some(saved)}, but the network has "
             f"{_some(mine)}. Use the --model they were made for, or another --init."
         )
-    if skipped := [k for k in found if k not in fitting]:
+    if skipped := [k for k in saved if k not in fitting]:
         log.warning("%s: not in this network, or with another shape: %s.", source, _some(skipped))
     # Modules without parameters, such as the range of a quantised activation, start from scratch and are not logged.
     learned = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
     if missing := [k for k in mine if k not in fitting and k.rpartition(".")[0] in learned]:
         log.warning("%s: missing, so they keep their initial values: %s.", source, _some(missing))
+    for name, value in fitting.items():
+        if odd := _odd(value, mine[name]):
+            raise ValueError(f"{source}: {name} is {odd}. Give --init weights that are stored as ordinary numbers.")
     for name, value in fitting.items():
         mine[name].copy_(value)
     return sha256(fitting)
@@ -53,7 +56,7 @@ def read(path: Path) -> dict[str, Tensor]:
     except ImportError:
         raise ValueError(f"{path} needs safetensors, which is not installed: pip install safetensors.") from None
     except Exception as error:  # a foreign file may cause any exception
-        why = " ".join(str(error).split())[:200] or type(error).__name__
+        why = checkpoint.brief(error)
         raise ValueError(
             f"The weights in {path} cannot be read: {why}. Give --init the folder of a run, or a file of torch.save "
             "or safetensors that contains only named tensors."
@@ -65,6 +68,19 @@ def read(path: Path) -> dict[str, Tensor]:
     if all(k.startswith("module.") for k in tensors):  # saved from inside DistributedDataParallel
         tensors = {k.removeprefix("module."): v for k, v in tensors.items()}
     return tensors
+
+
+def _odd(value: Tensor, mine: Tensor) -> str:
+    """Why a tensor cannot be copied without loss into a weight or buffer; empty if it can."""
+    if value.is_meta:
+        return "a meta tensor, without values"
+    if value.is_quantized or value.layout != torch.strided:
+        return "quantised" if value.is_quantized else f"stored as {str(value.layout).removeprefix('torch.')}"
+    if value.is_complex() and not mine.is_complex():
+        return "complex, and the network's is real"
+    if mine.is_floating_point() and not value.is_floating_point():
+        return f"of type {str(value.dtype).removeprefix('torch.')}, and the network's is a real number"
+    return ""
 
 
 def _folder(path: Path) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ausam.common.random import generator
+from ausam.lab.config import Config
 from ausam.lab.problems.augment import normalise
 from ausam.lab.problems.labels import refuse_labels, with_sizes, with_validation
 from ausam.lab.problems.loading import load_batches
-from ausam.lab.problems.problem import Task, Wanted
+from ausam.lab.problems.problem import Task
 from ausam.paper.pose.crop import MEAN, PLAIN, STD
 from ausam.paper.pose.people import People, Shown
 from ausam.paper.pose.simcc import SIMCC, SPLIT
@@ -60,13 +61,13 @@ class PoseSet:
         """The targets of the test people."""
         return self._targets(self.test)
 
-    def prepare(self, wanted: Wanted) -> PoseSet:
+    def prepare(self, config: Config) -> PoseSet:
         """The data set that a run specifies; a ValueError for wrong labels or cutout, which poses do not support."""
-        refuse_labels(self.name, "joints", wanted)
-        if wanted.augment not in AUGMENTATIONS:
-            raise ValueError(f'augment is "{wanted.augment}". For poses, use {" or ".join(AUGMENTATIONS)}.')
-        part = with_sizes(with_validation(self, wanted.validation), wanted.train_size, wanted.test_size)
-        return replace(part, augment=wanted.augment, workers=wanted.workers, device=wanted.device)
+        refuse_labels(self.name, "joints", config)
+        if config.augment not in AUGMENTATIONS:
+            raise ValueError(f'augment is "{config.augment}". For poses, use {" or ".join(AUGMENTATIONS)}.')
+        part = with_sizes(with_validation(self, config.validation), config.train_size, config.test_size)
+        return replace(part, augment=config.augment, workers=config.workers, device=config.device)
 
     def part(self, train: Tensor, test: Tensor) -> PoseSet:
         """The data set with only these people."""

@@ -1,8 +1,7 @@
-"""User-defined data: a pair of torch datasets, named as module:function."""
+"""A pair of torch datasets as a classification problem; only the chosen samples are loaded."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,12 +13,10 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from ausam.common.random import generator
+from ausam.lab.config import Config
 from ausam.lab.problems.classification import Labelled
-from ausam.lab.problems.images import ImageSet
 from ausam.lab.problems.labels import arrange
 from ausam.lab.problems.loading import load_batches, sample
-from ausam.lab.problems.problem import Wanted
-from ausam.lab.registry.user_code import imported
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.indexed import Indexed
 
@@ -47,14 +44,14 @@ class UserSet(Labelled):
         """The first dimension of a sample: channels of an image, length of a vector."""
         return self.example().shape[1]
 
-    def prepare(self, wanted: Wanted) -> UserSet:
+    def prepare(self, config: Config) -> UserSet:
         """The data set that a run specifies; a ValueError for augmentation, which the datasets do themselves."""
-        if wanted.augment != "none":
+        if config.augment != "none":
             raise ValueError(
-                f'augment is "{wanted.augment}", but {self.name} returns datasets, which do their own augmentation. '
+                f'augment is "{config.augment}", but {self.name} returns datasets, which do their own augmentation. '
                 "Use --augment none."
             )
-        return replace(arrange(self, wanted), workers=wanted.workers, device=wanted.device)
+        return replace(arrange(self, config), workers=config.workers, device=config.device)
 
     def part(self, train: Tensor, test: Tensor) -> UserSet:
         """The data set with only these samples."""
@@ -109,25 +106,6 @@ class UserSet(Labelled):
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
 
 
-def user_data(name: str) -> ImageSet | UserSet:
-    """The problem from the user's ``module:function``, which returns an ImageSet or (train_dataset, test_dataset)."""
-    function = imported("data set", name)
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        raise ValueError(
-            f"{name} takes {inspect.signature(function)}, but it is called without arguments. Give each a default."
-        ) from None
-    found = function()
-    if isinstance(found, ImageSet):
-        return found
-    if not (isinstance(found, (tuple, list)) and len(found) == 2):
-        raise ValueError(
-            f"{name} returned {_described(found)}. Return a pair (train_dataset, test_dataset) or an ImageSet."
-        )
-    return from_datasets(name, *found)
-
-
 def from_datasets(name: str, train: Any, test: Any, classes: int | None = None) -> UserSet:
     """The problem made of two datasets; a ValueError for labels that no network can learn."""
     train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
@@ -152,7 +130,7 @@ def _labels(dataset: Any, what: str) -> Tensor:
     askable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, IterableDataset) or not askable:
         raise ValueError(
-            f"{what} is {_described(dataset)}. Selection needs access by index: use a Dataset with __getitem__ and "
+            f"{what} is {described(dataset)}. Selection needs access by index: use a Dataset with __getitem__ and "
             "__len__."
         )
     if len(dataset) == 0:
@@ -185,10 +163,10 @@ def _kept_labels(dataset: Any) -> Tensor | None:
 
 def _check_sample(sample: Any, what: str) -> None:
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
-        raise ValueError(f"{what} returns {_described(sample)} as a sample. Return a pair (x, y).")
+        raise ValueError(f"{what} returns {described(sample)} as a sample. Return a pair (x, y).")
     x = sample[0]
     if not isinstance(x, (Tensor, np.ndarray)) or x.ndim == 0:
-        raise ValueError(f"{what} returns {_described(x)} as x. Convert it to a tensor in the dataset.")
+        raise ValueError(f"{what} returns {described(x)} as x. Convert it to a tensor in the dataset.")
     if torch.as_tensor(x).dtype == torch.uint8:
         raise ValueError(
             f"{what} returns bytes as x. Convert them to floats in the dataset, or use an ImageSet, which keeps bytes "
@@ -200,11 +178,12 @@ def _check_sample(sample: Any, what: str) -> None:
 def _label(y: Any, what: str) -> int:
     value = torch.as_tensor(y) if isinstance(y, (int, np.generic, np.ndarray, Tensor)) else None
     if value is None or value.dim() != 0 or value.is_floating_point():
-        raise ValueError(f"{what} returns {_described(y)} as y. Return the number of a class: 0, 1, 2, ...")
+        raise ValueError(f"{what} returns {described(y)} as y. Return the number of a class: 0, 1, 2, ...")
     return int(value)
 
 
-def _described(thing: Any) -> str:
+def described(thing: Any) -> str:
+    """A value in words: its type, and its shape or length."""
     shape = f" of shape {tuple(thing.shape)}" if isinstance(thing, (Tensor, np.ndarray)) else ""
     length = f" of {len(thing)}" if isinstance(thing, (tuple, list)) else ""
     return f"a {type(thing).__name__}{shape}{length}"
