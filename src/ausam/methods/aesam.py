@@ -59,7 +59,7 @@ class AESAM:
         """The inner method's gradient above the threshold, otherwise the plain one; both from one pass at ``w``."""
         g = step.gradient()
         # Averaged, because inside a user's no_sync (accumulation) g is not.
-        s = step.agreed((norm(g) / step.scale) ** 2).item()
+        s = step.mean_over_ranks((norm(g) / step.scale) ** 2).item()
         count, mu, v = (step.state.get(key, 0) for key in ("count", "mean", "variance"))
         share = (1 - self.delta) / (1 - self.delta ** (count + 1))
         mu += share * (s - mu)

@@ -32,14 +32,20 @@ exhaust: Callable[[Iterable[Any]], Any] = functools.partial(deque, maxlen=0)
 class Journal:
     """The changes of one step, each with its inverse."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "undo")
 
     def __init__(self) -> None:
         self._entries: list[Action] = []
+        # A C function that undoes everything, including later entries; a second call does nothing.
+        self.undo: Callable[[], Any] = functools.partial(exhaust, itertools.starmap(operator.call, self._entries))
 
     def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
         """Record that ``undo(*arguments)`` undoes the next change. C functions only: see the module docstring."""
         self._entries.append((undo, *arguments))
+
+    def note_all(self, *entries: Action) -> None:
+        """Several at once, undone in this order."""
+        self._entries += entries
 
     def note_first(self, undo: Callable[..., Any], *arguments: Any) -> None:
         """The same, to be undone before everything that was noted earlier."""
@@ -48,10 +54,6 @@ class Journal:
     def note_each(self, undo: Callable[..., Any], *columns: Iterable[Any]) -> None:
         """The same, row by row, with one argument from each column."""
         self._entries.append((exhaust, map(undo, *columns)))
-
-    def eraser(self) -> Callable[[], Any]:
-        """A C function that undoes everything, including later entries; a second call does nothing."""
-        return functools.partial(exhaust, itertools.starmap(operator.call, self._entries))
 
     def commit(self, actions: Sequence[Action]) -> None:
         """Make the step's final changes and clear the journal, in one C call: all or nothing."""

@@ -1,4 +1,4 @@
-"""Inventory: what the model and the optimizer hold, looked up again only when that changes."""
+"""TrainedParameters: what the model and the optimizer hold, looked up again only when that changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ children, parameters = (
 requires = operator.attrgetter("requires_grad")
 
 
-class Inventory:
+class TrainedParameters:
     """The modules of a model, and which of its parameters belong to the optimizer.
 
     For a small network, walking the model would be the largest overhead of a step. A flat check of the children and

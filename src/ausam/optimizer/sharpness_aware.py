@@ -20,10 +20,14 @@ from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
 from ausam.common.tensors import CPU, Vector, nonfinite
 from ausam.feedback import Feedback
 from ausam.methods import Plain
-from ausam.optimizer.closure import ClosureStep
+from ausam.optimizer.context import StepContext
 from ausam.optimizer.frameworks import refuse_foreign_closure, refuse_plain_accelerate
+from ausam.optimizer.journal import Action, Journal
 from ausam.optimizer.memory import Memory
-from ausam.optimizer.step import LossFn, Method, Step, Surroundings
+from ausam.optimizer.recorder import Recorder
+from ausam.optimizer.source import ClosureSource, LossFn, SampleSource, Source
+from ausam.optimizer.step import Method, Step
+from ausam.optimizer.sync import average_gradients
 
 NonFinite = Literal["skip", "raise", "ignore"]
 
@@ -137,21 +141,21 @@ class SharpnessAware(Optimizer):
 
     def _set_up(self, model: nn.Module) -> None:
         """Set up the parts that are neither saved nor copied."""
-        self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
-        self._under_way: dict[Step, int] = {}  # the unfinished steps and their threads
-        self._told: set[str] = set()
+        self._context = StepContext(model, self.base, self.sync_perturbation)
+        self._under_way: dict[Source, int] = {}  # the sources of unfinished steps, and their threads
+        self._warned: set[str] = set()
         for hooks in HOOKS:  # ours: a hook receives this optimizer with all of its state, not the base
             setattr(self, hooks, OrderedDict())
 
     @property
     def model(self) -> nn.Module:
         """The module whose losses are minimised. Set it if a framework wraps the model after the optimizer is built."""
-        return self._surroundings.inventory.model
+        return self._context.parameters.model
 
     @model.setter
     def model(self, model: nn.Module) -> None:
         if model is not self.model:  # otherwise we would lose track of the gradients that DDP has not averaged
-            self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
+            self._context = StepContext(model, self.base, self.sync_perturbation)
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -181,8 +185,9 @@ class SharpnessAware(Optimizer):
                 "because a method evaluates them more than once. In place of loss.backward() write "
                 'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
             )
-        step = Step(loss_fn, batch, _as_index(index), weight, backward, **self._given())
-        feedback: Feedback = self._estimate(step)
+        recorder = Recorder(_as_index(index))
+        source = SampleSource(loss_fn, batch, weight, backward, *self._step_arguments(recorder), replay=self.replay)
+        feedback: Feedback = self._estimate(source, recorder.feedback)
         return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -201,7 +206,7 @@ class SharpnessAware(Optimizer):
         loss = None
         if closure is not None:
             refuse_foreign_closure(closure)
-            loss = self._estimate(ClosureStep(closure, **self._given()))
+            loss = self.accumulate(closure)
         elif self._grad is Grad.NOTHING:
             self._warn_if_passed_by()
         if self._to_be_skipped():
@@ -222,77 +227,104 @@ class SharpnessAware(Optimizer):
             closure: as for :meth:`step`; its first value is returned.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
-        return self._estimate(ClosureStep(closure, scale, **self._given()))
+        source = ClosureSource(closure, scale, *self._step_arguments(Recorder()), replay=self.replay)
+        return self._estimate(source, source.value)
 
-    def _given(self) -> dict[str, Any]:
-        """What every step is given, whatever its source."""
-        return {
-            "surroundings": self._surroundings,
-            "memory": self._memory,
-            "number": self.steps,
-            "seed": self.seed,
-            "replay": self.replay,
-        }
+    def _step_arguments(self, recorder: Recorder) -> tuple[StepContext, Journal, Recorder]:
+        """What every source is given."""
+        return self._context, Journal(), recorder
 
-    def _estimate(self, step: Step) -> Any:
+    # -- the transaction: begin, commit, undo --------------------------------------------------------------------
+
+    def _estimate(self, source: Source, result: Callable[[], Any]) -> Any:
         """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged.
 
         A signal may raise at any function call. Before the commit, one C call undoes everything. The commit is also
         one C call, so a step is recorded completely or not at all.
+
+        Arguments:
+            source: where the losses come from.
+            result: what the caller gets, asked for when the method has finished.
         """
-        undo = step.journal.eraser()
+        undo = source.journal.undo
         try:
-            step.journal.note(self._under_way.pop, step, None)
-            self._under_way[step] = threading.get_ident()
-            if len(self._under_way) > 1:
-                raise RuntimeError(self._occupied())
-            step.begin()
+            step, memory = self._begin(source)
             gradient = self.method.gradient(step)
-            self._look_at(gradient, step)
-            step.settle()
-            accepted = self.nonfinite == "ignore" or self._finite(step, gradient)
+            self._validate_gradient(gradient, source)
+            self._context.guard.undo_last_pass()
+            accepted = self.nonfinite == "ignore" or self._finite(source, gradient)
             if not accepted:
                 self._refuse(step, gradient)
-            result = step.result()
-            changes = {
-                "samples_forward": self.samples_forward + step.samples_forward,
-                "samples_backward": self.samples_backward + step.samples_backward,
-                "skipped": self.skipped + (not accepted),
-                "_memory": step.remembered() if accepted else self._memory,
-                "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
-            }
-            record = self.__dict__.update, changes
-            step.journal.commit([*step.deposit(gradient), record, (self._under_way.pop, step, None)])
-            return result
+            returned = result()
+            self._commit(source, gradient, memory.renewed(step.state) if accepted else None)
+            return returned
         except BaseException:
             undo()
             raise
 
-    def _look_at(self, gradient: Vector, step: Step) -> None:
+    def _begin(self, source: Source) -> tuple[Step, Memory]:
+        """Record the current state and how to restore it, before anything changes."""
+        context, journal = self._context, source.journal
+        journal.note_all((self._under_way.pop, source, None), (torch._C._set_grad_enabled, torch.is_grad_enabled()))
+        self._under_way[source] = threading.get_ident()
+        if len(self._under_way) > 1:
+            raise RuntimeError(self._occupied())
+        context.parameters.refresh()
+        memory = self._memory.of(context.parameters.params, context.parameters)
+        source.begin()
+        return Step(source, context, dict(memory.values), self.steps, self.seed), memory
+
+    def _commit(self, source: Source, gradient: Vector, memory: Memory | None) -> None:
+        """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite."""
+        recorder, accepted = source.recorder, memory is not None
+        changes = {
+            "samples_forward": self.samples_forward + recorder.samples_forward,
+            "samples_backward": self.samples_backward + recorder.samples_backward,
+            "skipped": self.skipped + (not accepted),
+            "_memory": memory if accepted else self._memory,
+            "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
+        }
+        record = self.__dict__.update, changes
+        source.journal.commit([*self._deposit(source, gradient, memory), record, (self._under_way.pop, source, None)])
+
+    def _deposit(self, source: Source, gradient: Vector, memory: Memory | None) -> list[Action]:
+        """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
+        sync, slots = self._context.sync, source.slots
+        if sync.group is None:
+            return slots.deposit(gradient)
+        flags = sync.state_action(remembers=memory is not None and bool(memory.values))
+        if not sync.must_average:
+            return [*slots.deposit(gradient), flags]
+        return [slots.put(average_gradients(slots.all, slots.total(gradient), sync.group)), flags]
+
+    def _validate_gradient(self, gradient: Vector, source: Source) -> None:
         """Refuse what is no gradient, and warn of one that is empty."""
-        if not isinstance(gradient, list) or len(gradient) != len(step.params):
+        trained = len(self._context.parameters.params)
+        if not isinstance(gradient, list) or len(gradient) != trained:
             what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
             raise TypeError(
                 f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
-                f"{len(step.params)} trained parameters is needed, e.g. what step.gradient() returns."
+                f"{trained} trained parameters is needed, e.g. what step.gradient() returns."
             )
         empty = not any(map(operator.is_not, gradient, itertools.repeat(None)))
-        if empty and not isinstance(step, ClosureStep):  # a closure may decide to pass over a batch
-            self._tell(
+        if empty and not isinstance(source, ClosureSource):  # a closure may decide to pass over a batch
+            self._warn_once(
                 "nothing",
                 "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model "
                 "other than the one whose parameters the optimizer has? This warning appears once.",
                 stacklevel=5,
             )
 
-    def _finite(self, step: Step, gradient: Vector) -> bool:
-        flag = step.nonfinite(gradient)
+    def _finite(self, source: Source, gradient: Vector) -> bool:
+        flag, group = nonfinite(gradient, *source.recorder.passes), self._context.sync.group
         # Perhaps only one process met it. If the others continued, they would wait for it or diverge from it.
-        return not (flag.item() if step.group is None else any_of(flag, step.group))
+        return not (flag.item() if group is None else any_of(flag, group))
 
     def _refuse(self, step: Step, gradient: Vector) -> None:
         """Undo a step that is not finite; only a non-finite ``.grad`` remains."""
-        step.rollback()
+        self._context.guard.rollback()
+        for table, place, before in reversed(step.written):
+            table.index_put_(place, before)
         if self.nonfinite == "raise":
             raise RuntimeError(
                 f"The loss or the gradient of step {self.steps} is not finite. Weights and buffers are restored. "
@@ -303,7 +335,7 @@ class SharpnessAware(Optimizer):
                 # Otherwise a finite gradient of an infinite loss would pass GradScaler's test and be used. All of them,
                 # because the first may be empty here: a parameter without elements, or another process's shard.
                 (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
-        self._tell(
+        self._warn_once(
             "skipped",
             f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
             "This warning appears once; `opt.skipped` counts such steps.",
@@ -315,14 +347,14 @@ class SharpnessAware(Optimizer):
         if self._grad is not Grad.NONFINITE:
             return False
         flag = nonfinite([p.grad for g in self.param_groups for p in g["params"]])
-        group = self._surroundings.sync.group(self._surroundings.inventory.params)
+        group = self._context.sync.group
         return bool(flag.item()) if group is None else any_of(flag, group)
 
     def _warn_if_passed_by(self) -> None:
         """Warn if the gradients of a step do not come from the method."""
         if isinstance(self.method, Plain) or all(p.grad is None for g in self.param_groups for p in g["params"]):
             return
-        self._tell(
+        self._warn_once(
             "passed by",
             f"opt.step() found gradients that {type(self.method).__name__} did not compute, so this is an ordinary "
             "step of the base optimizer. Replace loss.backward() by opt.backward(loss_fn, *batch), or use "
@@ -330,9 +362,9 @@ class SharpnessAware(Optimizer):
             stacklevel=4,
         )
 
-    def _tell(self, key: str, message: str, *, stacklevel: int) -> None:
-        if key not in self._told:
-            self._told.add(key)
+    def _warn_once(self, key: str, message: str, *, stacklevel: int) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
             warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
     def _occupied(self) -> str:
@@ -389,9 +421,9 @@ class SharpnessAware(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the base's parameters."""
         self.base.zero_grad(set_to_none=set_to_none)
-        for step in self._under_way:
-            if isinstance(step, ClosureStep):
-                step.zero_grad_called()
+        for source in self._under_way:
+            if isinstance(source, ClosureSource):
+                source.cleared = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base, with the base's defaults."""
@@ -439,16 +471,16 @@ class SharpnessAware(Optimizer):
                 stacklevel=2,
             )
         elif "memory" in ours:
-            inventory = self._surroundings.inventory
-            inventory.refresh()
-            self._memory = Memory.load(ours["memory"], inventory.params)
+            trained = self._context.parameters
+            trained.refresh()
+            self._memory = Memory.load(ours["memory"], trained.params)
         self._memory_at_step = self._memory
         for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_surroundings", "_under_way", "_told", *HOOKS}
+        transient = {"step", "_context", "_under_way", "_warned", *HOOKS}
         return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
