@@ -24,4 +24,5 @@ class StepContext:
         self.parameters = TrainedParameters(model, base)
         self.guard = BufferGuard()
         self.swappable = Swappable(model)
-        self.sync = choose_sync(model, (p for g in base.param_groups for p in g["params"]), sync_perturbation)
+        first = model[0] if type(model) is nn.ModuleList and len(model) else model  # DDP's wrapper, of several modules
+        self.sync = choose_sync(first, (p for g in base.param_groups for p in g["params"]), sync_perturbation)

@@ -103,13 +103,13 @@ class Swappable:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._compiled = any(_compiled(m) for m in model.modules())
+        self.compiled = any(_compiled(m) for m in model.modules())
         self._addresses: list[int] = []
         self._answer = False
 
     def __call__(self, params: Sequence[Tensor]) -> bool:
         """Whether these parameters may be swapped."""
-        if self._compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
+        if self.compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
             return False
         addresses = list(map(Tensor.data_ptr, params))
         if addresses != self._addresses or not any(addresses):  # no address: on the meta device, or empty

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ausam.common.tensors import Vector, sharded
 from ausam.optimizer.journal import Action, Journal, exhaust, get_grad, set_grad
@@ -35,9 +36,13 @@ class ClearDetector:
         self._hook: Action | None = None  # takes the hook away
         p.grad = self._zeros
         if not sharded(p):  # FSDP adds to the slot of a sharded one without calling its hooks
-            handle: Any = p.register_hook(self._look)  # type: ignore[no-untyped-call]
-            self._hook = handle.hooks_dict_ref().pop, handle.id, None
+            # What register_hook does, but noted before it is done: a signal in between would leave the hook for ever.
+            if p._backward_hooks is None:
+                p._backward_hooks = OrderedDict()
+            handle = RemovableHandle(p._backward_hooks)
+            self._hook = p._backward_hooks.pop, handle.id, None
             journal.note(*self._hook)
+            p._backward_hooks[handle.id] = self._look
 
     def _look(self, gradient: Tensor) -> None:  # noqa: ARG002
         if self._seen is None:  # the first time: after it, a gradient has been added

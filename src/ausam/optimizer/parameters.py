@@ -40,6 +40,7 @@ class TrainedParameters:
         self.modules: list[nn.Module] = []
         self.params: list[nn.Parameter] = []  # the optimizer's parameters that require a gradient, each once
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
+        self.kinds: tuple[str, ...] = ("cpu",)  # the types of the devices that hold them
         self.lazy = False  # whether a lazy module still awaits its first forward
         self._names: dict[nn.Parameter, str] = {}
         self._vars: list[dict[str, Any]] = []
@@ -62,6 +63,7 @@ class TrainedParameters:
         others = [p for p in self.model.parameters() if p not in owned]
         self.params = [p for p in owned if p.requires_grad]
         self.foreign = [p for p in others if p.requires_grad]
+        self.kinds = tuple({p.device.type for p in self.params} | {"cpu"})
         self._names = {}
         self._all = [*owned, *others]
         self._required = list(map(requires, self._all))

@@ -39,6 +39,8 @@ NO_LOSSES = (
     "Call opt.backward(loss_fn, *batch) and then opt.step()."
 )
 
+COMPILED = "_torchdynamo_orig_callable"  # an attribute of every function that torch.compile returns
+
 TOO_FEW_FOR_BATCHNORM = "Expected more than 1 value per channel"  # torch's message for a single sample
 
 MIN_BATCH = (
@@ -60,6 +62,7 @@ class Source:
 
     scale: Tensor | float = 1.0  # the factor that the last backward was scaled by
     displacement: Displacement | None = None  # where the weights were last moved to
+    compiled = False  # whether the user's function is compiled: its graph may have recorded the weights' addresses
 
     def __init__(self, context: StepContext, journal: Journal, recorder: Recorder, *, replay: bool) -> None:
         self.recorder = recorder
@@ -137,6 +140,7 @@ class SampleSource(Source):
         batch: the arguments of ``loss_fn``.
         weight: factor of each sample's loss, or None.
         backward: how a scalar loss is back-propagated.
+        total: whether the gradient is that of the sum of the losses, not of their mean.
         arguments: those of :class:`Source`.
     """
 
@@ -147,13 +151,16 @@ class SampleSource(Source):
         weight: Tensor | None,
         backward: Callable[[Tensor], Any],
         *arguments: Any,
+        total: bool,
         replay: bool,
     ) -> None:
         super().__init__(*arguments, replay=replay)
+        self._total = total
         self._loss_fn = loss_fn
         self._batch = batch
         self._weight = weight
         self._backward = backward
+        self.compiled = hasattr(loss_fn, COMPILED)
 
     def gradient(self, rows: Tensor | None = None) -> Vector:
         """Forward and backward, of all rows or some."""
@@ -175,9 +182,14 @@ class SampleSource(Source):
         return losses
 
     def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
-        """Gradient of the (weighted) mean of ``losses``, one entry per parameter."""
+        """Gradient of the (weighted) mean of ``losses``, one entry per parameter.
+
+        For the sum, the mean over any rows counts for all samples. That factor is a part of :attr:`scale`, so what a
+        method remembers does not depend on the batch size.
+        """
         n = losses.shape[0]
-        share = torch.full_like(losses, 1.0 / n)  # allocate anew: autograd may return this tensor as a .grad
+        self.scale = factor = float(self.count()) if self._total else 1.0
+        share = torch.full_like(losses, factor / n)  # allocate anew: autograd may return this tensor as a .grad
         if self._weight is not None:
             weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
             share *= weight.to(share.device, share.dtype)
@@ -198,7 +210,7 @@ class SampleSource(Source):
         self._guard.before_pass(training=False, shifted=True)
         for b, value in zip(writable_buffers(self._parameters.model), buffers, strict=True):
             b.copy_(value)
-        result = self._in_evaluation_mode()
+        result = self._in_evaluation_mode(strict=True)
         if not isinstance(result, tuple):
             raise TypeError(NO_OUTPUTS)
         self.recorder.samples_forward += len(result[0])
@@ -210,11 +222,16 @@ class SampleSource(Source):
             self.recorder.n = samples_in((self._weight,) if self._weight is not None else self._batch)
         return self.recorder.n
 
-    def _in_evaluation_mode(self) -> Any:
+    def _in_evaluation_mode(self, *, strict: bool = False) -> Any:
         training = [m.__dict__ for m in self._parameters.modules if m.training]
         self.journal.note_each(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
         self._parameters.model.eval()
         result = self._call(self._loss_fn, self._batch, grad=False)
+        if strict and any(flags["training"] for flags in training):
+            raise RuntimeError(
+                "loss_fn calls model.train(), but this method needs the model's outputs in evaluation mode. Call "
+                "model.train() in the loop, before opt.backward, and let loss_fn compute the losses only."
+            )
         for flags in training:
             flags["training"] = True
         return result
@@ -226,7 +243,7 @@ class SampleSource(Source):
 
     def _keep_scale(self, factor: Tensor) -> None:
         # The gradient that reaches the mean loss is the factor that the user's backward multiplied it by.
-        self.scale = factor.detach()
+        self.scale = factor.detach() * self.scale
 
 
 class ClosureSource(Source):
@@ -245,6 +262,7 @@ class ClosureSource(Source):
         super().__init__(*arguments, replay=replay)
         self.scale = scale
         self.cleared = False  # whether the closure has called the optimizer's zero_grad
+        self.compiled = hasattr(closure, COMPILED)
         self._closure = closure
         self._values: list[Any] = []
 
