@@ -24,6 +24,14 @@ class Feedback:
     perturbed: Tensor
     outputs: Any = None
 
+    def __post_init__(self) -> None:
+        for name in ("loss", "perturbed"):
+            if not isinstance(getattr(self, name), Tensor):
+                raise TypeError(
+                    f"Feedback: {name} is a {type(getattr(self, name)).__name__}, but a tensor with one number per "
+                    "sample is needed: torch.tensor(...)."
+                )
+
     @property
     def sharpness(self) -> Tensor:
         """The paper's DLP, ``|L(w + e) - L(w)|``: a free estimate of ``rho`` times the sample's gradient norm."""

@@ -17,6 +17,10 @@ def check(method: Method, policy: Policy) -> None:
       ...
     ValueError: AUSampling ranks samples by sharpness, but Plain never evaluates the loss at perturbed weights. ...
     """
+    for what, name, example in ((method, "method", "SAM()"), (policy, "policy", "AUSampling()")):
+        needs = "gradient" if name == "method" else "signal"
+        if isinstance(what, type) or not hasattr(what, needs):
+            raise TypeError(f"check: {name} is {what!r}, but an instance such as {example} is needed.")
     signal = signal_name(policy.signal)
     if signal in AT_PERTURBED_WEIGHTS and method.sharpness == "never":
         partners = [name for name, m in METHODS.items() if m.sharpness != "never"]

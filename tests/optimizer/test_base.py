@@ -21,8 +21,9 @@ def test_groups_state_defaults_and_hooks_are_the_bases():
     assert opt.param_groups is base.param_groups
     assert opt.state is base.state
     assert opt.defaults is base.defaults
-    assert repr(opt).startswith("SharpnessAware(SGD (")
-    assert repr(opt).endswith(f"{SAM(0.1)!r})")
+    assert repr(opt).startswith(f"SharpnessAware(SGD, {SAM(0.1)!r}, ")
+    assert "0 steps" in repr(opt)
+    assert "\n" not in repr(opt)
     groups, state, defaults = base.param_groups[:], dict(base.state), dict(base.defaults)
     opt.param_groups, opt.state, opt.defaults = groups, state, defaults
     assert (base.param_groups is groups, base.state is state, base.defaults is defaults) == (True, True, True)

@@ -148,7 +148,7 @@ def test_the_memory_of_the_copies_is_used_again():
     model = network()
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
     train(opt, model, 1)
-    guard = opt._surroundings.guard
+    guard = opt._context.guard
     first = [*guard._start._copies, *guard._before_pass._copies]
     assert len(first) == 2 * 3  # mean, variance and count of BatchNorm, when the step begins and before its second pass
     train(opt, model, 3, first=1)

@@ -74,7 +74,7 @@ def test_the_weights_are_elsewhere_inside_and_back_outside(relative, swap):
     addresses = [p.data_ptr() for p in params]
     where = [None, *(torch.full_like(p, 2.0) for p in params[1:])]  # the first stays
     journal = Journal()
-    displacement = Displacement(params, where, journal, [], relative=relative, swap=swap)
+    displacement = Displacement(params, where, journal, [], relative=relative, swap=lambda _: swap)
     assert not displacement.active
     with displacement:
         assert displacement.active
@@ -91,8 +91,10 @@ def test_the_journal_brings_them_back_too(swap):
     model = network()
     params, before = list(model.parameters()), values(model)
     journal = Journal()
-    undo = journal.eraser()
-    Displacement(params, [torch.ones_like(p) for p in params], journal, [], relative=True, swap=swap).__enter__()
+    undo = journal.undo
+    Displacement(
+        params, [torch.ones_like(p) for p in params], journal, [], relative=True, swap=lambda _: swap
+    ).__enter__()
     assert not torch.equal(params[0], before["0.weight"])
     undo()
     assert_equal(values(model), before)
@@ -105,10 +107,10 @@ def test_a_swap_uses_the_memory_of_the_distance_where_it_fits():
     params = list(model.parameters())
     e = [torch.ones_like(p) for p in params]
     addresses = [t.data_ptr() for t in e]
-    with Displacement(params, e, Journal(), [], relative=True, swap=True):
+    with Displacement(params, e, Journal(), [], relative=True, swap=lambda _: True):
         assert [p.data_ptr() for p in params] == addresses
     e = [torch.ones_like(p, dtype=torch.float64) for p in params]
-    with Displacement(params, e, Journal(), [], relative=True, swap=True):
+    with Displacement(params, e, Journal(), [], relative=True, swap=lambda _: True):
         assert {p.dtype for p in params} == {torch.float32}
 
 

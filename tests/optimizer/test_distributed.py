@@ -134,7 +134,7 @@ def accumulate(model, method, rank, world, steps=5, parts=3):
                 opt.backward(losses, x[rows], y[rows], index=index, backward=lambda loss: (loss / parts).backward())
         opt.step()
         opt.zero_grad()
-    return weights(model), opt._surroundings.sync._in_grad_unsynced
+    return weights(model), getattr(opt._context.sync, "_in_grad_unsynced", False)
 
 
 def check_accumulation(rank, folder):

@@ -87,6 +87,16 @@ def test_a_rate_that_rises_needs_its_peak_and_never_leaves_the_bounds():
         schedule.step()
 
 
+@pytest.mark.parametrize(("lr", "factor"), [(0.9, 1.0), (0.4, 1.0), (0.25, 0.75), (0.1, 0.5), (0.02, 0.5)])
+def test_outside_the_given_rates_the_radius_stays_at_its_bounds(lr, factor):
+    """GSAM's clamp: a warm-up above lr_max, or a rate that falls below lr_min, takes the radius no further."""
+    _, opt = optimizer(SAM(0.3))
+    schedule = RhoSchedule(opt, "lr", end=0.5, lr_max=0.4, lr_min=0.1)
+    opt.param_groups[0]["lr"] = lr
+    schedule.step()
+    assert radii(opt) == [pytest.approx(0.3 * factor)]
+
+
 def test_groups_keep_their_ratio():
     """A group with rho 0 stays out of the perturbation, and one that is added later joins in."""
     groups = lambda m: [{"params": m[0].parameters(), "rho": 0.0}, {"params": m[3].parameters()}]  # noqa: E731

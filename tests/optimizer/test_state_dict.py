@@ -8,9 +8,9 @@ import pickle
 
 import pytest
 import torch
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW
 
-from ausam import SAM, SharpnessAware
+from ausam import SAM, LookSAM, SharpnessAware
 from tests.helpers import assert_equal, data, losses_of, network, train, values
 from tests.optimizer.parts import BASES, Remembering
 
@@ -142,3 +142,31 @@ def test_deepcopy_of_the_optimizer_alone_trains_its_own_model():
     train(other, other.model, 1)
     train(opt, model, 1)
     assert_equal(values(other.model), values(model))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda s: s["ausam"].update(memory={"a": 1}),
+        lambda s: s["ausam"].update(memory=3),
+        lambda s: s["ausam"].update(steps=-1),
+        lambda s: s["ausam"].update(skipped="x"),
+        lambda s: s["ausam"].update(samples_forward=0.5),
+        lambda s: s.update(ausam=[]),
+        lambda s: s.update(param_groups=[]),
+        lambda s: s["param_groups"][0].update(params=[0]),
+    ],
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(damage):
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1, momentum=0.9), LookSAM(), model)
+    train(opt, model, 3)
+    before = copy.deepcopy(opt.state_dict())
+    other = network(1)
+    saved = SharpnessAware(SGD(other.parameters(), lr=0.7, momentum=0.9), LookSAM(), other)
+    train(saved, other, 5)
+    state = copy.deepcopy(saved.state_dict())
+    damage(state)
+    with pytest.raises((ValueError, TypeError)):
+        opt.load_state_dict(state)
+    assert_equal(opt.state_dict(), before)

@@ -41,10 +41,10 @@ def gather(x: Tensor, lengths: Sequence[int] | None = None, group: Group = None)
     lengths = [len(x)] * world if lengths is None else lengths
     room = torch.zeros(max(lengths), dtype=x.dtype, device=device(group))  # all_gather wants one length
     room[: len(x)] = x
-    found = [torch.empty_like(room) for _ in range(world)]
+    parts = [torch.empty_like(room) for _ in range(world)]
     if len(room):
-        dist.all_gather(found, room, group=group)
-    return [t[:n].cpu() for t, n in zip(found, lengths, strict=True)]
+        dist.all_gather(parts, room, group=group)
+    return [t[:n].cpu() for t, n in zip(parts, lengths, strict=True)]
 
 
 def any_of(flag: Tensor, group: Group) -> bool:
@@ -56,9 +56,9 @@ def any_of(flag: Tensor, group: Group) -> bool:
 
 def min_over_ranks(value: int, group: Group) -> int:
     """The smallest of the processes' values."""
-    found = torch.tensor([value], device=device(group))
-    dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
-    return int(found)
+    smallest = torch.tensor([value], device=device(group))
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)
+    return int(smallest)
 
 
 def mean_over_ranks(value: Tensor, group: Group) -> Tensor:

@@ -146,8 +146,8 @@ def known_device(owner: str, name: str, value: Any) -> None:
 def rules(cls: type) -> dict[str, tuple[Rule, bool]]:
     """For each field with a rule: the rule, and whether None is also allowed."""
     hints = get_type_hints(cls, include_extras=True)
-    found = {f.name: _rule(hints[f.name]) for f in fields(cls)}
-    return {name: rule for name, rule in found.items() if rule is not None}
+    every = {f.name: _rule(hints[f.name]) for f in fields(cls)}
+    return {name: rule for name, rule in every.items() if rule is not None}
 
 
 def _rule(hint: Any) -> tuple[Rule, bool] | None:

@@ -77,11 +77,20 @@ def as_complex(x: Vector, like: Vector) -> Vector:
 
 
 def norm(x: Vector) -> Tensor:
-    """Euclidean norm over all entries together, a scalar tensor of at least float32 on the first entry's device."""
+    """Euclidean norm over all entries together, a scalar tensor of at least float32 on the first entry's device.
+
+    NaN if its square overflows (from 1.8e19 in float32), so that a step which uses it is skipped as not finite: divided
+    by infinity, SAM's perturbation would be zero without a word.
+    """
     return _norm(_by_kind(present(x)))
 
 
 def _norm(kinds: list[list[Tensor]]) -> Tensor:
+    total = _unchecked_norm(kinds)
+    return total.add_(total - total)  # adds 0 to a finite number and makes infinity NaN, without a look at it
+
+
+def _unchecked_norm(kinds: list[list[Tensor]]) -> Tensor:
     norms = [_norms(alike) for alike in kinds]
     if len(norms) == 1:
         return whole(torch.linalg.vector_norm(torch.stack(norms[0])))
@@ -176,8 +185,15 @@ def orthogonal(x: Vector, y: Vector, tiny: float = TINY) -> Vector:
 
 
 def matching(x: Vector, like: Vector) -> Vector:
-    """``x`` where ``like`` exists: keeps a remembered vector from moving parameters that this batch does not reach."""
-    return [None if b is None else a for a, b in zip(x, like, strict=True)]
+    """``x`` where ``like`` exists: keeps a remembered vector from moving parameters that this batch does not reach.
+
+    In the precision and on the device of ``like``, because the model may have moved since the vector was remembered.
+    """
+    return [None if a is None or b is None else _placed(a, b) for a, b in zip(x, like, strict=True)]
+
+
+def _placed(a: Tensor, like: Tensor) -> Tensor:
+    return a if a.dtype == like.dtype and a.device == like.device else a.to(like.device, like.dtype)
 
 
 def average(old: Vector, new: Vector, decay: float) -> Vector:

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from ausam.diagnostics.arguments import count, generator, normal
 from ausam.diagnostics.batches import Batch, rows, size, take_samples
 from ausam.diagnostics.untouched import untouched
-from ausam.optimizer.losses import per_sample
+from ausam.optimizer.recorder import per_sample
 
 LossFn = Callable[..., Any]
 

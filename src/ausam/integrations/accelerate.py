@@ -17,7 +17,7 @@ from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
 from ausam.integrations._batches import Batches
 from ausam.optimizer.sharpness_aware import SharpnessAware
-from ausam.optimizer.step import LossFn
+from ausam.optimizer.source import LossFn
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
 # Distributed types that shard or own the parameters themselves: the prepared optimizer is not the one that steps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ausam.methods._habits import answer_habits
 from ausam.methods.aesam import AESAM
 from ausam.methods.asam import ASAM
 from ausam.methods.esam import ESAM
@@ -42,6 +43,9 @@ METHODS = {
         FunctionalSAM,
     )
 }
+
+for _method in METHODS.values():
+    answer_habits(_method)
 
 __all__ = [
     "AESAM",

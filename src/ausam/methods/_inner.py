@@ -32,14 +32,14 @@ class Inner(Protocol):
 
 def second(inner: Inner, step: Step, g: Vector) -> Vector:
     """The inner method's gradient, with ``g`` as its first pass."""
-    found: Vector = inner.second(step, g)  # type: ignore[attr-defined]
-    return found
+    gradient: Vector = inner.second(step, g)  # type: ignore[attr-defined]
+    return gradient
 
 
 def reuse(inner: Inner, step: Step, g: Vector) -> Vector:
     """The inner method's gradient from ``g`` without a second pass: ``g`` itself unless it has ``reuse``."""
-    found: Vector = inner.reuse(step, g) if hasattr(inner, "reuse") else g
-    return found
+    gradient: Vector = inner.reuse(step, g) if hasattr(inner, "reuse") else g
+    return gradient
 
 
 def refuse(outer: str, inner: object, *, needs_second: bool) -> None:

@@ -59,9 +59,12 @@ class AESAM:
         """The inner method's gradient above the threshold, otherwise the plain one; both from one pass at ``w``."""
         g = step.gradient()
         # Averaged, because inside a user's no_sync (accumulation) g is not.
-        s = step.agreed((norm(g) / step.scale) ** 2).item()
+        s = step.mean_over_ranks((norm(g) / step.scale) ** 2).item()
         count, mu, v = (step.state.get(key, 0) for key in ("count", "mean", "variance"))
         share = (1 - self.delta) / (1 - self.delta ** (count + 1))
+        if not math.isfinite(s):
+            # A batch beyond all bounds must not spoil the averages; the inner method's step is skipped as not finite.
+            return second(self.inner, step, g)
         mu += share * (s - mu)
         v += share * ((s - mu) ** 2 - v)
         step.state.update(count=count + 1, mean=mu, variance=v)

@@ -49,7 +49,7 @@ class FunctionalSAM:
 
     def gradient(self, step: Step) -> Vector:
         """``1/n sum_i J_i(w + e)^T v_i``."""
-        with step.alone():
+        with step.no_sync():
             losses = step.forward()
             v = _slope(losses, step.outputs)
             g = step.backward(losses)

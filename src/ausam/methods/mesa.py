@@ -71,5 +71,8 @@ class MESA:
         # At least float32: bfloat16 is too coarse for a part 1 - decay.
         new: Vector = [t.detach().to(torch.promote_types(t.dtype, torch.float32)) for t in now]
         start: Vector = [None] * len(new) if old is None else old
-        placed: Vector = [None if o is None else o.to(n.device) for o, n in zip(start, now, strict=True)]
+        # A buffer may change its shape, as the observers of quantisation do in their first forward: begin again.
+        placed: Vector = [
+            None if o is None or o.shape != n.shape else o.to(n.device) for o, n in zip(start, now, strict=True)
+        ]
         return average(placed, new, self.decay)

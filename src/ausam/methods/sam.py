@@ -86,7 +86,8 @@ class SAM:
 
     def _by_groups(self, step: Step, m: int) -> Vector:
         n = step.count
-        groups = step.least(-(-n // m))  # each group is a synchronised pass, so all processes need the same number
+        # Each group is a synchronised pass, so all processes need the same number.
+        groups = step.min_over_ranks(-(-n // m))
         if groups == 1:
             return self.second(step, step.gradient(sync=False))
         total: Vector = [None] * len(step.params)

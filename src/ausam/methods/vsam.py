@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
 
 from ausam.common.settings import NonNegative, Part, PositiveCount, Probability, validate
-from ausam.common.tensors import Vector, add, ascent, matching, norm, scale
-from ausam.methods._quota import due, observe, renew
+from ausam.common.tensors import CPU, TINY, Vector, add, ascent, matching, norm, scale
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
@@ -88,7 +91,57 @@ class VSAM:
             psf = s["psf"] = scale(matching(add(g_s, g, -1.0), g_s), 1.0 / step.scale)  # the loss scale may change
             tail = (psf[-self.last :], scale(g[-self.last :], 1.0 / step.scale))
             s |= {"reused": 0, "used": s["used"] + 1}
-            s |= observe(s, step.agreed(norm(tail[0])), step.agreed(norm(tail[1])), self.window, self.blocks)
+            of_term, of_gradient = (step.mean_over_ranks(norm(part)) for part in tail)
+            s |= observe(s, of_term, of_gradient, self.window, self.blocks)
             return g_s
         s["reused"] += 1
         return add(g, matching(s["psf"], g), self.beta ** s["reused"] * step.scale) if s["reused"] <= 6 else g
+
+
+# The quota of sampled steps per window follows how fast the term changes. ``memory`` holds the quota, how much of it is
+# used, and windows over the last sampled steps; it is not changed in place.
+
+
+def renew(memory: Mapping[str, Any], alpha1: float, alpha2: float, most: int) -> dict[str, Any]:
+    """The quota of the next window, within [1, most], still unused."""
+    change = alpha1 * drift(memory.get("ratios")) + alpha2 * drift(memory.get("variances"))
+    return {"quota": max(1.0, min(memory["quota"] * (1.0 + change), float(most))), "used": 0}
+
+
+def due(memory: Mapping[str, Any], position: int, window: int, rng: Generator) -> bool:
+    """Whether the step at ``position`` of the window is sampled: drawn, or needed to meet the quota in time."""
+    missing: int = int(memory["quota"]) - memory["used"]
+    drawn = float(torch.rand((), generator=rng, device=CPU)) < memory["quota"] / window
+    return bool(missing > 0 and drawn) or window - position <= missing
+
+
+def observe(memory: Mapping[str, Any], term: Tensor, gradient: Tensor, window: int, blocks: int) -> dict[str, Tensor]:
+    """The windows with one more sampled step: norms of the term, their ratios to the gradient's norm, and variances.
+
+    Once the window of norms is full, the variance is the mean over ``blocks`` equal parts of the sorted norms.
+    """
+    norms = push(memory.get("norms"), term, window)
+    seen = {"norms": norms, "ratios": push(memory.get("ratios"), term / (gradient + TINY), window)}
+    if len(norms) == window:
+        size = window // blocks
+        variance = norms.sort().values[: blocks * size].view(blocks, size).var(dim=1).mean()
+        seen["variances"] = push(memory.get("variances"), variance, window)
+    return seen
+
+
+def push(values: Tensor | None, value: Tensor, length: int) -> Tensor:
+    """The last ``length`` of the values and one more, on the device of the new one."""
+    if values is None:
+        return value[None]
+    return torch.cat([values.to(value.device), value[None]])[-length:]
+
+
+def drift(values: Tensor | None) -> float:
+    """Mean relative change from one value to the next, within [-1, 1]; 0 with fewer than two values."""
+    if values is None:
+        return 0.0
+    changes = values.diff() / values[:-1]
+    good = changes.isfinite()
+    # No boolean indexing, because the size of its result would have to be read from the device.
+    mean = torch.where(good, changes, 0.0).sum() / good.sum().clamp(min=1)
+    return float(mean.clamp(-1.0, 1.0)) if len(changes) else 0.0

@@ -80,10 +80,11 @@ class Snapshot:
     def note(self, journal: Journal) -> None:
         """Record how to restore it, using C functions only."""
         if self._buffers:
-            journal.note_each(operator.setitem, self._owners, self._names, self._buffers)
-        if self._live:
-            journal.note_each(Tensor.resize_, self._live, self._shapes)
-            journal.note(torch._foreach_copy_, self._live, self._copies)
+            journal.note_all(
+                (exhaust, map(operator.setitem, self._owners, self._names, self._buffers)),
+                (exhaust, map(Tensor.resize_, self._live, self._shapes)),
+                *([(torch._foreach_copy_, self._live, self._copies)] if self._live else []),
+            )
 
 
 class BufferGuard:
@@ -108,7 +109,7 @@ class BufferGuard:
 
     def before_pass(self, *, training: bool, shifted: bool) -> None:
         """Undo the last pass's changes unless it was allowed them, and make this pass undoable."""
-        self.settle()
+        self.undo_last_pass()
         if training and self._moved is not Moved.HERE and (not shifted or self._moved is Moved.NOT_YET):
             if self._moved is Moved.AWAY:
                 self._start.restore()
@@ -117,7 +118,7 @@ class BufferGuard:
             self._before_pass.take(self._modules)
             self._pending = True
 
-    def settle(self) -> None:
+    def undo_last_pass(self) -> None:
         """Undo the last pass's changes unless it was allowed them: late, because its backward needs the buffers."""
         if self._pending:
             self._before_pass.restore()
@@ -127,6 +128,11 @@ class BufferGuard:
         """Restore the buffers to their state at the start of the step."""
         self._pending = False
         self._start.restore()
+
+
+def writable_buffers(model: nn.Module) -> list[Tensor]:
+    """The model's floating-point buffers, e.g. BatchNorm's statistics; read-only views are left out."""
+    return [b for b in model.buffers() if writable(b) and b.is_floating_point()]
 
 
 def writable(b: Tensor) -> bool:

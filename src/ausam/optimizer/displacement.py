@@ -8,14 +8,15 @@ their own storage back afterwards: nothing is copied, and the return is exact. W
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, present, sharded, where
+from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, sharded, where
 from ausam.optimizer.journal import Journal, exhaust, get_data, set_data
+from ausam.optimizer.recorder import Measured
 
 
 class Displacement:
@@ -27,7 +28,8 @@ class Displacement:
         relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
         journal: records how to return, before anything moves.
         modules: the model's modules; their casts and gathered weights are stale once the weights have moved.
-        swap: whether the storage of these parameters may be swapped.
+        swap: says whether the storage of these parameters may be swapped.
+        measures: the feedback column for losses evaluated inside.
     """
 
     def __init__(
@@ -38,16 +40,18 @@ class Displacement:
         modules: Sequence[nn.Module],
         *,
         relative: bool,
-        swap: bool,
+        swap: Callable[[Sequence[Tensor]], bool],
+        measures: Measured = "perturbed",
     ) -> None:
         if len(values) != len(params):
             raise ValueError(f"{len(values)} values for {len(params)} parameters. Give one per parameter, or None.")
-        self._values = present(values)
+        self._values = [v for v in values if v is not None]
         self._params = params if len(self._values) == len(params) else where(params, values)
         self._relative = relative
         self._journal = journal
         self._modules = modules
-        self._swap = swap
+        self._swap = swap(params)
+        self.measures = measures
         self.active = False
 
     def __enter__(self) -> None:
@@ -99,13 +103,13 @@ class Swappable:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._compiled = any(_compiled(m) for m in model.modules())
+        self.compiled = any(_compiled(m) for m in model.modules())
         self._addresses: list[int] = []
         self._answer = False
 
     def __call__(self, params: Sequence[Tensor]) -> bool:
         """Whether these parameters may be swapped."""
-        if self._compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
+        if self.compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
             return False
         addresses = list(map(Tensor.data_ptr, params))
         if addresses != self._addresses or not any(addresses):  # no address: on the meta device, or empty

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from ausam.common.tensors import Vector, present, sharded
+from ausam.common.tensors import Vector, sharded
 from ausam.optimizer.journal import Action, Journal, exhaust, get_grad, set_grad
 
 NOTHING = itertools.repeat(None)
 
 
-class Mark:
+class ClearDetector:
     """Zeros in the slot of a parameter, which show whether a closure clears the slot before it adds its own gradient.
 
     Setting the slot to None replaces the zeros, and writing zeros into it raises their version. Adding a gradient does
@@ -35,9 +36,13 @@ class Mark:
         self._hook: Action | None = None  # takes the hook away
         p.grad = self._zeros
         if not sharded(p):  # FSDP adds to the slot of a sharded one without calling its hooks
-            handle: Any = p.register_hook(self._look)  # type: ignore[no-untyped-call]
-            self._hook = handle.hooks_dict_ref().pop, handle.id, None
+            # What register_hook does, but noted before it is done: a signal in between would leave the hook for ever.
+            if p._backward_hooks is None:
+                p._backward_hooks = OrderedDict()
+            handle = RemovableHandle(p._backward_hooks)
+            self._hook = p._backward_hooks.pop, handle.id, None
             journal.note(*self._hook)
+            p._backward_hooks[handle.id] = self._look
 
     def _look(self, gradient: Tensor) -> None:  # noqa: ARG002
         if self._seen is None:  # the first time: after it, a gradient has been added
@@ -70,13 +75,10 @@ class GradientSlots:
         self.all: Sequence[Tensor] = [*params, *foreign] if foreign else params
         self._own = len(params)
         self.kept: Vector = list(map(get_grad, self.all))
-        self._accumulates = bool(present(self.kept))  # otherwise every slot is empty already
+        self._accumulates = any(map(operator.is_not, self.kept, NOTHING))  # otherwise every slot is empty already
         self._last: Vector = [None] * len(foreign)
         self._under = self.kept  # what the gradient of the step is added to
         journal.note_each(set_grad, self.all, self.kept)
-
-    def set_aside(self) -> None:
-        """Empty the slots for the first pass."""
         if self._accumulates:
             self.clear()
 
@@ -84,9 +86,9 @@ class GradientSlots:
         """Empty every slot."""
         exhaust(map(set_grad, self.all, NOTHING))
 
-    def marks(self, journal: Journal) -> list[Mark | None]:
-        """A mark in every slot that held a gradient before the step."""
-        return [None if k is None else Mark(p, journal) for p, k in zip(self.all, self.kept, strict=True)]
+    def detectors(self, journal: Journal) -> list[ClearDetector | None]:
+        """A detector in every slot that held a gradient before the step."""
+        return [None if k is None else ClearDetector(p, journal) for p, k in zip(self.all, self.kept, strict=True)]
 
     def replace(self, cleared: Sequence[bool], *, own: bool) -> None:
         """Let the gradient of the step replace what the cleared slots, and perhaps all of our own, held before it."""
@@ -98,24 +100,24 @@ class GradientSlots:
 
         ``views``: the slots may be views of memory that the next pass writes to (DDP's gradient_as_bucket_view).
         """
-        found: Vector = list(map(get_grad, self.all))
+        gradient: Vector = list(map(get_grad, self.all))
         if views:
-            found = [g.clone() if g is not None and g._is_view() else g for g in found]
+            gradient = [g.clone() if g is not None and g._is_view() else g for g in gradient]
         self.clear()
-        self._last = found[self._own :]
-        return found[: self._own]
+        self._last = gradient[self._own :]
+        return gradient[: self._own]
 
     def deposit(self, gradient: Vector) -> list[Action]:
         """Actions that add the gradient to the one from before the step, like loss.backward().
 
         For :meth:`Journal.commit`, because an addition in place cannot be undone.
         """
-        found = [*gradient, *self._last] if self._last else gradient
+        new = [*gradient, *self._last] if self._last else gradient
         if not self._accumulates:
-            return [self.put(found)]
-        pairs = [(k, g) for k, g in zip(self._under, found, strict=True) if k is not None and g is not None]
+            return [self.put(new)]
+        pairs = [(k, g) for k, g in zip(self._under, new, strict=True) if k is not None and g is not None]
         if all(k.layout == g.layout == torch.strided for k, g in pairs):
-            sums = [g if k is None else k for k, g in zip(self._under, found, strict=True)]
+            sums = [g if k is None else k for k, g in zip(self._under, new, strict=True)]
             in_place = [(torch._foreach_add_, [k for k, _ in pairs], [g for _, g in pairs])] if pairs else []
             return [*in_place, self.put(sums)]
         return [self.put(self.total(gradient))]
@@ -129,7 +131,7 @@ class GradientSlots:
         return [_sum(k, g) for k, g in zip(self._under, [*gradient, *self._last], strict=True)]
 
 
-def _sum(kept: Tensor | None, found: Tensor | None) -> Tensor | None:
-    if kept is None or found is None:
-        return found if kept is None else kept
-    return found + kept if kept.is_sparse and not found.is_sparse else kept + found  # torch has no sparse + dense
+def _sum(kept: Tensor | None, new: Tensor | None) -> Tensor | None:
+    if kept is None or new is None:
+        return new if kept is None else kept
+    return new + kept if kept.is_sparse and not new.is_sparse else kept + new  # torch has no sparse + dense

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 get_grad = operator.attrgetter("grad")
@@ -30,16 +31,26 @@ exhaust: Callable[[Iterable[Any]], Any] = functools.partial(deque, maxlen=0)
 
 
 class Journal:
-    """The changes of one step, each with its inverse."""
+    """The changes of one step, each with its inverse. It begins with torch's modes, which a signal may leave switched.
 
-    __slots__ = ("_entries",)
+    Arguments:
+        kinds: the types of the devices whose autocast is restored.
+    """
 
-    def __init__(self) -> None:
-        self._entries: list[Action] = []
+    __slots__ = ("_entries", "undo")
+
+    def __init__(self, kinds: Iterable[str] = ("cpu",)) -> None:
+        self._entries: list[Action] = modes(kinds)
+        # A C function that undoes everything, including later entries; a second call does nothing.
+        self.undo: Callable[[], Any] = functools.partial(exhaust, itertools.starmap(operator.call, self._entries))
 
     def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
         """Record that ``undo(*arguments)`` undoes the next change. C functions only: see the module docstring."""
         self._entries.append((undo, *arguments))
+
+    def note_all(self, *entries: Action) -> None:
+        """Several at once, undone in this order."""
+        self._entries += entries
 
     def note_first(self, undo: Callable[..., Any], *arguments: Any) -> None:
         """The same, to be undone before everything that was noted earlier."""
@@ -49,10 +60,21 @@ class Journal:
         """The same, row by row, with one argument from each column."""
         self._entries.append((exhaust, map(undo, *columns)))
 
-    def eraser(self) -> Callable[[], Any]:
-        """A C function that undoes everything, including later entries; a second call does nothing."""
-        return functools.partial(exhaust, itertools.starmap(operator.call, self._entries))
-
     def commit(self, actions: Sequence[Action]) -> None:
         """Make the step's final changes and clear the journal, in one C call: all or nothing."""
         exhaust(itertools.starmap(operator.call, [*actions, (self._entries.clear,)]))
+
+
+def modes(kinds: Iterable[str]) -> list[Action]:
+    """Actions that restore gradient mode and autocast: its switch, precision, cache and nesting."""
+    # There is no function that reads the nesting. Up and down again in one C call, so that no signal comes in between.
+    _, depth = map(operator.call, [torch.autocast_increment_nesting, torch.autocast_decrement_nesting])
+    return [
+        (torch._C._set_grad_enabled, torch.is_grad_enabled()),
+        *((torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind)) for kind in kinds),
+        *((torch.set_autocast_dtype, kind, torch.get_autocast_dtype(kind)) for kind in kinds),
+        (torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled()),
+        (torch.autocast_increment_nesting,),  # so that at least one decrement leads to the old depth
+        (exhaust, iter(torch.autocast_decrement_nesting, depth)),
+        (torch.clear_autocast_cache,),
+    ]

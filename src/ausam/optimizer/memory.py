@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ausam.optimizer.parameters import Inventory
+from ausam.optimizer.parameters import TrainedParameters
 
 
 class Memory:
@@ -25,11 +25,11 @@ class Memory:
         self.owners = owners
         self._params: list[nn.Parameter] = []
 
-    def of(self, params: list[nn.Parameter], inventory: Inventory) -> Memory:
+    def of(self, params: list[nn.Parameter], trained: TrainedParameters) -> Memory:
         """The memory for these parameters: this one if it belongs to them, otherwise an empty one."""
         if params is self._params:
             return self
-        names = owners(params, inventory)
+        names = owners(params, trained)
         memory = Memory(self.values if self.owners in (None, names) else {}, names)
         memory._params = params
         return memory
@@ -50,9 +50,9 @@ class Memory:
         return cls({key: _placed(value, params) for key, value in state["values"].items()}, state["owners"])
 
 
-def owners(params: list[nn.Parameter], inventory: Inventory) -> list[str]:
+def owners(params: list[nn.Parameter], trained: TrainedParameters) -> list[str]:
     """The name of each parameter: the model's, or its position and shape if it is outside the model."""
-    names = inventory.names(params)
+    names = trained.names(params)
     return [name or f"#{i} {tuple(p.shape)}" for i, (name, p) in enumerate(zip(names, params, strict=True))]
 
 

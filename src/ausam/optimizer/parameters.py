@@ -1,4 +1,4 @@
-"""Inventory: what the model and the optimizer hold, looked up again only when that changes."""
+"""TrainedParameters: what the model and the optimizer hold, looked up again only when that changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ children, parameters = (
 requires = operator.attrgetter("requires_grad")
 
 
-class Inventory:
+class TrainedParameters:
     """The modules of a model, and which of its parameters belong to the optimizer.
 
     For a small network, walking the model would be the largest overhead of a step. A flat check of the children and
@@ -40,6 +40,7 @@ class Inventory:
         self.modules: list[nn.Module] = []
         self.params: list[nn.Parameter] = []  # the optimizer's parameters that require a gradient, each once
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
+        self.kinds: tuple[str, ...] = ("cpu",)  # the types of the devices that hold them
         self.lazy = False  # whether a lazy module still awaits its first forward
         self._names: dict[nn.Parameter, str] = {}
         self._vars: list[dict[str, Any]] = []
@@ -62,6 +63,7 @@ class Inventory:
         others = [p for p in self.model.parameters() if p not in owned]
         self.params = [p for p in owned if p.requires_grad]
         self.foreign = [p for p in others if p.requires_grad]
+        self.kinds = tuple({p.device.type for p in self.params} | {"cpu"})
         self._names = {}
         self._all = [*owned, *others]
         self._required = list(map(requires, self._all))

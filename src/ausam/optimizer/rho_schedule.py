@@ -146,20 +146,20 @@ class RhoSchedule:
 
 def with_radius(method: Any) -> Any:
     """The method that has the radius: this one, or the one inside it."""
-    found = method
-    while not hasattr(found, "rho") and hasattr(found, "inner"):
-        found = found.inner
-    if not hasattr(found, "rho"):
+    owner = method
+    while not hasattr(owner, "rho") and hasattr(owner, "inner"):
+        owner = owner.inner
+    if not hasattr(owner, "rho"):
         raise ValueError(
             f"RhoSchedule: {type(method).__name__} has no rho to change. "
             "Use it with SAM or another method that has one."
         )
-    return found
+    return owner
 
 
 def _number(name: str, value: Any) -> float:
-    found: float = checked_value("RhoSchedule", name, value, NON_NEGATIVE)
-    return found
+    number: float = checked_value("RhoSchedule", name, value, NON_NEGATIVE)
+    return number
 
 
 def _of(shape: str, shapes: tuple[str, ...], name: str, value: Any, default: float | None) -> float | None:

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import operator
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, ParamSpec, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
+from torch.utils._pytree import tree_leaves
 
 from ausam.common.ranks import any_of
 from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
 from ausam.common.tensors import CPU, Vector, nonfinite
 from ausam.feedback import Feedback
 from ausam.methods import Plain
-from ausam.optimizer.closure import ClosureStep
+from ausam.optimizer.context import StepContext
 from ausam.optimizer.frameworks import refuse_foreign_closure, refuse_plain_accelerate
+from ausam.optimizer.inspection import Inspection
+from ausam.optimizer.journal import Action, Journal
 from ausam.optimizer.memory import Memory
-from ausam.optimizer.step import LossFn, Method, Step, Surroundings
+from ausam.optimizer.recorder import Recorder
+from ausam.optimizer.source import ClosureSource, LossFn, SampleSource, Source
+from ausam.optimizer.step import Method, Step
+from ausam.optimizer.sync import average_gradients
 
 NonFinite = Literal["skip", "raise", "ignore"]
+Reduction = Literal["mean", "sum"]
+P = ParamSpec("P")
+
+GRAPH_FROM_OUTSIDE = (
+    "An argument of loss_fn has a grad_fn: it was computed from weights before opt.backward. A method needs its value "
+    "at other weights too, so the gradient would be wrong, and retain_graph=True does not help. Compute it inside "
+    "loss_fn, or pass x.detach() if no gradient should flow through it."
+)
 
 HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -37,12 +52,30 @@ HOOKS = (
 )
 
 
+COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
+
+
 class Grad(enum.Enum):
     """What :meth:`SharpnessAware.backward` has left in ``.grad`` since the last step."""
 
     NOTHING = enum.auto()
     GRADIENT = enum.auto()
     NONFINITE = enum.auto()
+
+
+def _refuse_parameters(init: Callable[P, None]) -> Callable[P, None]:
+    """Refuse what other libraries take as the first argument, before Python complains of their settings."""
+
+    @functools.wraps(init)
+    def checked_init(*arguments: P.args, **settings: P.kwargs) -> None:
+        if len(arguments) > 1 and not isinstance(arguments[1], Optimizer):
+            raise TypeError(
+                f"base is a {type(arguments[1]).__name__}, but a torch.optim.Optimizer is needed. Write "
+                "SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
+            )
+        init(*arguments, **settings)
+
+    return checked_init
 
 
 class SharpnessAware(Optimizer):
@@ -64,7 +97,8 @@ class SharpnessAware(Optimizer):
     Arguments:
         base: the optimizer that takes the step. This class shares its ``param_groups``, ``state`` and ``defaults``.
         method: computes the gradient: ``Plain()``, ``SAM(rho)``, ``ASAM(rho)``, ...
-        model: the module that produces the losses; with DDP, the wrapped one. Needed for BatchNorm and no_sync.
+        model: the module that produces the losses; with DDP, the wrapped one. Needed for BatchNorm and no_sync. If
+            several modules run in the loss function (a GAN's two networks), a list of them, the trained one first.
         sync_perturbation: average the perturbation's gradient over processes. False (default): each process perturbs
             with its own batch, as in the SAM paper. Sharded models (FSDP2) always average.
         nonfinite: what to do when a loss or gradient is inf or NaN. "skip" (default): ``step`` changes nothing, counts
@@ -82,11 +116,12 @@ class SharpnessAware(Optimizer):
     # A fused base asks GradScaler for its scale. Without this, GradScaler would give it to us and base.step() miss it.
     _step_supports_amp_scaling = False
 
+    @_refuse_parameters
     def __init__(
         self,
         base: Optimizer,
         method: Method,
-        model: nn.Module,
+        model: nn.Module | Sequence[nn.Module],
         *,
         sync_perturbation: bool = False,
         nonfinite: NonFinite = "skip",
@@ -105,9 +140,8 @@ class SharpnessAware(Optimizer):
             )
         if isinstance(method, type) or not hasattr(method, "gradient"):
             raise TypeError(f"method is {method!r}, but an instance such as SAM(rho=0.05) is needed.")
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model is a {type(model).__name__}, but it must be the torch.nn.Module being trained.")
-        if type(model).__name__ == "FullyShardedDataParallel":
+        model = _one_module(model)
+        if any(type(m).__name__ == "FullyShardedDataParallel" for m in (model, *model.children())):
             raise TypeError(
                 "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
                 "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
@@ -137,21 +171,23 @@ class SharpnessAware(Optimizer):
 
     def _set_up(self, model: nn.Module) -> None:
         """Set up the parts that are neither saved nor copied."""
-        self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
-        self._under_way: dict[Step, int] = {}  # the unfinished steps and their threads
-        self._told: set[str] = set()
+        self._context = StepContext(model, self.base, self.sync_perturbation)
+        self._under_way: dict[Source, int] = {}  # the sources of unfinished steps, and their threads
+        self._warned: set[str] = set()
+        self._inspected = False
         for hooks in HOOKS:  # ours: a hook receives this optimizer with all of its state, not the base
             setattr(self, hooks, OrderedDict())
 
     @property
     def model(self) -> nn.Module:
         """The module whose losses are minimised. Set it if a framework wraps the model after the optimizer is built."""
-        return self._surroundings.inventory.model
+        return self._context.parameters.model
 
     @model.setter
     def model(self, model: nn.Module) -> None:
+        model = _one_module(model)
         if model is not self.model:  # otherwise we would lose track of the gradients that DDP has not averaged
-            self._surroundings = Surroundings(model, self.base, self.sync_perturbation)
+            self._context = StepContext(model, self.base, self.sync_perturbation)
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -160,8 +196,9 @@ class SharpnessAware(Optimizer):
         loss_fn: LossFn,
         *batch: Any,
         index: Any = None,
-        weight: Tensor | None = None,
+        weight: Any = None,
         backward: Callable[[Tensor], Any] = Tensor.backward,
+        reduce: Reduction = "mean",
     ) -> Feedback:
         """Add the method's gradient of the mean loss to ``.grad`` and return the per-sample losses.
 
@@ -174,6 +211,8 @@ class SharpnessAware(Optimizer):
             weight: factor of each sample's loss (``sampler.weight(index)``); the mean stays over n.
             backward: how a scalar loss is back-propagated, e.g. ``lambda loss: scaler.scale(loss).backward()`` or
                 ``accelerator.backward``.
+            reduce: "mean" (default), or "sum" for a script whose loss has ``reduction="sum"``: its learning rate
+                expects the gradient of the sum over the batch. The perturbation is the same.
         """
         if not callable(loss_fn):
             raise TypeError(
@@ -181,8 +220,21 @@ class SharpnessAware(Optimizer):
                 "because a method evaluates them more than once. In place of loss.backward() write "
                 'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
             )
-        step = Step(loss_fn, batch, _as_index(index), weight, backward, **self._given())
-        feedback: Feedback = self._estimate(step)
+        if reduce not in get_args(Reduction):
+            raise ValueError(f'opt.backward: reduce is {reduce!r}. It must be "mean" or "sum".')
+        if any(isinstance(x, Tensor) and x.grad_fn is not None for x in tree_leaves(batch)):
+            raise ValueError(GRAPH_FROM_OUTSIDE)
+        recorder = Recorder(_as_index(index))
+        source = SampleSource(
+            loss_fn,
+            batch,
+            _as_weight(weight),
+            backward,
+            *self._step_arguments(recorder),
+            total=reduce == "sum",
+            replay=self.replay,
+        )
+        feedback: Feedback = self._estimate(source, recorder.feedback)
         return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -201,7 +253,7 @@ class SharpnessAware(Optimizer):
         loss = None
         if closure is not None:
             refuse_foreign_closure(closure)
-            loss = self._estimate(ClosureStep(closure, **self._given()))
+            loss = self.accumulate(closure)
         elif self._grad is Grad.NOTHING:
             self._warn_if_passed_by()
         if self._to_be_skipped():
@@ -222,77 +274,121 @@ class SharpnessAware(Optimizer):
             closure: as for :meth:`step`; its first value is returned.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
-        return self._estimate(ClosureStep(closure, scale, **self._given()))
+        source = ClosureSource(closure, scale, *self._step_arguments(Recorder()), replay=self.replay)
+        return self._estimate(source, source.value)
 
-    def _given(self) -> dict[str, Any]:
-        """What every step is given, whatever its source."""
-        return {
-            "surroundings": self._surroundings,
-            "memory": self._memory,
-            "number": self.steps,
-            "seed": self.seed,
-            "replay": self.replay,
-        }
+    def _step_arguments(self, recorder: Recorder) -> tuple[StepContext, Journal, Recorder]:
+        """What every source is given."""
+        return self._context, Journal(self._context.parameters.kinds), recorder
 
-    def _estimate(self, step: Step) -> Any:
+    # -- the transaction: begin, commit, undo --------------------------------------------------------------------
+
+    def _estimate(self, source: Source, result: Callable[[], Any]) -> Any:
         """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged.
 
         A signal may raise at any function call. Before the commit, one C call undoes everything. The commit is also
         one C call, so a step is recorded completely or not at all.
+
+        Arguments:
+            source: where the losses come from.
+            result: what the caller gets, asked for when the method has finished.
         """
-        undo = step.journal.eraser()
+        undo = source.journal.undo
+        graphs = torch.is_grad_enabled()
         try:
-            step.journal.note(self._under_way.pop, step, None)
-            self._under_way[step] = threading.get_ident()
-            if len(self._under_way) > 1:
-                raise RuntimeError(self._occupied())
-            step.begin()
+            torch._C._set_grad_enabled(True)  # a method may add to the losses, also under the user's no_grad
+            step, memory = self._begin(source)
+            inspection = None if self._inspected or source.compiled else self._inspect(source)
             gradient = self.method.gradient(step)
-            self._look_at(gradient, step)
-            step.settle()
-            accepted = self.nonfinite == "ignore" or self._finite(step, gradient)
+            self._validate_gradient(gradient, source)
+            if inspection is not None:
+                for message in inspection.end(len(source.recorder.passes)):
+                    if "nothing" not in self._warned:  # that says more
+                        self._warn_once(message, message, stacklevel=4)
+            self._context.guard.undo_last_pass()
+            accepted = self.nonfinite == "ignore" or self._finite(source, gradient)
             if not accepted:
                 self._refuse(step, gradient)
-            result = step.result()
-            changes = {
-                "samples_forward": self.samples_forward + step.samples_forward,
-                "samples_backward": self.samples_backward + step.samples_backward,
-                "skipped": self.skipped + (not accepted),
-                "_memory": step.remembered() if accepted else self._memory,
-                "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
-            }
-            record = self.__dict__.update, changes
-            step.journal.commit([*step.deposit(gradient), record, (self._under_way.pop, step, None)])
-            return result
+            returned = result()
+            final = (torch._C._set_grad_enabled, graphs)
+            self._commit(source, gradient, memory.renewed(step.state) if accepted else None, final)
+            return returned
         except BaseException:
             undo()
             raise
 
-    def _look_at(self, gradient: Vector, step: Step) -> None:
+    def _begin(self, source: Source) -> tuple[Step, Memory]:
+        """Record the current state and how to restore it, before anything changes."""
+        context, journal = self._context, source.journal
+        journal.note(self._under_way.pop, source, None)
+        self._under_way[source] = threading.get_ident()
+        if len(self._under_way) > 1:
+            raise RuntimeError(self._occupied())
+        context.parameters.refresh()
+        memory = self._memory.of(context.parameters.params, context.parameters)
+        source.begin()
+        return Step(source, context, dict(memory.values), self.steps, self.seed), memory
+
+    def _inspect(self, source: Source) -> Inspection | None:
+        """Look at what runs in the first step, unless torch.compile would trace the hook that this needs."""
+        self._inspected = True
+        trained = self._context.parameters
+        if self._context.swappable.compiled:
+            return None
+        return Inspection(trained.modules, source.journal)
+
+    def _commit(self, source: Source, gradient: Vector, memory: Memory | None, final: Action) -> None:
+        """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite."""
+        recorder, accepted = source.recorder, memory is not None
+        changes = {
+            "samples_forward": self.samples_forward + recorder.samples_forward,
+            "samples_backward": self.samples_backward + recorder.samples_backward,
+            "skipped": self.skipped + (not accepted),
+            "_memory": memory if accepted else self._memory,
+            "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
+        }
+        record = self.__dict__.update, changes
+        end = self._under_way.pop, source, None
+        source.journal.commit([*self._deposit(source, gradient, memory), record, final, end])
+
+    def _deposit(self, source: Source, gradient: Vector, memory: Memory | None) -> list[Action]:
+        """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
+        sync, slots = self._context.sync, source.slots
+        if sync.group is None:
+            return slots.deposit(gradient)
+        flags = sync.state_action(remembers=memory is not None and bool(memory.values))
+        if not sync.must_average:
+            return [*slots.deposit(gradient), flags]
+        return [slots.put(average_gradients(slots.all, slots.total(gradient), sync.group)), flags]
+
+    def _validate_gradient(self, gradient: Vector, source: Source) -> None:
         """Refuse what is no gradient, and warn of one that is empty."""
-        if not isinstance(gradient, list) or len(gradient) != len(step.params):
+        trained = len(self._context.parameters.params)
+        if not isinstance(gradient, list) or len(gradient) != trained:
             what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
             raise TypeError(
                 f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
-                f"{len(step.params)} trained parameters is needed, e.g. what step.gradient() returns."
+                f"{trained} trained parameters is needed, e.g. what step.gradient() returns."
             )
         empty = not any(map(operator.is_not, gradient, itertools.repeat(None)))
-        if empty and not isinstance(step, ClosureStep):  # a closure may decide to pass over a batch
-            self._tell(
+        if empty and not isinstance(source, ClosureSource):  # a closure may decide to pass over a batch
+            self._warn_once(
                 "nothing",
                 "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model "
                 "other than the one whose parameters the optimizer has? This warning appears once.",
                 stacklevel=5,
             )
 
-    def _finite(self, step: Step, gradient: Vector) -> bool:
-        flag = step.nonfinite(gradient)
+    def _finite(self, source: Source, gradient: Vector) -> bool:
+        flag, group = nonfinite(gradient, *source.recorder.passes), self._context.sync.group
         # Perhaps only one process met it. If the others continued, they would wait for it or diverge from it.
-        return not (flag.item() if step.group is None else any_of(flag, step.group))
+        return not (flag.item() if group is None else any_of(flag, group))
 
     def _refuse(self, step: Step, gradient: Vector) -> None:
         """Undo a step that is not finite; only a non-finite ``.grad`` remains."""
-        step.rollback()
+        self._context.guard.rollback()
+        for table, place, before in reversed(step.written):
+            table.index_put_(place, before)
         if self.nonfinite == "raise":
             raise RuntimeError(
                 f"The loss or the gradient of step {self.steps} is not finite. Weights and buffers are restored. "
@@ -303,7 +399,7 @@ class SharpnessAware(Optimizer):
                 # Otherwise a finite gradient of an infinite loss would pass GradScaler's test and be used. All of them,
                 # because the first may be empty here: a parameter without elements, or another process's shard.
                 (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
-        self._tell(
+        self._warn_once(
             "skipped",
             f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
             "This warning appears once; `opt.skipped` counts such steps.",
@@ -315,14 +411,14 @@ class SharpnessAware(Optimizer):
         if self._grad is not Grad.NONFINITE:
             return False
         flag = nonfinite([p.grad for g in self.param_groups for p in g["params"]])
-        group = self._surroundings.sync.group(self._surroundings.inventory.params)
+        group = self._context.sync.group
         return bool(flag.item()) if group is None else any_of(flag, group)
 
     def _warn_if_passed_by(self) -> None:
         """Warn if the gradients of a step do not come from the method."""
         if isinstance(self.method, Plain) or all(p.grad is None for g in self.param_groups for p in g["params"]):
             return
-        self._tell(
+        self._warn_once(
             "passed by",
             f"opt.step() found gradients that {type(self.method).__name__} did not compute, so this is an ordinary "
             "step of the base optimizer. Replace loss.backward() by opt.backward(loss_fn, *batch), or use "
@@ -330,9 +426,9 @@ class SharpnessAware(Optimizer):
             stacklevel=4,
         )
 
-    def _tell(self, key: str, message: str, *, stacklevel: int) -> None:
-        if key not in self._told:
-            self._told.add(key)
+    def _warn_once(self, key: str, message: str, *, stacklevel: int) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
             warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
     def _occupied(self) -> str:
@@ -384,21 +480,31 @@ class SharpnessAware(Optimizer):
         if name.startswith("__") or "base" not in self.__dict__:
             raise AttributeError(name)
         refuse_plain_accelerate(name)
+        if name in ("first_step", "second_step"):
+            raise AttributeError(
+                f"SharpnessAware has no {name}: it makes both passes itself. Replace both, and loss.backward(), by "
+                "opt.backward(loss_fn, *batch) and opt.step()."
+            )
         return getattr(self.base, name)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the base's parameters."""
         self.base.zero_grad(set_to_none=set_to_none)
-        for step in self._under_way:
-            if isinstance(step, ClosureStep):
-                step.zero_grad_called()
+        for source in self._under_way:
+            if isinstance(source, ClosureSource):
+                source.cleared = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base, with the base's defaults."""
         self.base.add_param_group(param_group)
 
     def __repr__(self) -> str:
-        return f"SharpnessAware({self.base!r}, {self.method!r})"
+        count = sum(p.numel() for g in self.param_groups for p in g["params"])
+        skipped = f", {self.skipped:,} skipped" if self.skipped else ""
+        return (
+            f"SharpnessAware({type(self.base).__name__}, {self.method!r}, {type(self.model).__name__}): "
+            f"{count:,} parameters in {len(self.param_groups)} groups, {self.steps:,} steps{skipped}"
+        )
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -409,10 +515,7 @@ class SharpnessAware(Optimizer):
         ours = {
             "method": type(self.method).__name__,
             "memory": self._memory.state_dict(),
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "samples_forward": self.samples_forward,
-            "samples_backward": self.samples_backward,
+            **{counter: getattr(self, counter) for counter in COUNTERS},
         }
         state_dict = {**self.base.state_dict(), "ausam": ours}
         for hook in self._hooks("_optimizer_state_dict_post_hooks"):
@@ -421,34 +524,35 @@ class SharpnessAware(Optimizer):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load our state dict or a plain base optimizer's. With the latter, the method starts from scratch."""
+        """Load our state dict or a plain base optimizer's. With the latter, the method starts from scratch.
+
+        A state that does not fit is refused and changes nothing.
+        """
         state_dict = dict(state_dict)
         for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
-        ours = state_dict.get("ausam", {})
-        for counter in ("steps", "skipped", "samples_forward", "samples_backward"):
-            setattr(self, counter, ours.get(counter, 0))
-        self._memory = Memory()
+        ours = _validated(state_dict.get("ausam", {}))
         name = type(self.method).__name__
-        if ours.get("method", name) != name:
+        other = ours.get("method", name) != name
+        trained = self._context.parameters
+        trained.refresh()
+        memory = Memory() if other or "memory" not in ours else Memory.load(ours["memory"], trained.params)
+        counters = {counter: ours.get(counter, 0) for counter in COUNTERS}
+        self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
+        self.__dict__.update(counters, _memory=memory, _memory_at_step=memory)
+        if other:
             warnings.warn(
                 f"The state was saved with {ours['method']} and is loaded into {name}: "
                 "the base optimizer's part is used, and the method starts from scratch.",
                 stacklevel=2,
             )
-        elif "memory" in ours:
-            inventory = self._surroundings.inventory
-            inventory.refresh()
-            self._memory = Memory.load(ours["memory"], inventory.params)
-        self._memory_at_step = self._memory
         for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_surroundings", "_under_way", "_told", *HOOKS}
+        transient = {"step", "_context", "_under_way", "_warned", "_inspected", *HOOKS}
         return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -467,3 +571,38 @@ def _as_index(index: Any) -> Tensor | None:
             "the dataset index that Indexed(dataset) returns."
         )
     return given
+
+
+def _as_weight(weight: Any) -> Tensor | None:
+    if weight is None or isinstance(weight, Tensor):
+        return weight
+    try:
+        return torch.as_tensor(weight, dtype=torch.float32, device=CPU)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"weight is a {type(weight).__name__}, but one number per sample is needed: sampler.weight(index)."
+        ) from None
+
+
+def _one_module(model: Any) -> nn.Module:
+    """The module, or several as one."""
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, (list, tuple)) and model and all(isinstance(m, nn.Module) for m in model):
+        return nn.ModuleList(model)
+    raise TypeError(
+        f"model is a {type(model).__name__}, but it must be the torch.nn.Module being trained, or a list of modules."
+    )
+
+
+def _validated(ours: dict[str, Any]) -> dict[str, Any]:
+    """Our part of a state dict, or an error that says what is wrong with it."""
+    memory = ours.get("memory", {}) if isinstance(ours, dict) else None
+    if not isinstance(memory, dict) or (memory and not (isinstance(memory.get("values"), dict) and "owners" in memory)):
+        raise ValueError(
+            'The part "ausam" of the state dict is damaged: its memory has no values and owners. Nothing was loaded. '
+            "Use another checkpoint, or remove that part to start the method from scratch."
+        )
+    for counter in COUNTERS:
+        checked_value('state_dict["ausam"]', counter, ours.get(counter, 0), COUNT)
+    return ours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,15 +28,35 @@ def average_gradients(params: Sequence[Tensor], gradient: Vector, group: Group) 
         kinds.setdefault(p.dtype, []).append(i)
     for dtype, mine in kinds.items():
         home = params[mine[0]].device
-        found = [gradient[i] for i in mine]
-        parts = [torch.zeros_like(params[i]) if g is None else g for i, g in zip(mine, found, strict=True)]
-        have = torch.tensor([float(g is not None) for g in found], device=home)
+        entries = [gradient[i] for i in mine]
+        parts = [torch.zeros_like(params[i]) if g is None else g for i, g in zip(mine, entries, strict=True)]
+        have = torch.tensor([float(g is not None) for g in entries], device=home)
         flat = mean_over_ranks(torch.cat([*(g.flatten().to(home) for g in parts), have.to(home, dtype)]), group)
         values = torch.split(flat[: -len(mine)], [g.numel() for g in parts])
         for i, value, owners in zip(mine, values, flat[-len(mine) :].tolist(), strict=True):
             if owners > 0:
                 result[i] = value.view_as(params[i]).to(params[i].device)
     return result
+
+
+class NoSync:
+    """The null object for one process: nothing is averaged. Its attributes say so, so nobody calls its methods."""
+
+    active = False
+    group: Group = None
+    views = False
+    no_sync = contextlib.nullcontext
+    must_average = False
+
+    def before_backward(self) -> None:
+        """Nothing."""
+
+    def after_backward(self, params: Sequence[Tensor], gradient: Vector) -> None:
+        """Nothing."""
+
+    def state_action(self, *, remembers: bool) -> Action:  # noqa: ARG002
+        """An action without effect."""
+        return (bool,)
 
 
 class GradientSync:
@@ -47,48 +67,39 @@ class GradientSync:
     ``no_sync`` differs between processes, so from then on every gradient is averaged here.
 
     Arguments:
-        model: the user's model: DDP's wrapper, a sharded model, or an ordinary one.
+        model: the user's model: DDP's wrapper or a sharded model.
+        group: the processes that train the model together; None for one process.
         sync_perturbation: average the gradients of the perturbation too.
     """
 
-    def __init__(self, model: nn.Module, sync_perturbation: bool) -> None:
-        self._model = model
-        self._ddp_group: Group = getattr(model, "process_group", None)
-        self._no_sync = None if sync_perturbation else getattr(model, "no_sync", None)
+    def __init__(self, model: nn.Module, group: Group, sync_perturbation: bool) -> None:
+        self.active = True
+        self.group = group
+        self.views = hasattr(model, "process_group")  # whether ``.grad`` may be a view of DDP's buckets
         self._finds_unused = bool(getattr(model, "find_unused_parameters", False))
+        self._model = model
+        self._no_sync = None if sync_perturbation else getattr(model, "no_sync", None)
         self._in_grad_unsynced = False
         self._in_memory_unsynced = False
         self._reached: set[Tensor] = set()  # by passes inside no_sync, since DDP last averaged
 
-    def group(self, params: Sequence[Tensor]) -> Group:
-        """The processes that train the model together: DDP's, all for sharded parameters, None for one process."""
-        group = self._ddp_group
-        if group is None and params and sharded(params[0]) and dist.is_initialized():
-            group = dist.group.WORLD
-        return None if group is None or group.size() == 1 else group
-
-    @property
-    def views(self) -> bool:
-        """Whether ``.grad`` may be a view of DDP's buckets."""
-        return self._ddp_group is not None
-
     @property
     def averages(self) -> bool:
         """Whether DDP averages the gradients of a backward now: not inside no_sync."""
-        return self._ddp_group is None or bool(getattr(self._model, "require_backward_grad_sync", True))
+        return not self.views or bool(getattr(self._model, "require_backward_grad_sync", True))
 
-    def note(self, journal: Journal) -> None:
-        """Record whether DDP synchronises, because a step switches it off and on."""
-        switch = "require_backward_grad_sync"
-        if switch in self._model.__dict__:
-            journal.note(operator.setitem, self._model.__dict__, switch, self._model.__dict__[switch])
-
-    def paused(self) -> contextlib.AbstractContextManager[Any] | None:
-        """A context in which processes do not average; None where they never do, or always should.
+    def no_sync(self, journal: Journal) -> contextlib.AbstractContextManager[Any]:
+        """A context in which processes do not average; an empty one where they never do, or always should.
 
         DDP decides in forward whether the backward will synchronise, so the context must cover both.
         """
-        return None if self._no_sync is None else self._no_sync()
+        if self._no_sync is None:
+            return contextlib.nullcontext()
+        switch = "require_backward_grad_sync"
+        if switch in self._model.__dict__:
+            journal.note(operator.setitem, self._model.__dict__, switch, self._model.__dict__[switch])
+        context: contextlib.AbstractContextManager[Any] = self._no_sync()
+        return context
 
     def before_backward(self) -> None:
         """Give DDP a gradient for every parameter reached since the last average, because it fails on a missing one."""
@@ -99,15 +110,20 @@ class GradientSync:
     def after_backward(self, params: Sequence[Tensor], gradient: Vector) -> None:
         """Remember what a pass inside no_sync has reached, where DDP looks for unused parameters."""
         if self._finds_unused:
-            found = {p for p, g in zip(params, gradient, strict=True) if g is not None}
-            self._reached = set() if self.averages else self._reached | found
+            reached = {p for p, g in zip(params, gradient, strict=True) if g is not None}
+            self._reached = set() if self.averages else self._reached | reached
+        if gradient and sharded(params[0]) and all(g is None for g in gradient):
+            raise RuntimeError(
+                "FSDP holds the gradients back because of set_requires_gradient_sync(False), so the method has none. "
+                "Leave it True: opt.backward adds up the averaged gradients of several calls itself."
+            )
 
     @property
-    def owes(self) -> bool:
+    def must_average(self) -> bool:
         """Whether to average now: outside no_sync, with unaveraged values in ``.grad`` or the method's memory."""
         return self.averages and (self._in_grad_unsynced or self._in_memory_unsynced)
 
-    def settled(self, *, remembers: bool) -> Action:
+    def state_action(self, *, remembers: bool) -> Action:
         """The action that records what this step leaves unaveraged in ``.grad`` and in the method's memory."""
         inside = not self.averages
         flags = {
@@ -115,3 +131,13 @@ class GradientSync:
             "_in_memory_unsynced": self._in_memory_unsynced or (inside and remembers),
         }
         return self.__dict__.update, flags
+
+
+def choose_sync(model: nn.Module, params: Iterable[Tensor], sync_perturbation: bool) -> GradientSync | NoSync:
+    """The bookkeeping that a model needs: of DDP's group, of all processes for sharded parameters, or none."""
+    group: Group = getattr(model, "process_group", None)
+    spread = dist.is_available() and dist.is_initialized() and any(map(sharded, params))
+    if group is None and not spread and not hasattr(model, "no_sync"):
+        return NoSync()
+    group = dist.group.WORLD if group is None and spread else group
+    return GradientSync(model, None if group is None or group.size() == 1 else group, sync_perturbation)

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+import ausam.optimizer.sharpness_aware
 import ausam.optimizer.step
 from ausam import SAM, SharpnessAware
 from ausam.common.random import generator
@@ -28,16 +29,16 @@ from ausam.lab.networks.build import build
 from ausam.optimizer.buffers import Snapshot
 from ausam.optimizer.displacement import Displacement, Swappable
 from ausam.optimizer.gradients import GradientSlots
-from ausam.optimizer.parameters import Inventory
+from ausam.optimizer.parameters import TrainedParameters
 
 RHO, LR, MOMENTUM = 0.05, 1e-3, 0.9
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "norm and scaling": [(ausam.optimizer.step, "ascent_")],
     "moving the weights": [(Displacement, "__enter__"), (Displacement, "__exit__")],
-    "finite or not": [(ausam.optimizer.step, "nonfinite")],
+    "finite or not": [(ausam.optimizer.sharpness_aware, "nonfinite")],
     "buffers": [(Snapshot, "take"), (Snapshot, "note"), (Snapshot, "restore")],
     "gradient slots": [(GradientSlots, "__init__"), (GradientSlots, "collect"), (GradientSlots, "deposit")],
-    "what has changed": [(Inventory, "refresh"), (Swappable, "__call__")],
+    "what has changed": [(TrainedParameters, "refresh"), (Swappable, "__call__")],
 }
 Make = Callable[[], tuple[nn.Module, Tensor, Tensor]]
 Task = Callable[[], object]
