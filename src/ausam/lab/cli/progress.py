@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rich import progress as rich
 from rich.console import Console
 
+from ausam.lab.cli.terminal import harmless
 from ausam.lab.config import Config
+from ausam.lab.experiments.duration import duration
 from ausam.lab.records.results import Epoch
-from ausam.lab.registry.from_config import configured
-from ausam.lab.registry.pairs import spelling
 from ausam.lab.training.loop import Batch
+
+WORTH_SAYING = 5.0  # seconds: a shorter measurement is over before one has read how long it takes
 
 
 class Progress:
@@ -55,17 +57,16 @@ class Progress:
         if not self._console.is_terminal:
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def comparison(self, names: list[str], seeds: list[int], config: Config) -> Callable[[str, int, Epoch], None]:
-        """A callback for every epoch of every run of a comparison."""
-        epochs = {spelling(name): configured(name, config).epochs for name in names}
-        self._bar.update(self._task, total=len(seeds) * sum(epochs.values()))
+    def comparison(self, runs: Mapping[str, Config], seeds: list[int]) -> Callable[[str, int, Epoch], None]:
+        """A callback for every epoch of every run of a comparison; ``runs`` are the settings of its pairs."""
+        self._bar.update(self._task, total=len(seeds) * sum(run.epochs for run in runs.values()))
 
         def told(name: str, seed: int, epoch: Epoch) -> None:
             text = f"{name} seed {seed}: epoch {epoch.epoch}, {epoch.test}"
             self._bar.update(self._task, advance=1, text=text)
-            if epoch.epoch == epochs[name]:
+            if epoch.epoch == runs[name].epochs:
                 line = f"{name} seed {seed}: {epoch.test}, {epoch.seconds:.1f} s of training"
-                self._console.print(line, highlight=False)
+                self.say(line)
 
         return told
 
@@ -93,9 +94,23 @@ class Progress:
 
         return told
 
+    def turns(self) -> Callable[[str, int, int], None]:
+        """A callback before every turn of a measurement, with its number and how many there are."""
+        begun: dict[str, float] = {}
+
+        def told(title: str, done: int, total: int) -> None:
+            self._bar.update(self._task, total=total, completed=done, text=title)
+            now = time.perf_counter()
+            if title not in begun:
+                begun[title] = now
+            elif done == 1 and (left := (now - begun[title]) * (total - 1)) > WORTH_SAYING:
+                self.say(f"{title}: about {duration(left)}")
+
+        return told
+
     def say(self, text: str) -> None:
         """Print a permanent line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(harmless(text), highlight=False, markup=False, soft_wrap=True)
 
 
 class _Rate:
