@@ -44,6 +44,15 @@ def test_results_agree_with_the_single_runs(compared):
     assert found["config"]["label_noise"] == 0.2
 
 
+def test_everything_is_written_once_a_seed(compared, monkeypatch):
+    written = []
+    monkeypatch.setattr(compare, "write", lambda found, out: written.append(found) or found)
+    flags = ["compare", "sgd", "sam", "sam@0.5x0.5", "ausam-0.5", *SMALL, "--out", str(compared)]
+    assert main(flags) == 0  # trains nothing: all runs are there
+    assert len(written) == 2
+    assert written[-1].complete
+
+
 def test_the_page_stands_beside_the_results(compared):
     page = (compared / "report.html").read_text()
     assert "AUSAM-0.5" in page

@@ -195,6 +195,19 @@ def test_the_line_of_the_best_settings_can_be_pasted(tmp_path):
     }
 
 
+def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
+    page = (searched / "tuning.html").read_text()
+    found = records.read_finished(searched / "tuning.json", Tuning)
+    assert page.count('<tr><th scope="row">') == 6  # every trial once
+    assert page.count('<figure class="chart">') == 2  # rho, and the batch size
+    assert page.count("ausam tune") == 1
+    assert found.created in page
+    (searched / "tuning.html").unlink()
+    assert main(["report", str(searched)]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("tuning.html")
+    assert (searched / "tuning.html").read_text() == page
+
+
 def test_a_tie_is_told(searched):
     found = records.read_finished(searched / "tuning.json", Tuning)
     first, second = found.rounds[-1].trials

@@ -175,6 +175,14 @@ def test_themes_and_widths(opened, width, theme, paper, ink):
     assert ink in page.execute_script(colour, legend, "fill")
 
 
+def test_the_verdicts_are_to_be_seen_on_a_telephone(opened):
+    page = opened(width=390)
+    cells = page.find_elements("css selector", "table.stack td:last-child")
+    assert [cell.text for cell in cells] == ["worse", "better", "better", "no difference shown"]
+    for cell in cells:
+        assert cell.rect["x"] + cell.rect["width"] <= 390
+
+
 def test_many_rows_on_a_telephone(opened, tmp_path):
     figures = {f"method-{i}": ([94.0 + i / 10, 94.5, 95.0], 6.0 + i, 2000, None) for i in range(25)}
     path = tmp_path / "many.html"

@@ -20,7 +20,7 @@ PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
 
 WIDTH = 640  # of a chart outside a page
 # The width of a legend entry: its symbol and gaps, a letter, and the least and the most of the whole.
-SYMBOL, LETTER, NARROW, WIDE = 25, 6.2, 130, 320
+SYMBOL, LETTER, NARROW, WIDE = 25, 7.0, 130, 320
 THEMES = {  # the CSS variables of a page
     "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
     | {"--c0": "#0072b2", "--c1": "#d55e00", "--c2": "#00805d", "--c3": "#b8538f"}
@@ -103,7 +103,7 @@ def axis(
 
     title = field.title if channel is alt.X else None
     if log:
-        ticks: dict[str, Any] = {"values": sorted(set(log)), "format": "~g"} if channel is alt.X else {}
+        ticks: dict[str, Any] = {"values": sorted(set(log)), "format": "~g"} if channel is alt.X else {"tickCount": 5}
         scale = alt.Scale(type="log", nice=channel is alt.Y)
         return channel(f"{field.key}:Q", title=title, scale=scale, axis=alt.Axis(**ticks))
     scale = alt.Scale(domain=list(ends), nice=False) if ends else alt.Scale(zero=False, nice=True, **limits)

@@ -1,0 +1,79 @@
+"""One table, five emitters: every form has every cell, and what means something there is escaped."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from ausam.lab.report.table import Line, Section, Table, to_csv, to_html, to_latex, to_markdown, to_text
+
+ROWS = [["SGD", "94.0 ± 0.3", "better*"], ["a|b_c", 1.5, None]]
+PLAIN = Table.of(["Method", "Score %", "Verdict"], ROWS, left=(0, 2))
+GROUPED = Table(
+    ("Method", "Paper", "Ours", "Paper", "Ours"),
+    (Section((Line(("SAM", "1", "2", "3", "4")),), "ResNet"), Section((Line(("SGD", "5", "6", "7", "8")),), "WRN")),
+    title="Both & more",
+    spans=("A", "B"),
+)
+
+
+def test_text_is_aligned_and_sections_are_apart():
+    head, rule, first, second = to_text(PLAIN).splitlines()
+    assert set(rule) == {"─"}
+    assert first.index("better*") == head.index("Verdict")  # left
+    assert second.index("1.5") + 3 == head.index("Score %") + 7 + len("94.0 ± 0.3") - len("Score %")  # right
+    lines = to_text(GROUPED).splitlines()
+    assert lines[0].split() == ["Method", "A:", "Paper", "Ours", "B:", "Paper", "Ours"]
+    assert [line.strip() for line in lines[2:]] == ["ResNet", "SAM" + lines[3][3:], "", "WRN", "SGD" + lines[6][3:]]
+
+
+def test_markdown_escapes_and_titled_sections_are_tables():
+    assert to_markdown(PLAIN).splitlines() == [
+        "| Method | Score % | Verdict |",
+        "| --- | ---: | --- |",
+        "| SGD | 94.0 ± 0.3 | better\\* |",
+        "| a\\|b_c | 1.5 |  |",
+    ]
+    assert to_markdown(GROUPED).count("| Method | A: Paper | Ours | B: Paper | Ours |") == 2
+    assert "### WRN" in to_markdown(GROUPED)
+
+
+def test_latex_has_spans_sections_and_notes():
+    tex = to_latex(GROUPED, ["100 % of it"])
+    assert r" & \multicolumn{2}{c}{A} & \multicolumn{2}{c}{B} \\" in tex
+    assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}" in tex
+    assert tex.count(r"\midrule") == 2
+    assert r"\textbf{WRN}" in tex
+    assert r"\caption{Both \& more}" in tex
+    assert r"100 \% of it\par" in tex
+    assert r"a|b\_c & 1.5 &  \\" in to_latex(PLAIN)
+
+
+def test_csv_keeps_numbers_and_writes_no_formula():
+    table = Table.of(["name", "score"], [["=1+1", 0.1], ["@x", -2.5], ["x", None]])
+    assert list(csv.reader(io.StringIO(to_csv(table)))) == [
+        ["name", "score"],
+        ["'=1+1", "0.1"],
+        ["'@x", "-2.5"],
+        ["x", ""],
+    ]
+
+
+def test_html_escapes_and_a_stacked_table_carries_its_headings():
+    line = Line(("<b>", "\x1b[31m1", "2"), style="ours", detail="small", bold=(2,))
+    table = Table(("Method", "A & B", "C"), (Section((line,)),))
+    page = str(to_html(table))
+    assert "&lt;b&gt;<small>small</small>" in page
+    assert "\x1b" not in page
+    assert "<b>2</b>" in page
+    assert '<tr class="ours">' in page
+    assert "data-head" not in page
+    assert re.findall(r'data-head="(.*?)"', str(to_html(table, stack=True))) == ["A &amp; B", "C"]
+    assert str(to_html(GROUPED)).count('colspan="2"') == 2
+    assert str(to_html(GROUPED)).count("<tbody>") == 2
+
+
+@pytest.mark.parametrize("emit", [to_text, to_markdown, to_latex, to_csv, to_html])
+def test_an_empty_table(emit):
+    assert "Method" in emit(Table.of(["Method", "Score"], []))
