@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 LEVEL = 0.05  # of the loss of guessing: added to every loss, so that the draw is uniform once all losses are small
 
 
-class Suspected(NamedTuple):
+@dataclass(frozen=True)
+class Suspected:
     """The samples that are not trusted, most suspect first.
 
     Attributes:
