@@ -41,6 +41,7 @@ from ausam.policies import (
     Random,
     Repeated,
     TopLoss,
+    Trusted,
     Uncertainty,
     Weighted,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "SharpnessAware",
     "Step",
     "TopLoss",
+    "Trusted",
     "Uncertainty",
     "Weighted",
     "check",

@@ -13,6 +13,7 @@ from ausam.policies.random import Random
 from ausam.policies.repeated import Repeated
 from ausam.policies.signals import SIGNALS
 from ausam.policies.toploss import TopLoss
+from ausam.policies.trusted import Trusted
 from ausam.policies.weighted import Weighted
 
 POLICIES = {
@@ -23,6 +24,7 @@ POLICIES = {
         Repeated,
         ClassBalanced,
         AUSampling,
+        Trusted,
         InfoBatch,
         OrderDP,
         TopLoss,
@@ -47,6 +49,7 @@ __all__ = [
     "Random",
     "Repeated",
     "TopLoss",
+    "Trusted",
     "Uncertainty",
     "Weighted",
 ]

@@ -87,6 +87,14 @@ class Policy:
         """
         return n if self.is_full(epoch) else kept_count(self.kept, n)
 
+    def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:  # noqa: ARG002
+        """What the policy derives from all scores when an epoch begins, for scope "batch"; ``scores.fit`` keeps it.
+
+        A choice inside a mini-batch must not depend on how far the epoch has come, so it may read the scores of its
+        candidates and ``scores.fit``, but no other scores.
+        """
+        return ()
+
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """What the sampler calls: every position in a full epoch, otherwise what ``select`` returns."""
         if self.is_full(epoch):

@@ -47,7 +47,7 @@ class ClassBalanced(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "labels", _class_indices(self.labels))
+        object.__setattr__(self, "labels", class_indices("ClassBalanced", self.labels))
 
     @cached_property
     def _odds(self) -> Tensor:
@@ -70,15 +70,16 @@ class ClassBalanced(Policy):
         return weighted_sample(self._odds[self.labels[candidates]], k, rng)
 
 
-def _class_indices(labels: Any) -> Tensor:
+def class_indices(owner: str, labels: Any) -> Tensor:
+    """Labels as whole numbers >= 0, one per sample; refused otherwise, in the name of the owner."""
     try:
         classes = torch.as_tensor(labels, device=CPU).detach()
     except (TypeError, ValueError, RuntimeError):
         classes = torch.empty(0, 0)
     if classes.dim() != 1 or not len(classes) or classes.is_floating_point() or classes.is_complex():
-        raise TypeError(f"ClassBalanced: labels are {_shown(labels)}. Pass one whole number per sample: its class.")
+        raise TypeError(f"{owner}: labels are {_shown(labels)}. Pass one whole number per sample: its class.")
     if int(classes.min()) < 0:
-        raise ValueError(f"ClassBalanced: labels contain {int(classes.min())}. Number the classes from 0.")
+        raise ValueError(f"{owner}: labels contain {int(classes.min())}. Number the classes from 0.")
     return classes.long()
 
 

@@ -17,6 +17,7 @@ from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy, Sliced, validate_policy
 from ausam.policies.signals import measure, signal_name
+from ausam.policies.trusted import Suspected, Trusted
 from ausam.sampler.checks import (
     OWNER,
     UnusedSamplerWarning,
@@ -141,6 +142,7 @@ class SelectiveBatchSampler(BatchSampler):
         """Record that the scores are in use, and warn if no score has arrived that the policy needs."""
         self._unused_warning.sampler_was_used()
         warn_if_unscored(self.policy, self.scores, self.epoch)
+        self._fit(self.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
@@ -186,6 +188,8 @@ class SelectiveBatchSampler(BatchSampler):
         self._unused_warning.sampler_was_used()
         epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
         warn_if_unscored(self.policy, self.scores, epoch)
+        if epoch != self._scores.fit_epoch:
+            self._fit(epoch)
         rng = generator(self.seed, epoch, PICK, self._picks)
         kept, weight = self.policy.choose(self.scores, epoch, candidates[None], rng)
         self._picked += len(candidates)
@@ -242,7 +246,14 @@ class SelectiveBatchSampler(BatchSampler):
         self._next = Epoch(plan, self.policy, self._scores, self._weights, choice, updated=self._updated)
         return self._next
 
+    def _fit(self, epoch: int) -> None:
+        """Let the policy derive what it needs from all scores, before the first choice of an epoch."""
+        if isinstance(self.policy, Policy):
+            self._scores.fit = self.policy.fit(self.scores, epoch)
+        self._scores.fit_epoch = epoch
+
     def _begin(self, epoch: Epoch) -> None:
+        self._fit(epoch.plan.epoch)
         if self.policy.scope == "epoch":
             epoch.choice = self._choice = epoch.choice or self._choose(epoch.plan.epoch)
         self._weights.clear(epoch.choice.weight if epoch.choice else None)
@@ -258,6 +269,18 @@ class SelectiveBatchSampler(BatchSampler):
     def _order_id(self, epoch: int) -> int:
         """Number of the policy's choice that an epoch uses: -1 for the first epoch, then one per period."""
         return (epoch - 1) // self.policy.period
+
+    def suspects(self) -> Suspected:
+        """The samples that the policy does not trust now: index, probability, estimated share of wrong labels.
+
+        For policies that judge labels (:class:`~ausam.Trusted`); any training can ask :class:`ausam.audit.Audit`.
+        """
+        if not isinstance(self.policy, Trusted):
+            raise TypeError(
+                f"{type(self.policy).__name__} does not judge labels. Use Trusted(labels, epochs), or feed an "
+                "ausam.audit.Audit with the same feedback."
+            )
+        return self.policy.suspects(self.scores)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

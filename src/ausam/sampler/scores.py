@@ -44,6 +44,8 @@ class Scores:
             self.sum.fill_(torch.inf)
         self.last = torch.full((n,), torch.nan, dtype=torch.float32, device=CPU)
         self.spread = torch.zeros(n, dtype=torch.float32, device=CPU) if spread else None
+        self.fit: tuple[float, ...] = ()  # what the policy derived from all scores when the epoch began
+        self.fit_epoch = -1
         self._known = False
 
     def __len__(self) -> int:
@@ -170,7 +172,7 @@ class Scores:
         spread = {} if self.spread is None else {"spread": self.spread.clone()}
         sum_, count = (c.clone(memory_format=torch.contiguous_format) for c in (self.sum, self.count))
         columns = {"sum": sum_, "count": count, "last": self.last.clone()}
-        return {"decay": self.decay, **columns, **spread}
+        return {"decay": self.decay, "fit": self.fit, "fit_epoch": self.fit_epoch, **columns, **spread}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Refuse a saved table with a different size, decay or number of columns."""
@@ -198,6 +200,7 @@ class Scores:
         self.sum.copy_(state["sum"])
         self.count.copy_(state["count"])
         self.last.copy_(state["last"])
+        self.fit, self.fit_epoch = tuple(state["fit"]), state["fit_epoch"]
 
 
 def refuse_repeats(index: Tensor) -> None:

@@ -1,0 +1,215 @@
+"""Trusted: the odds against a slow transcription, what it protects, and that a pass is drawn from one fit."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ausam import Feedback, Random, SelectiveBatchSampler, SelectiveStream, Trusted
+from ausam.common.trust import groups_apart
+
+LOG2 = math.log(2)
+
+
+def losses(n=600, share=0.2, classes=4, seed=0):
+    """Labels, which of them are wrong, and losses in which the wrong ones stand out."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, n)
+    wrong = rng.random(n) < share
+    loss = np.where(wrong, 3.0, 0.05) * np.exp(rng.normal(0, 0.5, n))
+    return labels, wrong, loss.astype(np.float32)
+
+
+def visit(sampler, loss):
+    """One epoch in which each sample has its loss."""
+    for chosen in sampler:
+        i = torch.tensor(chosen)
+        sampler.update(Feedback(i, torch.from_numpy(loss)[i], torch.from_numpy(loss)[i]))
+
+
+def slow_odds(a, labels, classes, doubt):
+    """The rule, sample by sample."""
+    guessing = math.log(classes)
+    groups = groups_apart(a, guessing)
+    limit = max(LOG2, groups.crossing) if groups else math.inf
+    unlearnt = []
+    for c in range(classes):
+        mine = [a[i] for i in range(len(a)) if labels[i] == c and not math.isnan(a[i])]
+        if groups and (len(mine) < 5 or sum(x > limit for x in mine) > len(mine) / 2):
+            unlearnt.append(c)
+    suspected = [x > limit and labels[i] not in unlearnt for i, x in enumerate(a)]
+    trusted = [min(x, LOG2) for x, s in zip(a, suspected, strict=True) if not s and not math.isnan(x)]
+    mean, level = sum(trusted) / len(trusted), 0.05 * guessing
+    odds = []
+    for x, s in zip(a, suspected, strict=True):
+        q = mean if math.isnan(x) else min(x, LOG2)
+        odds.append(doubt if s else (q + level) / (mean + level))
+    return odds
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_the_odds_are_those_of_a_slow_transcription(share):
+    labels, _, loss = losses(share=share)
+    policy = Trusted(labels, epochs=4, alpha=0.5)
+    sampler = SelectiveBatchSampler(len(labels), batch_size=50, policy=policy)
+    for _ in range(2):
+        visit(sampler, loss)
+    next(iter(sampler))
+    assert sampler.scores.fit
+    every = torch.arange(len(labels))
+    odds = policy.odds(sampler.scores.of(every), every, sampler.scores.fit)
+    a = sampler.scores.mean.double().numpy()
+    assert odds.tolist() == pytest.approx(slow_odds(a, labels, 4, 0.1), rel=1e-4)
+
+
+def test_before_the_start_the_draw_is_that_of_random():
+    labels, _, loss = losses()
+    mine = SelectiveBatchSampler(600, batch_size=50, policy=Trusted(labels, epochs=8), seed=3)
+    twin = SelectiveBatchSampler(600, batch_size=50, policy=Random(0.5), seed=3)
+    for _ in range(2):
+        first, second = list(mine), list(twin)
+        assert first == second
+    visit(mine, loss)
+    assert list(mine) != list(twin)
+
+
+def test_wrong_labels_are_drawn_a_tenth_as_often_and_named():
+    labels, wrong, loss = losses()
+    sampler = SelectiveBatchSampler(600, batch_size=100, policy=Trusted(labels, epochs=4, alpha=0.3), seed=1)
+    drawn = np.zeros(600)
+    for epoch in range(30):
+        for chosen in sampler:
+            i = torch.tensor(chosen)
+            sampler.update(Feedback(i, torch.from_numpy(loss)[i], torch.from_numpy(loss)[i]))
+            drawn[chosen] += epoch >= 10
+    assert drawn[wrong].mean() < 0.25 * drawn[~wrong].mean()
+    suspects = sampler.suspects()
+    assert set(suspects.index.tolist()) == set(np.flatnonzero(wrong))
+    assert suspects.rate == pytest.approx(wrong.mean(), abs=0.01)
+    assert (suspects.probability > 0.5).all()
+
+
+def test_a_class_that_is_not_learnt_is_never_suspected():
+    labels, wrong, loss = losses()
+    loss[labels == 2] = 4.0
+    sampler = SelectiveBatchSampler(600, batch_size=50, policy=Trusted(labels, epochs=4), seed=1)
+    for _ in range(6):
+        visit(sampler, loss)
+    named = set(sampler.suspects().index.tolist())
+    assert named == set(np.flatnonzero(wrong & (labels != 2)))
+    every = torch.arange(600)
+    odds = sampler.policy.odds(sampler.scores.of(every), every, sampler.policy.fit(sampler.scores, 5))
+    assert (odds[labels == 2] >= 1).all()
+
+
+def test_clean_data_are_seldom_suspected():
+    """200 random clean problems of one skewed group, with and without a rare class that is learnt late."""
+    alarms = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(100, 1500))
+        labels = rng.choice(5, n, p=[0.4, 0.3, 0.2, 0.07, 0.03])
+        loss = np.exp(rng.normal(rng.uniform(-4, -1), rng.uniform(0.3, 1.5), n))
+        if seed % 2:
+            loss[labels == 4] = np.exp(rng.normal(1, 0.3, int((labels == 4).sum())))
+        policy = Trusted(labels, epochs=4)
+        limit, _, *unlearnt = policy._fitted(loss)
+        alarms += ((loss > limit) & ~np.isin(labels, unlearnt)).mean() > 0.01
+    assert alarms <= 4  # two per cent of the problems, and more than a hundredth of the samples in each
+
+
+def test_an_epoch_is_drawn_from_the_scores_at_its_beginning_and_a_resumed_one_too():
+    labels, _, loss = losses()
+    whole = SelectiveBatchSampler(600, batch_size=50, policy=Trusted(labels, epochs=4), seed=5)
+    for _ in range(2):
+        visit(whole, loss)
+    half = SelectiveBatchSampler(600, batch_size=50, policy=Trusted(labels, epochs=4), seed=5)
+    half.load_state_dict(copy.deepcopy(whole.state_dict()))
+    changed = loss[::-1].copy()
+    expected, got = [], []
+    for chosen in whole:
+        expected.append(chosen)
+        i = torch.tensor(chosen)
+        whole.update(Feedback(i, torch.from_numpy(changed)[i], torch.from_numpy(changed)[i]))
+    for step, chosen in enumerate(half):
+        got.append(chosen)
+        i = torch.tensor(chosen)
+        half.update(Feedback(i, torch.from_numpy(changed)[i], torch.from_numpy(changed)[i]))
+        if step == 4:
+            break
+    third = SelectiveBatchSampler(600, batch_size=50, policy=Trusted(labels, epochs=4), seed=5)
+    third.load_state_dict(copy.deepcopy(half.state_dict()))
+    got += list(third)
+    assert got == expected
+
+
+def test_the_decisions_do_not_depend_on_the_number_of_processes():
+    labels, _, loss = losses()
+    alone = SelectiveBatchSampler(600, batch_size=50, policy=Trusted(labels, epochs=4), seed=7, split=True)
+    for _ in range(2):
+        visit(alone, loss)
+    state = copy.deepcopy(alone.state_dict())
+    plan = [sorted(batch) for batch in alone]
+    parts = []
+    for rank in range(2):
+        sampler = SelectiveBatchSampler(
+            600, batch_size=50, policy=Trusted(labels, epochs=4), seed=7, split=True, rank=rank, world_size=2
+        )
+        sampler.load_state_dict(copy.deepcopy(state))
+        parts.append(list(sampler))
+    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == plan
+
+
+def test_a_stream_and_pick_decide_too():
+    labels, wrong, loss = losses()
+    sampler = SelectiveBatchSampler(600, batch_size=100, policy=Trusted(labels, epochs=1, alpha=0.4), seed=2)
+    for _ in range(8):
+        visit(sampler, loss)
+    stream = SelectiveStream([(i, i) for i in range(600)], lambda raw: float(raw), sampler)
+    list(stream)  # its first epoch is drawn at random
+    seen = np.concatenate([np.asarray(batch[-1]) for batch in stream])
+    assert wrong[seen].mean() < 0.5 * wrong.mean()
+    sampler.set_epoch(12)
+    kept = torch.cat([i[sampler.pick(i)] for i in torch.arange(600).split(100)])
+    assert wrong[kept.numpy()].mean() < 0.5 * wrong.mean()
+
+
+def test_without_labels_only_losses_worse_than_guessing_are_suspected():
+    _, _, loss = losses()
+    policy = Trusted(None, epochs=4, guess=math.log(4))
+    sampler = SelectiveBatchSampler(600, batch_size=50, policy=policy)
+    for _ in range(6):
+        visit(sampler, loss)
+    suspects = sampler.suspects()
+    assert len(suspects.index)
+    assert (sampler.scores.mean[suspects.index] > math.log(4)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"labels": None}, "guess="),
+        ({"labels": [0.5, 1.5]}, "whole number"),
+        ({"labels": [0, -1]}, "from 0"),
+        ({"labels": [0, 1], "alpha": 0}, "alpha"),
+        ({"labels": [0, 1], "epochs": 0}, "epochs"),
+        ({"labels": [0, 1], "doubt": 0}, "doubt"),
+        ({"labels": [0, 1], "start": 1.5}, "start"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments, remedy):
+    with pytest.raises((TypeError, ValueError), match=remedy):
+        Trusted(**{"epochs": 4, **arguments})
+
+
+def test_labels_of_another_dataset_are_refused():
+    sampler = SelectiveBatchSampler(5, batch_size=2, policy=Trusted([0, 1], epochs=4))
+    with pytest.raises(ValueError, match="2 labels"):
+        list(sampler)
+
+
+def test_suspects_of_another_policy_are_refused_with_the_remedy():
+    with pytest.raises(TypeError, match="Trusted"):
+        SelectiveBatchSampler(10, batch_size=2, policy=Random(0.5)).suspects()
