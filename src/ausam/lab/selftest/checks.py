@@ -129,7 +129,7 @@ def compiled(device: str) -> str:
     states = []
     for compiles in (False, True):
         model = network(device)
-        training = Training(cast(nn.Module, torch.compile(model)) if compiles else model, SAM(0.05))
+        training = Training(cast("nn.Module", torch.compile(model)) if compiles else model, SAM(0.05))
         for batch in range(3):
             try:
                 training.step(batch)
