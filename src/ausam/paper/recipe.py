@@ -209,8 +209,8 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
             for name in block.names:
                 if name == FULL and shared.init:
                     continue
-                config = configured(name, shared)
-                own = dict(block.of_method.get(parse("method", config.method)[0], {}))
+                config = configured(name, shared, rho_given="rho" in block.settings)
+                own = dict(block.of_method.get(parse("method", config.method).name, {}))
                 own |= {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
                 found.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
                 if name == FULL:

@@ -61,6 +61,7 @@ def test_pairs_data_sets_and_networks_say_what_they_are(capsys):
         capsys, "sam@0.5x0.25"
     )
     assert "AUSAM-0.5 is SAM × AUSampling(alpha=0.5)." in shown(capsys, "AUSAM-0.5")
+    assert "ASAM is ASAM × Full, rho 0.5 unless --rho says otherwise." in shown(capsys, "asam")
     digits = json.loads(shown(capsys, "digits", "--json"))
     assert [one["settings"] for one in digits] == [DATASETS["digits"].settings]
     assert "5,266 parameters for 3 channels and 10 classes." in shown(capsys, "resnet-tiny")

@@ -4,6 +4,8 @@ import pytest
 
 from ausam.lab.cli.main import main
 from ausam.lab.experiments import compare
+from ausam.lab.problems.catalogue import resolve
+from ausam.lab.registry.from_config import configured
 from tests.lab.helpers import read
 
 SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
@@ -102,3 +104,38 @@ def test_bad_names_are_refused_before_anything_runs(tmp_path, capsys, name, mess
     assert main(["compare", "sam", name, *SMALL, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_runs_of_a_seed_take_turns_in_random_order_and_results_are_written_once_a_seed(tmp_path, monkeypatch):
+    """On a machine that is slow for a while, every pair is slow for as long."""
+    told, written = [], []
+
+    def epochs(config, place, **_):
+        for _ in range(4):
+            told.append((config.seed, place.parent.name))
+            yield object()
+
+    monkeypatch.setattr(compare, "train", epochs)
+    monkeypatch.setattr(compare, "collect", lambda *_: "results")
+    monkeypatch.setattr(compare, "write", lambda results, out: written.append(out) or results)
+    names = ["sgd", "sam", "gsam", "ausam-0.5"]
+    runs = {name: configured(name, resolve()) for name in names}
+    assert compare.compare(runs, [3, 4], resolve(), tmp_path, "", lambda *_: None) == "results"
+    assert written == [tmp_path, tmp_path]
+    rounds = [told[i : i + 4] for i in range(0, len(told), 4)]
+    assert [{seed for seed, _ in turn} for turn in rounds] == [{3}] * 4 + [{4}] * 4
+    assert all({name for _, name in turn} == set(names) for turn in rounds)  # one epoch each before the next
+    orders = [tuple(name for _, name in turn) for turn in rounds]
+    assert len(set(orders)) > 2  # not always the same pair first
+    assert len({order[0] for order in orders}) > 1
+
+
+def test_smaller_batches_for_every_method_and_base(tmp_path):
+    """SGD and Adam get what SAM gets: half the batch, or half the epochs and a quarter of the batch."""
+    few = ["--seeds", "1", "--epochs", "2", "--train-size", "64", "--test-size", "20", "--threads", "1"]
+    names = ["sgd@1x0.5", "sgd@0.5x0.25", "sam@0.5x0.5"]
+    assert main(["compare", *names, *few, "--base", "adam", "--lr", "0.001", "--out", str(tmp_path)]) == 0
+    found = read(tmp_path / "results.json")
+    assert [row["label"] for row in found["rows"]] == ["Adam@1x0.5", "Adam@0.5x0.25", "SAM@0.5x0.5"]
+    settings = [(one["run"]["config"]["epochs"], one["run"]["config"]["batch_size"]) for one in found["runs"]]
+    assert settings == [(2, 32), (1, 16), (1, 32)]

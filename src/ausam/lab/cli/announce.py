@@ -35,10 +35,10 @@ def long_ramp(all_runs: Sequence[Config]) -> str:
         _, policy = method_and_policy(run, steps=1)
         ramp = getattr(policy, "ramp", 0)
         if ramp >= run.epochs > getattr(policy, "full_epochs", 0):
-            name, arguments = parse("policy", run.policy)
-            better = f"{'ramp=' if 'ramp' in arguments else '--ramp '}{round(PART * run.epochs)}"
+            written = parse("policy", run.policy)
+            better = f"{'ramp=' if 'ramp' in written.arguments else '--ramp '}{round(PART * run.epochs)}"
             return (
-                f"{name}: the influence of the scores grows over {ramp} epochs (ramp), but the training has "
+                f"{written.name}: the influence of the scores grows over {ramp} epochs (ramp), but the training has "
                 f"{run.epochs}, so they hardly count. Use {better}, about {PART:g} of the epochs."
             )
     return ""

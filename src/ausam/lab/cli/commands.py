@@ -31,8 +31,8 @@ from ausam.lab.problems.catalogue import defaults_for, problem, resolve
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Run
 from ausam.lab.records.score import measured_on
-from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle
-from ausam.lab.registry.pairs import PAIRS, label, label_of, with_alpha
+from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle, with_own_rho
+from ausam.lab.registry.pairs import PAIRS, label, label_of, pair, with_alpha
 from ausam.lab.report.pages import tuning
 from ausam.lab.report.pages.diagnosis import Diagnosis
 from ausam.lab.report.pages.flatness import FlatComparison
@@ -53,7 +53,7 @@ def train_command(args: argparse.Namespace) -> int:
     """One run."""
     with ranks.same_errors_on_all_ranks():
         given = _settings(args)
-        config = resolve(**given) if args.name is None else _of_pair(args.name, given)
+        config = _of_method(given) if args.name is None else _of_pair(args.name, given)
     _set_threads(config)
     out = Path(args.out)
     logs = Logs(tuple(args.log), out)
@@ -90,15 +90,15 @@ def compare_command(args: argparse.Namespace) -> int:
     given = _settings(args, elsewhere={*PAIR_SETTINGS, *TORCHRUN_SETTINGS} - {"seed"})
     config = resolve(**given)
     _set_threads(config)
-    runs = [configured(name, config) for name in names]
-    _prepare(config, runs, given)
-    announce.runs(config, runs, given, sys.stderr)
+    runs = {pair(name).name: configured(name, config, rho_given="rho" in given) for name in names}
+    _prepare(config, list(runs.values()), given)
+    announce.runs(config, list(runs.values()), given, sys.stderr)
     command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))
     with Progress(None, "compare") as progress:
-        on_epoch = progress.comparison(names, seeds, config)
-        results = compare(names, seeds, config, out, command, on_epoch, Logs(tuple(args.log), out))
+        on_epoch = progress.comparison(runs, seeds)
+        results = compare(runs, seeds, config, out, command, on_epoch, Logs(tuple(args.log), out))
     sys.stdout.write(f"{comparison_text(results)}\n\n{conclusion(results)}\n\n{out / 'report.html'}\n")
     return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 
@@ -165,7 +165,7 @@ def tune_command(args: argparse.Namespace) -> int:
     if args.seeds < 1:
         raise ValueError(f"--seeds is {args.seeds}; give the number of runs per trial, at least 1.")
     given = {"policy": POLICY, "validation": HELD_OUT} | _settings(args, elsewhere={*TORCHRUN_SETTINGS})
-    config = resolve(**given)
+    config = _of_method(given)
     over = values(args.over, config)
     if twice := sorted(over.keys() & given.keys()):
         flag = f"--{twice[0].replace('_', '-')}"
@@ -262,6 +262,12 @@ def bench_command(args: argparse.Namespace) -> int:
     return bench.main(args.repeats, args.only, sys.stdout)
 
 
+def _of_method(given: dict[str, Any]) -> Config:
+    """The settings of one run."""
+    config = resolve(**given)
+    return config if "rho" in given else with_own_rho(config)
+
+
 def _of_pair(name: str, given: dict[str, Any]) -> Config:
     """The settings of one run of a named pair, the same as in a comparison."""
     if twice := [setting for setting in PAIR_SETTINGS if setting != "seed" and setting in given]:
@@ -269,7 +275,7 @@ def _of_pair(name: str, given: dict[str, Any]) -> Config:
         meant = with_alpha(name, given["alpha"]) if twice == ["alpha"] else ""
         remedy = f"Write {meant} in place of both." if meant else "Leave out one of the two."
         raise ValueError(f"{name} names a method and a policy, but {also} too. {remedy}")
-    return configured(name, resolve(**given))
+    return configured(name, resolve(**given), rho_given="rho" in given)
 
 
 def _prepare(config: Config, runs: list[Config], given: dict[str, Any]) -> None:

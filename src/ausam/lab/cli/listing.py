@@ -13,6 +13,7 @@ from ausam.common.settings import Range, rules
 from ausam.lab.networks.build import FORECAST_MODELS, MODELS, POSE_MODELS, parameter_count
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.expressions import arguments_of, brief
+from ausam.lab.registry.from_config import OWN_RHO
 from ausam.lab.registry.lookup import unknown
 from ausam.lab.registry.pairs import PAIRS, Pair, mistake, pair
 from ausam.lab.report.table import text_table
@@ -24,7 +25,7 @@ def everything() -> dict[str, Any]:
     return {
         "methods": [_method(m) for m in METHODS.values()],
         "policies": [_policy(p) for p in POLICIES.values()],
-        "pairs": [{"name": k, "label": p.label, "method": p.method, "policy": p.policy} for k, p in PAIRS.items()],
+        "pairs": [_pair(name, known) for name, known in PAIRS.items()],
         "models": [{"name": name, "parameters": parameter_count(name, *_answers(name))} for name in MODELS],
         "data": [{"name": k, "about": d.about, "settings": d.settings} for k, d in DATASETS.items()],
     }
@@ -35,11 +36,16 @@ def _answers(model: str) -> tuple[int, int]:
     return (96, 7) if model in FORECAST_MODELS else (16 if model in POSE_MODELS else 10, 3)
 
 
+def _pair(name: str, known: Pair) -> dict[str, Any]:
+    rho = OWN_RHO.get(_class_name(known.method))
+    return {"name": name, "label": known.label, "method": known.method, "policy": known.policy, "rho": rho}
+
+
 def text(found: dict[str, Any]) -> str:
     """The same for people."""
     methods = [[m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]] for m in found["methods"]]
     policies = [[p["name"], f"{p['kept']:.2f}", p["signal"], p["about"]] for p in found["policies"]]
-    pairs = [[p["name"], f"{p['method']} × {p['policy']}"] for p in found["pairs"]]
+    pairs = [[p["name"], f"{p['method']} × {p['policy']}{_own_rho(p['method'])}"] for p in found["pairs"]]
     models = [[m["name"], f"{m['parameters']:,}"] for m in found["models"]]
     data = [[d["name"], d["about"]] for d in found["data"]]
     trimmed = pair("ausam-trim-0.5")
@@ -49,10 +55,11 @@ def text(found: dict[str, Any]) -> str:
         "Policies (kept: fraction of the samples that is used)",
         text_table(["Policy", "Kept", "Ranks by", "What it does"], policies, left=(0, 2, 3)),
         f"Pairs (recommended: ausam-trim-ALPHA, e.g. ausam-trim-0.5 for {trimmed.method} × {trimmed.policy};\n"
-        "also METHOD-ALPHA for METHOD × AUSampling(ALPHA), METHOD+POLICY-ALPHA such as sam+balanced-0.25,\n"
-        'any two as "sam x AUSampling(alpha=0.5, ema=0.5)", late-sam-P for SAM in the last fraction P of training,\n'
-        "sam-ascent-P for ascent on a fraction P of each batch, M-sam for groups of M samples,\n"
-        "NAME@F for a fraction F of the epochs, and NAME@FxB with a fraction B of the batch size too)",
+        "also ausam-ALPHA and METHOD-ALPHA for AUSampling(ALPHA), METHOD+POLICY-ALPHA such as sam+balanced-0.25,\n"
+        'any two as "sam x AUSampling(alpha=0.5, ema=0.5)" or your own as "mine:MySAM(rho=0.1) x mine.py:MyPolicy",\n'
+        "late-sam-P for SAM in the last fraction P of training, sam-ascent-P for ascent on a fraction P of a batch,\n"
+        "M-sam for groups of M samples, NAME@F for a fraction F of the epochs, NAME@FxB with a fraction B of the\n"
+        "batch size too; rho is that of --rho, then the method's own as shown here, then that of the data)",
         text_table(["Pair", "Method × policy"], pairs, left=(0, 1)),
         "Networks (parameters for 10 classes, 16 joints or 96 steps ahead; or your own as module:function)",
         text_table(["Network", "Parameters"], models),
@@ -160,9 +167,14 @@ def _pair_details(name: str) -> dict[str, Any]:
     return {
         "name": name.lower(),
         "kind": "pair",
-        "about": f"{found.label} is {found.method} × {found.policy}{_fractions(found)}.",
+        "about": f"{found.label} is {found.method} × {found.policy}{_own_rho(found.method)}{_fractions(found)}.",
         "see": f"See ausam list {_class_name(found.method)} and ausam list {_class_name(found.policy)}.",
     }
+
+
+def _own_rho(method: str) -> str:
+    rho = OWN_RHO.get(_class_name(method))
+    return "" if rho is None else f", rho {rho:g} unless --rho says otherwise"
 
 
 def _fractions(found: Pair) -> str:

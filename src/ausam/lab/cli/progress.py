@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rich import progress as rich
 from rich.console import Console
 
 from ausam.lab.config import Config
 from ausam.lab.records.results import Epoch
-from ausam.lab.registry.from_config import configured
-from ausam.lab.registry.pairs import spelling
 from ausam.lab.training.loop import Batch
 
 
@@ -55,17 +53,16 @@ class Progress:
         if not self._console.is_terminal:
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def comparison(self, names: list[str], seeds: list[int], config: Config) -> Callable[[str, int, Epoch], None]:
-        """A callback for every epoch of every run of a comparison."""
-        epochs = {spelling(name): configured(name, config).epochs for name in names}
-        self._bar.update(self._task, total=len(seeds) * sum(epochs.values()))
+    def comparison(self, runs: Mapping[str, Config], seeds: list[int]) -> Callable[[str, int, Epoch], None]:
+        """A callback for every epoch of every run of a comparison; ``runs`` are the settings of its pairs."""
+        self._bar.update(self._task, total=len(seeds) * sum(run.epochs for run in runs.values()))
 
         def told(name: str, seed: int, epoch: Epoch) -> None:
             text = f"{name} seed {seed}: epoch {epoch.epoch}, {epoch.test}"
             self._bar.update(self._task, advance=1, text=text)
-            if epoch.epoch == epochs[name]:
+            if epoch.epoch == runs[name].epochs:
                 line = f"{name} seed {seed}: {epoch.test}, {epoch.seconds:.1f} s of training"
-                self._console.print(line, highlight=False)
+                self.say(line)
 
         return told
 

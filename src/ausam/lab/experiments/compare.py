@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,7 @@ from ausam.lab.problems.catalogue import changes
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Comparison, CurvePoint, Epoch, NamedRun
-from ausam.lab.registry.from_config import configured, method_and_policy
-from ausam.lab.registry.pairs import label, spelling
+from ausam.lab.registry.pairs import label
 from ausam.lab.report import statistics
 from ausam.lab.report.pages import comparison as page
 from ausam.lab.report.runs_csv import runs_csv
@@ -28,7 +27,7 @@ OnEpoch = Callable[[str, int, Epoch], None]
 
 
 def compare(
-    names: list[str],
+    runs: Mapping[str, Config],
     seeds: list[int],
     config: Config,
     out: Path,
@@ -38,43 +37,49 @@ def compare(
 ) -> Comparison:
     """Run what is missing in ``out``, write results.json, results.csv and report.html, and return the results.
 
-    The runs of a seed take turns, one epoch each, so that a noisy machine affects all alike. Everything resumes from
-    ``out``: interrupt it at any time and call it again.
+    The runs of a seed take turns in random order, one epoch each, so that a noisy machine affects all alike. Everything
+    resumes from ``out``: interrupt it at any time and call it again.
+
+    Arguments:
+        runs: the settings of each pair, by its name (:func:`ausam.lab.registry.from_config.configured`).
+        seeds: the seeds of each pair, at least one.
+        config: the settings that the pairs share.
+        out: the folder.
+        command: the command that the user typed.
+        on_epoch: called with the name, the seed and the figures of each epoch.
+        logs: additional logs for the epochs.
     """
-    names = list(dict.fromkeys(spelling(name) for name in names))
-    for name in names:
-        method_and_policy(configured(name, config), steps=1)  # refuses impossible pairs before anything runs
     for seed in seeds:
-        turns = {name: _run(name, seed, config, out, on_epoch, logs) for name in names}
+        turns = {name: _run(name, replace(run, seed=seed), out, on_epoch, logs) for name, run in runs.items()}
         shuffle = random.Random(seed)
         while turns:
             for name in shuffle.sample(list(turns), len(turns)):
                 if next(turns[name], None) is None:
                     del turns[name]
-        results = write(collect(names, seeds, config, out, command), out)
+        results = write(collect(list(runs), seeds, config, out, command), out)
     return results
 
 
-def _run(name: str, seed: int, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[Epoch]:
-    place = run_folder(out, name, seed)
+def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[Epoch]:
+    place = run_folder(out, name, config.seed)
     here = logs.of(str(place.relative_to(out / "runs")))
-    for epoch in train(replace(configured(name, config), seed=seed), place, resume=True, logs=here):
-        on_epoch(name, seed, epoch)
+    for epoch in train(config, place, resume=True, logs=here):
+        on_epoch(name, config.seed, epoch)
         yield epoch
 
 
 def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
     """The results of a comparison from the finished runs in ``out``."""
     places = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
-    runs = [found for name, place in places if (found := named_run(name, place)) is not None]
+    runs = [run for name, place in places if (run := named_run(name, place)) is not None]
     labels = [(name, label(name, config.base)) for name in names]
     return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(places))
 
 
 def named_run(name: str, place: Path) -> NamedRun | None:
     """The run in a folder under this name, with its learning curve; None if it is unfinished or damaged."""
-    found = finished(place)
-    return None if found is None else NamedRun(name, found, curve(place))
+    run = finished(place)
+    return None if run is None else NamedRun(name, run, curve(place))
 
 
 def comparison(
@@ -106,9 +111,9 @@ def curve(place: Path) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(place))
 
 
-def write(found: Comparison, out: Path) -> Comparison:
+def write(results: Comparison, out: Path) -> Comparison:
     """Write results.json, results.csv and report.html; return their record."""
-    records.write(out / "results.json", found)
-    files.write(out / "results.csv", runs_csv(("", named) for named in found.runs))
-    page.write_report(found, out / "report.html")
-    return found
+    records.write(out / "results.json", results)
+    files.write(out / "results.csv", runs_csv(("", named) for named in results.runs))
+    page.write_report(results, out / "report.html")
+    return results

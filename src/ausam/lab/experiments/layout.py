@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote, unquote
 
-from ausam.lab.registry.pairs import PAIRS
+SAFE = "+@(),=-. "  # signs that any file system takes
 
 
 def run_folder(out: Path, name: str, seed: int) -> Path:
     """The folder of the run of a pair and a seed."""
-    return out / "runs" / name.replace("*", "star") / f"seed-{seed}"
+    return out / "runs" / quote(name, safe=SAFE) / f"seed-{seed}"
 
 
 def pair_of(folder: str) -> str:
     """The pair whose runs are in a folder of this name."""
-    name, at, part = folder.partition("@")
-    return {pair.replace("*", "star"): pair for pair in PAIRS}.get(name, name) + at + part
+    return unquote(folder)

@@ -1,4 +1,4 @@
-"""A method or policy as text, such as ``LookSAM(k=5)``: read, constructed, and written again."""
+"""A method or policy as text, such as ``LookSAM(k=5)`` or ``mine:MySAM(rho=0.1)``: read, constructed and written."""
 
 from __future__ import annotations
 
@@ -6,43 +6,83 @@ import ast
 import contextlib
 import math
 import re
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 import torch
 
 from ausam import METHODS, POLICIES
 from ausam.lab.registry.lookup import find
+from ausam.lab.registry.user_code import imported_class, is_own, refuse_other_form
 
 EXAMPLES = {"method": "SAM(rho=0.1)", "policy": "AUSampling(alpha=0.5)"}
 
 NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looked at
 
+CALL = re.compile(r"\s*(?P<name>[^()]*[^()\s])\s*(\((?P<arguments>.*)\))?\s*", re.DOTALL)
 
-def parse(kind: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
-    """``"LookSAM(k=5)"`` as a class name and its arguments; literals and nested methods only, nothing is executed."""
-    match = re.fullmatch(r"\s*([A-Za-z0-9_]+)\s*(\((.*)\))?\s*", text, re.DOTALL)
-    if match is None:
-        raise ValueError(f'"{text}" is not a {kind}: write a name, or a name with arguments such as {EXAMPLES[kind]}.')
+
+@dataclass(frozen=True)
+class Expression:
+    """A method or policy as written: its class, the name of that class, and the arguments that the text sets."""
+
+    cls: Any
+    name: str  # the class, or module:Class
+    arguments: dict[str, Any]  # an inner method is an Expression
+
+    @property
+    def takes(self) -> set[str]:
+        """The names of all arguments of the class."""
+        return {f.name for f in fields(self.cls)}
+
+    @property
+    def inner(self) -> Expression | None:
+        """The inner method, SAM if none is given; None if the class takes none."""
+        if "inner" not in self.takes:
+            return None
+        given: Expression = self.arguments.get("inner") or parse("method", "SAM")
+        return given
+
+
+def parse(kind: str, text: str) -> Expression:
+    """The class and the arguments in the text; literals and nested methods only, nothing is executed.
+
+    ``module:Class`` and ``file.py:Class`` import the user's own class.
+    """
+    name, values = _read(kind, text)
+    cls = imported_class(kind, name) if is_own(name) else _ours(kind, name)
+    if wrong := set(values) - {f.name for f in fields(cls)}:
+        raise ValueError(f"{cls.__name__} has no argument {min(wrong)}. It takes {arguments_of(cls) or 'none'}.")
+    if isinstance(inner := values.get("inner"), str):
+        values["inner"] = parse("method", inner)
+    return Expression(cls, name if is_own(name) else cls.__name__, values)
+
+
+def _ours(kind: str, name: str) -> Any:
     table: dict[str, Any] = METHODS if kind == "method" else POLICIES
-    cls = find(kind, match[1], table, f"its name, or its name with arguments such as {EXAMPLES[kind]}")
+    forms = f"its name, its name with arguments such as {EXAMPLES[kind]}, or your own as module:Class"
+    return find(kind, name, table, forms)
+
+
+def _read(kind: str, text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments as written, without looking at any class; an inner method stays text."""
+    match = CALL.fullmatch(text)
+    refuse_other_form(kind, text.strip())
+    if match is None or not (is_own(match["name"]) or re.fullmatch(r"\w+", match["name"])):
+        raise ValueError(f'"{text}" is not a {kind}: write a name, or a name with arguments such as {EXAMPLES[kind]}.')
     try:
-        call = ast.parse(f"f({match[3] or ''})", mode="eval").body
+        call = ast.parse(f"f({match['arguments'] or ''})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
             raise ValueError("every argument needs its name")
-        values = {str(k.arg): k.value for k in call.keywords}
-        nested = {k: construct("method", ast.unparse(v), **settings) for k, v in values.items() if k == "inner"}
-        arguments = {k: nested[k] if k in nested else _value(v) for k, v in values.items()}
+        return match["name"], {str(k.arg): _value(str(k.arg), k.value) for k in call.keywords}
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f'The arguments of "{text}" cannot be read ({error}). Write e.g. {EXAMPLES[kind]}.') from None
-    wrong = set(arguments) - {f.name for f in fields(cls)}
-    if wrong:
-        raise ValueError(f"{cls.__name__} has no argument {sorted(wrong)[0]}. It takes {arguments_of(cls)}.")
-    return cls.__name__, arguments
 
 
-def _value(node: ast.expr) -> Any:
+def _value(name: str, node: ast.expr) -> Any:
     """A literal; a bare word is text, or True, False or None in any case."""
+    if name == "inner" and not isinstance(node, ast.Constant):
+        return ast.unparse(node)
     if isinstance(node, ast.Name):
         return {"true": True, "false": False, "none": None}.get(node.id.lower(), node.id)
     return ast.literal_eval(node)
@@ -50,24 +90,31 @@ def _value(node: ast.expr) -> Any:
 
 def construct(kind: str, text: str, **settings: Any) -> Any:
     """The object in the text; ``settings`` fill the arguments that the text does not set."""
-    settings = {k: v for k, v in settings.items() if v is not None}
-    name, arguments = parse(kind, text, **settings)
-    cls: Any = (METHODS if kind == "method" else POLICIES)[name]
-    takes = {f.name for f in fields(cls)}
-    if "inner" in takes and "inner" not in arguments:
-        arguments["inner"] = construct("method", "SAM", **settings)
     try:
-        return cls(**{k: v for k, v in settings.items() if k in takes} | arguments)
+        return _construct(parse(kind, text), {k: v for k, v in settings.items() if v is not None})
     except TypeError as error:
-        raise ValueError(f'An argument of "{text}" has the wrong type: {error}.') from None
+        raise ValueError(f'An argument of "{text}" is missing or has the wrong type: {error}.') from None
+
+
+def _construct(expression: Expression, settings: dict[str, Any]) -> Any:
+    arguments = {k: v for k, v in settings.items() if k in expression.takes} | expression.arguments
+    if expression.inner is not None:
+        arguments["inner"] = _construct(expression.inner, settings)
+    return expression.cls(**arguments)
 
 
 def canonical(kind: str, text: str) -> str:
-    """The canonical text: the name of the class, then its arguments in order. ``full`` becomes ``Full``."""
-    name, arguments = parse(kind, text)
-    cls: Any = (METHODS if kind == "method" else POLICIES)[name]
-    given = [f"{f.name}={_text(arguments[f.name])}" for f in fields(cls) if f.name in arguments]
-    return f"{name}({', '.join(given)})" if given else name
+    """The canonical text: the name of the class, then its arguments in order. ``full`` becomes ``Full``.
+
+    The arguments of the user's own class keep the order in which they were written, so nothing is imported.
+    """
+    name, values = _read(kind, text)
+    if not is_own(name):
+        expression = parse(kind, text)
+        name = expression.name
+        values = {f.name: expression.arguments[f.name] for f in fields(expression.cls) if f.name in values}
+    given = ", ".join(f"{k}={_text(v)}" for k, v in values.items())
+    return f"{name}({given})" if given else name
 
 
 def with_canonical(settings: dict[str, Any]) -> dict[str, Any]:
@@ -80,18 +127,11 @@ def with_canonical(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Expression):
+        return f"{value.name}({', '.join(f'{k}={_text(v)}' for k, v in value.arguments.items())})"
     if value in (math.inf, -math.inf):
         return "1e999" if value > 0 else "-1e999"  # inf is not a literal
-    return f"{type(value).__name__}({', '.join(_given(value))})" if type(value).__name__ in METHODS else repr(value)
-
-
-def _given(thing: Any) -> list[str]:
-    """The arguments that differ from their defaults, as text."""
-    return [
-        f"{f.name}={_text(value)}"
-        for f in fields(thing)
-        if (value := getattr(thing, f.name)) != (f.default if f.default_factory is MISSING else f.default_factory())
-    ]
+    return repr(value)
 
 
 def brief(thing: object) -> str:
@@ -118,21 +158,19 @@ def _default(f: Field[Any]) -> str:
 
 def has_radius(text: str) -> bool:
     """Whether the method in the text, or its inner method, has a rho."""
-    names = {f.name for f in fields(METHODS[parse("method", text)[0]])}
-    return "rho" in names or ("inner" in names and has_radius(_inner(text)))
+    expression: Expression | None = parse("method", text)
+    while expression is not None and "rho" not in expression.takes:
+        expression = expression.inner
+    return expression is not None
 
 
 def uses(kind: str, text: str, name: str) -> bool:
     """Whether the object in the text, or its inner method, has this argument and the text does not set it."""
-    cls, arguments = parse(kind, text)
-    names = {f.name for f in fields((METHODS if kind == "method" else POLICIES)[cls])}
-    if name in arguments:
-        return False
-    return name in names or ("inner" in names and uses(kind, _inner(text), name))
-
-
-def _inner(text: str) -> str:
-    """The text of the inner method; SAM if none is given."""
-    call = ast.parse(text.strip(), mode="eval").body
-    found = [ast.unparse(k.value) for k in call.keywords if k.arg == "inner"] if isinstance(call, ast.Call) else []
-    return found[0] if found else "SAM"
+    expression: Expression | None = parse(kind, text)
+    while expression is not None:
+        if name in expression.arguments:
+            return False
+        if name in expression.takes:
+            return True
+        expression = expression.inner
+    return False

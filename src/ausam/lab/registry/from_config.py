@@ -11,11 +11,11 @@ from torch import Tensor
 from ausam import Method, Policy, check
 from ausam.lab.config import Config
 from ausam.lab.registry.expressions import NO_LABELS, construct, has_radius, parse, uses
-from ausam.lab.registry.pairs import FULL, pair, spelling
+from ausam.lab.registry.pairs import FULL, pair
 
-# A comparison sets rho for SAM; these methods need a multiple of it. ASAM: its authors' ratio, which is too large for
-# the digits (docs/results.md). Momentum-SAM: the best ratio on the digits; its authors' ratio of 15 is too large there.
-RHO_SCALE = {"ASAM": 10.0, "MomentumSAM": 5.0}
+# Methods that measure their radius on a scale of their own: the rho of a data set, which is SAM's, does not suit them.
+# ASAM: its authors' for CIFAR-10. Momentum-SAM: the best on the digits, where its authors' 3 is too large.
+OWN_RHO = {"ASAM": 0.5, "MomentumSAM": 1.0}
 
 # Arguments that the papers count in epochs, but the methods in steps because they do not know epochs.
 IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
@@ -24,24 +24,30 @@ IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
 ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
 
 
-def configured(name: str, config: Config) -> Config:
-    """The settings of a comparison, adapted to one of its pairs."""
-    found = pair(name)
-    kind = parse("method", found.method)[0]
-    rho = None if config.rho is None else config.rho * RHO_SCALE.get(kind, 1.0)
-    full = spelling(name).partition("@")[0] == FULL
-    return replace(
+def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
+    """The settings of a comparison, adapted to one of its pairs.
+
+    ``rho_given``: whether the user chose ``config.rho``; the rho of a data set gives way to a method's own.
+    """
+    chosen = pair(name)
+    full = chosen.name.partition("@")[0] == FULL
+    of_pair = replace(
         config,
-        method=found.method,
-        policy=found.policy,
-        rho=rho,
-        rho_schedule=config.rho_schedule if has_radius(found.method) else "constant",
+        method=chosen.method,
+        policy=chosen.policy,
+        rho_schedule=config.rho_schedule if has_radius(chosen.method) else "constant",
         alpha=None,
         quantize=0 if full else config.quantize,
         init="" if full else config.init,
-        epochs=max(1, round(found.epochs * config.epochs)),
-        batch_size=max(1, round(found.batch * config.batch_size)),
+        epochs=max(1, round(chosen.epochs * config.epochs)),
+        batch_size=max(1, round(chosen.batch * config.batch_size)),
     )
+    return of_pair if rho_given else with_own_rho(of_pair)
+
+
+def with_own_rho(config: Config) -> Config:
+    """The settings of a run for which the user gave no rho: a method with a scale of its own has its own."""
+    return replace(config, rho=OWN_RHO.get(parse("method", config.method).name, config.rho))
 
 
 def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) -> tuple[Method, Policy]:
@@ -49,13 +55,13 @@ def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) 
 
     ``labels`` are the training labels, for policies that need them; without them, the pair is only for inspection.
     """
-    name, arguments = parse("method", config.method)
-    if name == "SAF" and isinstance(gap := arguments.get("gap"), int) and gap > config.epochs:
+    written = parse("method", config.method)
+    if written.name == "SAF" and isinstance(gap := written.arguments.get("gap"), int) and gap > config.epochs:
         raise ValueError(
             f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so no output is old "
             f"enough. Use a gap of at most {config.epochs}."
         )
-    counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(name, {}).items()}
+    counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(written.name, {}).items()}
     method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)
     policy: Policy = construct(
         "policy",
@@ -79,7 +85,7 @@ def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
         texts = list(dict.fromkeys(getattr(run, kind) for run in runs))
         if not any(uses(kind, text, name) for text in texts):
             flag = f"--{name.replace('_', '-')}"
-            own = [text for text in texts if name in parse(kind, text)[1]]
+            own = [text for text in texts if name in parse(kind, text).arguments]
             why = (
                 f"{own[0]} sets it already"
                 if own

@@ -1,16 +1,23 @@
-"""The paper's names as pairs of method and policy: one table for the command line, configs, reports and docs."""
+"""The paper's names as pairs of method and policy: one table for the command line, configs, reports and docs.
+
+A pair has one name, if it has any, and one general form: ``METHOD x POLICY``. Whatever a pair is written as, its label
+and the folder of its runs are the same.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ausam import METHODS, POLICIES
 from ausam.lab.config import Config
 from ausam.lab.registry.expressions import NO_LABELS, arguments_of, canonical, construct, has_radius, parse
 from ausam.lab.registry.lookup import nearest, unknown
+from ausam.lab.registry.user_code import is_own, refuse_other_form
 from ausam.policies.ausampling import RECOMMENDED
 
 
@@ -23,6 +30,7 @@ class Pair:
     policy: str = "Full"
     epochs: float = 1.0  # fraction of a comparison's epochs
     batch: float = 1.0  # fraction of its batch size
+    name: str = ""  # how it is written, which also names its folder; empty in the table, whose keys are the names
 
 
 PAIRS = {
@@ -59,11 +67,26 @@ PAIRS = {
     "sam+info": Pair("SAM+Info", "SAM", "InfoBatch(on='second')"),
 }
 
-# Families of pairs: SAM in the last fraction P of training only, its ascent on a fraction P of each batch, groups of M.
+
+class Family(NamedTuple):
+    """Pairs that differ in one number: ``sam-ascent-0.25`` is ``SAM(ascent=0.25)``."""
+
+    name: str  # with {} for the number
+    label: str
+    number: str  # a regular expression
+    method: str
+    argument: str
+    others: dict[str, Any]  # arguments that all of them have
+
+
+PART = r"0?\.\d*[1-9]\d*"
+
+# By the form in help texts: SAM in the last fraction P of training only, its ascent on a fraction P of each batch, and
+# groups of M samples.
 FAMILIES = {
-    "late-sam-P": (re.compile(r"late-sam-(0?\.\d*[1-9]\d*)"), "Late-SAM-{}", "RST(p={}, schedule='piecewise')"),
-    "sam-ascent-P": (re.compile(r"sam-ascent-(0?\.\d*[1-9]\d*)"), "SAM-ascent-{}", "SAM(ascent={})"),
-    "M-sam": (re.compile(r"([1-9]\d*)-sam"), "{}-SAM", "SAM(m={})"),
+    "late-sam-P": Family("late-sam-{}", "Late-SAM-{}", PART, "RST", "p", {"schedule": "piecewise"}),
+    "sam-ascent-P": Family("sam-ascent-{}", "SAM-ascent-{}", PART, "SAM", "ascent", {}),
+    "M-sam": Family("{}-sam", "{}-SAM", r"[1-9]\d*", "SAM", "m", {}),
 }
 
 BASE_LABELS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
@@ -77,163 +100,235 @@ AUSAM: dict[str, tuple[str, dict[str, float]]] = {"ausam": ("AUSAM", {}), "ausam
 # Short names of policies in names of pairs; the others use the name of their class.
 SHORT = {"balanced": "ClassBalanced", "info": "InfoBatch"}
 
-NUMBER = r"(?P<alpha>0?\.\d+|1(\.0+)?)"
+NUMBER = r"0?\.\d+|1(?:\.0+)?"  # an alpha
 
-ALPHA = re.compile(rf"(?P<method>.+)-{NUMBER}")
+ALPHA = re.compile(rf"(?P<name>.+)-(?P<alpha>{NUMBER})")
 
-SUM = re.compile(rf"(?P<method>[^+()]+(\(.*\))?)\+(?P<policy>\w+)(-{NUMBER}|(?P<arguments>\(.*\)))?")
+OUTSIDE = re.compile(r"(?P<name>.+)-(?P<alpha>\d+(\.\d+)?)")  # a number that may be no alpha
 
-OUTSIDE = re.compile(r"(?P<method>.+)-(?P<alpha>\d+(\.\d+)?)")  # a number that may be no alpha
+FRACTIONS = re.compile(r"(?P<name>.+)@(?P<epochs>\d*\.?\d+)(x(?P<batch>\d*\.?\d+))?", re.IGNORECASE | re.DOTALL)
 
-PARTS = re.compile(r"(?P<name>.+)@(?P<parts>(?P<epochs>\d*\.?\d+)(x(?P<batch>\d*\.?\d+))?)")
+# Arguments that the data and the length of a run decide, with values for a look at the others.
+OF_A_RUN = {"total_steps": 1, "epochs": 1, "labels": NO_LABELS}
 
-# What a name may be besides one of the table.
+# What a pair may be written as besides a name in the table.
 FORMS = [
     *FAMILIES,
-    "METHOD-ALPHA",
+    "ausam-ALPHA",
     "ausam-trim-ALPHA",
+    "METHOD-ALPHA",
     "METHOD+POLICY-ALPHA",
     "METHOD x POLICY(...)",
+    "module:Class",
     "NAME@F",
     "NAME@FxB",
 ]
 
 
-def pair(name: str) -> Pair:
-    """The pair of this name: ``NAME``, ``METHOD-ALPHA``, ``METHOD+POLICY-ALPHA`` or ``METHOD x POLICY``, and ``@F``.
+def pair(text: str) -> Pair:
+    """The pair written as a name, as ``METHOD x POLICY``, or as your own ``module:Class``; and ``@F`` or ``@FxB``.
 
-    ``ausam-trim-ALPHA`` has our recommended settings. A name may belong to a family, such as ``late-sam-0.3``, which
-    takes precedence over ``METHOD-ALPHA``. Both parts of ``METHOD x POLICY`` may have arguments:
-    ``sam x AUSampling(alpha=0.5, ema=0.5)``.
+    Names are those of the table, of a family (``late-sam-0.3``), ``ausam-ALPHA`` and ``METHOD-ALPHA`` with AUSampling,
+    ``ausam-trim-ALPHA`` with our recommended settings, and ``METHOD+POLICY-ALPHA``. Both sides of ``METHOD x POLICY``
+    may have arguments or be your own: ``mine:MySAM(rho=0.1) x AUSampling(alpha=0.5, ema=0.5)``.
 
     ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
     learning rate. ``sam@0.5x0.5`` takes as many steps as ``ausam-0.5``, with as many samples each.
     """
-    name = spelling(name)
-    if m := PARTS.fullmatch(name):
-        found = pair(m["name"])
-        epochs, batch = float(m["epochs"]), float(m["batch"] or 1)
-        if not 0 < epochs <= 10:
-            raise ValueError(f'"{name}": the number after @ is a fraction of the epochs, above 0 and at most 10.')
-        if not 0 < batch <= 10:
-            raise ValueError(f'"{name}": the number after x is a fraction of the batch size, above 0 and at most 10.')
-        return replace(found, label=f"{found.label}@{m['parts']}", epochs=epochs, batch=batch)
-    if name == FULL:
-        return Pair("Full prec.", "Plain")
-    if named := _named(name):
-        return named
-    if m := SUM.fullmatch(name):
-        alone = _of_method(m["method"])
-        if alone is None:
-            own = canonical("method", m["method"])
-            alone = Pair(own, own)
-        return _with_policy(alone, m, name)
-    if m := ALPHA.fullmatch(name):
-        label, settings = AUSAM.get(m["method"], ("", {}))
-        base = _of_method("sam" if label else m["method"])
-        if base:
-            given = ", ".join(f"{k}={v}" for k, v in {"alpha": float(m["alpha"]), **settings}.items())
-            return Pair(f"{label or base.label}-{m['alpha']}", base.method, f"AUSampling({given})")
-    raise _refusal(name)
+    match = FRACTIONS.fullmatch(text.strip())
+    if match is None:
+        return _whole(text.strip())
+    epochs, batch = float(match["epochs"]), float(match["batch"] or 1)
+    if not 0 < epochs <= 10:
+        raise ValueError(f'"{text}": the number after @ is a fraction of the epochs, above 0 and at most 10.')
+    if not 0 < batch <= 10:
+        raise ValueError(f'"{text}": the number after x is a fraction of the batch size, above 0 and at most 10.')
+    whole = _whole(match["name"])
+    suffix = f"@{epochs:g}" + (f"x{batch:g}" if match["batch"] else "")
+    return replace(whole, label=whole.label + suffix, name=whole.name + suffix, epochs=epochs, batch=batch)
 
 
-def _refusal(name: str) -> ValueError:
-    """The error for a name that is no pair."""
-    if why := mistake(name):
-        return ValueError(why)
-    # A fraction after @ is near to the alpha of another pair, which nobody meant.
-    known = [] if "@" in name else [*PAIRS, *(f"{family}-0.5" for family in AUSAM)]
-    m = ALPHA.fullmatch(name)
-    if begun := [one for one in known if one.startswith(f"{m['method'] if m else name}-")]:
-        known = begun
-    elif m and (near := nearest(m["method"], _with_alpha())):
-        known = [f"{near}-{m['alpha']}"]
-    return unknown("pair", name, known, f"the name of a pair, {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+def _whole(text: str) -> Pair:
+    """The pair without fractions."""
+    if text.lower() == FULL:
+        return Pair("Full prec.", "Plain", name=FULL)
+    method, policy = _texts(text)
+    if (known := _named(method, policy)) is not None:
+        return known
+    label = " × ".join(_short_path(part) for part in (method, policy) if part != "Full")
+    return Pair(label, method, policy, name=_general_name(method, policy))
 
 
-def mistake(name: str) -> str:
-    """What is wrong with a name that is nearly one of a pair, and the remedy; empty if nothing is known."""
-    name = spelling(name)
-    parts = [] if "(" in name else name.split(",")
-    if len(parts) > 1 and any(map(_exists, parts)):
-        return f'"{name}": names are separated by spaces, e.g. ausam compare {" ".join(parts)}.'
+# -- from a name to method and policy ----------------------------------------------------------------------------------
+
+
+def _texts(text: str) -> tuple[str, str]:
+    """The method and the policy that a name or an expression stands for, as text."""
+    if text.lower() in PAIRS:
+        known = PAIRS[text.lower()]
+        return known.method, known.policy
+    if method := _named_method(text):
+        return method, "Full"
+    left, right = _split(text)
+    if right:
+        return _method(left), _policy(left, right, text)
+    if (match := ALPHA.fullmatch(text.lower())) is not None:
+        return _with_alpha(match["name"], float(match["alpha"]), text)
+    if is_own(text) or "(" in text:
+        return canonical("method", text), "Full"
+    raise _refusal(text)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The two sides of ``METHOD x POLICY`` or ``METHOD+POLICY``; the second is empty without a separator."""
+    depth = 0
+    for i, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and (sign in "+×" or re.match(r"\s[xX]\s", text[i : i + 3])):
+            return text[:i].strip(), text[i + (3 if sign.isspace() else 1) :].strip()
+    return text, ""
+
+
+def _named_method(text: str) -> str:
+    """The method of a pair without selection, in the table or of a family; empty if the name is not one."""
+    name = text.lower()
+    if name in PAIRS and PAIRS[name].policy == "Full":
+        return PAIRS[name].method
+    for family in FAMILIES.values():
+        if match := re.fullmatch(family.name.format(f"({family.number})"), name):
+            given = {family.argument: float(match[1]) if "." in match[1] else int(match[1]), **family.others}
+            return f"{family.method}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+    return ""
+
+
+def _method(text: str) -> str:
+    return _named_method(text) or canonical("method", text)
+
+
+def _policy(method: str, text: str, whole: str) -> str:
+    """The policy on the right of ``METHOD x POLICY``, where ``-ALPHA`` may stand for its argument."""
+    if is_own(text) or "(" in text:
+        return canonical("policy", text)
+    match = ALPHA.fullmatch(text)
+    name = match["name"] if match else text
+    kind = parse("policy", SHORT.get(name.lower(), name)).name
+    if kind == "AUSampling" and "+" in whole and _named_method(method):
+        short = "ausam" if method.lower() == "sam" else method.lower()
+        raise ValueError(f'"{whole}" has a shorter name. Write {short}-{match["alpha"] if match else 0.5}.')
+    if match is None:
+        return kind
+    if "alpha" not in {f.name for f in fields(POLICIES[kind])}:
+        raise ValueError(f'"{whole}": {kind} has no alpha. It takes {arguments_of(POLICIES[kind])}.')
+    return f"{kind}(alpha={float(match['alpha'])})"
+
+
+def _with_alpha(name: str, alpha: float, whole: str) -> tuple[str, str]:
+    """``ausam-ALPHA``, ``ausam-trim-ALPHA`` or ``METHOD-ALPHA``: a method with AUSampling."""
     if name in AUSAM:
-        return (
-            f'"{name}" needs ALPHA, the fraction of each mini-batch to keep. Did you mean {name}-0.5? See ausam list.'
-        )
-    m = OUTSIDE.fullmatch(name)
-    if m is None or m["method"] not in _with_alpha():
-        return ""
-    percent = float(m["alpha"]) / 100
-    meant = f"{m['method']}-{percent if 0.01 <= percent <= 1 and '.' not in m['alpha'] else 0.5:g}"
-    return (
-        f'"{name}": ALPHA is {m["alpha"]}, but it must be in (0, 1]: the fraction of each mini-batch to keep, e.g. '
-        f"{meant}."
-    )
+        given = {"alpha": alpha, **AUSAM[name][1]}
+        return "SAM", f"AUSampling({', '.join(f'{k}={v}' for k, v in given.items())})"
+    if method := "" if name == "sam" else _named_method(name):
+        return method, f"AUSampling(alpha={alpha})"
+    cls = {key.lower(): key for key in METHODS}.get(name)
+    if cls is None:
+        raise _refusal(whole)
+    known = _named(cls, f"AUSampling(alpha={alpha})")
+    better = known.name if known else f'"{cls} x AUSampling(alpha={alpha})"'
+    raise ValueError(f'"{whole}" has another name. Write {better}.')
 
 
-def _exists(name: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return bool(pair(name))
-    return False
+# -- from method and policy to their name ------------------------------------------------------------------------------
+
+Settings = tuple[str, dict[str, Any]]  # the name of a class, and the arguments that differ from its defaults
 
 
-def _with_alpha() -> list[str]:
-    """The methods of METHOD-ALPHA. LookSAM is not one of them here: a number after it is a number of steps."""
-    alone = [name for name, found in PAIRS.items() if found.policy == "Full"]
-    return [*AUSAM, *alone, *(name.lower() for name in METHODS if name != "LookSAM")]
+def _named(method: str, policy: str, alpha: float | None = None) -> Pair | None:
+    """The pair of this method and this policy under its name; None if no name is known for the two."""
+    if is_own(method) or is_own(policy):
+        return None
+    of_method, (kind, given) = _settings("method", method), _settings("policy", policy, alpha)
+    for name, known in PAIRS.items():
+        if (of_method, (kind, given)) == _of_table(name):
+            return replace(known, name=name)
+    if (called := _method_name(of_method)) is None:
+        return None
+    others = {k: v for k, v in given.items() if k != "alpha"}
+    number = _number(given.get("alpha", _defaults(POLICIES[kind]).get("alpha")))
+    name, label = called
+    method = _named_method(name)
+    if kind == "AUSampling":
+        ausam = [key for key, (_, extra) in AUSAM.items() if name == "sam" and extra == others]
+        if others and not ausam:
+            return None
+        name, label = (ausam[0], AUSAM[ausam[0]][0]) if ausam else (name, label)
+        name, label = f"{name}-{number}", f"{label}-{number}"
+    elif kind != "Full":
+        if others:
+            return None
+        short = next((key for key, cls in SHORT.items() if cls == kind), "")
+        suffix = f"-{number}" if "alpha" in given else ""
+        name, label = f"{name}+{short or kind.lower()}{suffix}", f"{label}+{short.capitalize() or kind}{suffix}"
+    if number and not re.fullmatch(NUMBER, number):
+        return None
+    written = {"alpha": float(number), **others} if number else others
+    arguments = ", ".join(f"{k}={v!r}" for k, v in written.items())
+    return Pair(label, method, f"{kind}({arguments})" if arguments else kind, name=name)
 
 
-def _named(name: str) -> Pair | None:
-    """A pair of the table or of a family."""
-    if name in PAIRS:
-        return PAIRS[name]
-    for pattern, label, method in FAMILIES.values():
-        if m := pattern.fullmatch(name):
-            return Pair(label.format(m[1]), method.format(m[1]))
+def _settings(kind: str, text: str, alpha: float | None = None) -> Settings:
+    """What tells a method or policy from others; what the data and the length of a run decide is left out."""
+    thing = construct(kind, text, alpha=alpha, **OF_A_RUN)
+    defaults = _defaults(type(thing))
+    given = {f.name: getattr(thing, f.name) for f in fields(thing) if f.name not in OF_A_RUN}
+    return type(thing).__name__, {k: v for k, v in given.items() if k not in defaults or v != defaults[k]}
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    values = {f.name: f.default for f in fields(cls) if f.default is not MISSING}
+    return values | {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
+
+
+@cache
+def _of_table(name: str) -> tuple[Settings, Settings]:
+    return _settings("method", PAIRS[name].method), _settings("policy", PAIRS[name].policy)
+
+
+def _method_name(settings: Settings) -> tuple[str, str] | None:
+    """The name and the label of a method without selection."""
+    for name, known in PAIRS.items():
+        if known.policy == "Full" and settings == _of_table(name)[0]:
+            return name, known.label
+    cls, given = settings
+    for family in FAMILIES.values():
+        if cls == family.method and given.keys() == {family.argument, *family.others}:
+            number = _number(given[family.argument])
+            if re.fullmatch(family.number, number) and all(given[k] == v for k, v in family.others.items()):
+                return family.name.format(number), family.label.format(number)
     return None
 
 
-def _of_method(name: str) -> Pair | None:
-    """The pair of a method without a policy, by the name of the pair or of the class."""
-    if (named := _named(name)) and named.policy == "Full":
-        return named
-    return {k.lower(): Pair(k, k) for k in METHODS}.get(name)
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.12g}"
 
 
-def spelling(name: str) -> str:
-    """A pair's name in its canonical form, which also names a folder: ``sam+ausampling(alpha=0.5,ema=0.5)``."""
-    return re.sub(r"[\s'\"]", "", re.sub(r"\s+x\s+|\s*×\s*", "+", name.lower()))
+def _short_path(text: str) -> str:
+    """A user's own class without the folders of its file: ``mine.py:MySAM`` for ``/home/me/mine.py:MySAM``."""
+    if not is_own(text):
+        return text
+    name, bracket, arguments = text.partition("(")
+    path, _, cls = name.rpartition(":")
+    return f"{Path(path).name}:{cls}{bracket}{arguments}"
 
 
-def _with_policy(of: Pair, found: re.Match[str], name: str) -> Pair:
-    """The pair of this method with the policy in the name."""
-    kind, _ = parse("policy", SHORT.get(found["policy"], found["policy"]))
-    if found["arguments"]:
-        policy = canonical("policy", kind + found["arguments"])
-        return replace(of, label=f"{of.label} × {policy}", policy=policy)
-    called = next((short.capitalize() for short, policy in SHORT.items() if policy == kind), kind)
-    alpha = found["alpha"]
-    if alpha is None:
-        return replace(of, label=f"{of.label}+{called}", policy=kind)
-    if "alpha" not in {f.name for f in fields(POLICIES[kind])}:
-        raise ValueError(f'"{name}": {kind} has no alpha. It takes {arguments_of(POLICIES[kind])}.')
-    return replace(of, label=f"{of.label}+{called}-{alpha}", policy=f"{kind}(alpha={float(alpha)})")
+def _general_name(method: str, policy: str) -> str:
+    """The general form in one word; the user's own part stays as it is, because its letters matter."""
+    parts = [part for part in (method, policy) if part != "Full"]
+    return "+".join(part if is_own(part) else re.sub(r"[\s'\"]", "", part.lower()) for part in parts)
 
 
 def label(name: str, base: str) -> str:
     """The paper's name of a pair; "SGD" is replaced by the base optimizer if that is another."""
     return pair(name).label.replace("SGD", BASE_LABELS[base])
-
-
-def with_alpha(name: str, alpha: float) -> str:
-    """The name of a pair with AUSampling added: ausam-0.5 for sam; empty if the name has a policy or cannot have it."""
-    alone, at, parts = spelling(name).partition("@")
-    found = pair(alone)
-    if found.policy != "Full" or not has_radius(found.method):
-        return ""
-    whole = f"{'ausam' if alone == 'sam' else alone}-{alpha:g}{at}{parts}"
-    return whole if _exists(whole) else ""
 
 
 def label_of(config: Config) -> str:
@@ -242,19 +337,69 @@ def label_of(config: Config) -> str:
     Other settings do not matter: in a comparison, too, a pair keeps its name whatever the rho or the ramp.
     """
     with contextlib.suppress(ValueError):  # a record may name a method of another version
-        mine = _objects(config.method, config.policy, config.alpha)
-        alpha = f"{getattr(mine[1], 'alpha', '')}"
-        families = _with_alpha() if re.fullmatch(NUMBER, alpha) else []
-        for name in (*PAIRS, *(f"{method}-{alpha}" for method in families)):
-            found = pair(name)
-            if _objects(found.method, found.policy) == mine:
-                return label(name, config.base)
+        if known := _named(config.method, config.policy, config.alpha):
+            return known.label.replace("SGD", BASE_LABELS[config.base])
     return ""
 
 
-def _objects(method: str, policy: str, alpha: float | None = None) -> tuple[Any, Any]:
-    """Method and policy to compare with others: what the data and the length of a run decide is the same for all."""
+def with_alpha(text: str, alpha: float) -> str:
+    """The name of a pair with AUSampling added: ausam-0.5 for sam; empty if it has a policy or cannot have that one."""
+    plain, at, fractions = text.partition("@")
+    whole = pair(plain)
+    if whole.policy != "Full" or not has_radius(whole.method):
+        return ""
+    with contextlib.suppress(ValueError):  # it may be no alpha
+        if known := _named(whole.method, f"AUSampling(alpha={alpha})"):
+            return known.name + at + fractions
+    return ""
+
+
+# -- what is nearly a name ---------------------------------------------------------------------------------------------
+
+
+def _refusal(text: str) -> ValueError:
+    """The error for a text that is no pair."""
+    name = text.lower()
+    refuse_other_form("method", text)
+    if why := mistake(name):
+        return ValueError(why)
+    # A fraction after @ is near to the alpha of another pair, which nobody meant.
+    known = [] if "@" in name else [*PAIRS, *(f"{family}-0.5" for family in AUSAM)]
+    match = ALPHA.fullmatch(name)
+    if begun := [one for one in known if one.startswith(f"{match['name'] if match else name}-")]:
+        known = begun
+    elif match and (near := nearest(match["name"], _taking_alpha())):
+        known = [f"{near}-{match['alpha']}"]
+    return unknown("pair", name, known, f"the name of a pair, {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+
+
+def mistake(text: str) -> str:
+    """What is wrong with a text that is nearly the name of a pair, and the remedy; empty if nothing is known."""
+    name = text.lower()
+    parts = [] if "(" in name else name.split(",")
+    if len(parts) > 1 and any(map(_exists, parts)):
+        return f'"{name}": names are separated by spaces, e.g. ausam compare {" ".join(parts)}.'
+    if name in AUSAM:
+        return (
+            f'"{name}" needs ALPHA, the fraction of each mini-batch to keep. Did you mean {name}-0.5? See ausam list.'
+        )
+    match = OUTSIDE.fullmatch(name)
+    if match is None or match["name"] not in _taking_alpha():
+        return ""
+    percent = float(match["alpha"]) / 100
+    meant = f"{match['name']}-{percent if 0.01 <= percent <= 1 and '.' not in match['alpha'] else 0.5:g}"
     return (
-        construct("method", method, total_steps=1),
-        construct("policy", policy, alpha=alpha, epochs=1, labels=NO_LABELS),
+        f'"{name}": ALPHA is {match["alpha"]}, but it must be in (0, 1]: the fraction of each mini-batch to keep, e.g. '
+        f"{meant}."
     )
+
+
+def _exists(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(pair(text))
+    return False
+
+
+def _taking_alpha() -> list[str]:
+    """The names before ``-ALPHA``."""
+    return [*AUSAM, *(name for name, known in PAIRS.items() if known.policy == "Full" and name != "sam")]

@@ -1,4 +1,4 @@
-"""User-defined functions, named as module:function."""
+"""User-defined functions and classes, named as module:function or module:Class; a module may be a file.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,20 +21,29 @@ from torch import nn
 # What the name of a data set or network may be besides one of the table.
 OWN = "a name, or your own as module:function"
 
+# What a user's own class must have at least: what the optimizer, the sampler and the reports read.
+MEMBERS = {
+    "method": ("gradient", "passes", "sharpness"),
+    "policy": ("choose", "count", "kept", "signal"),
+}
+
 
 def is_own(name: str) -> bool:
-    """Whether a name refers to user-defined code: ``module:function``."""
-    return ":" in name
+    """Whether a name refers to user-defined code: ``module:function``, or ``module:Class`` with arguments or without."""
+    return ":" in name.partition("(")[0]
 
 
 def refuse_other_form(kind: str, name: str) -> None:
-    """Raise a ValueError for a name that looks like user-defined code, but is not ``module:function``."""
+    """Raise a ValueError for a name that looks like user-defined code, but has no colon."""
     if is_own(name):
         return
+    wanted = ast.ClassDef if kind in MEMBERS else ast.FunctionDef
+    what = "class" if kind in MEMBERS else "function"
     if name.endswith(".py"):
-        functions = _functions(Path(name))
-        meant = f"{name}:{functions[0]}" if len(functions) == 1 else f"{name}:FUNCTION"
-        which = f" Its functions: {', '.join(functions)}." if len(functions) > 1 else ""
+        public = _public(Path(name), wanted)
+        meant = f"{name}:{public[0]}" if len(public) == 1 else f"{name}:{what.upper()}"
+        plural = "classes" if kind in MEMBERS else "functions"
+        which = f" Its {plural}: {', '.join(public)}." if len(public) > 1 else ""
     elif re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name):
         meant, which = ":".join(name.rsplit(".", 1)), ""
     else:
@@ -41,20 +51,55 @@ def refuse_other_form(kind: str, name: str) -> None:
     raise ValueError(f'"{name}" is not a {kind}: did you mean {meant}?{which}')
 
 
-def _functions(path: Path) -> list[str]:
-    """The public functions of a file, which is only read; none if it cannot be."""
+def _public(path: Path, wanted: type[ast.FunctionDef] | type[ast.ClassDef]) -> list[str]:
+    """The public functions or classes of a file, which is only read; none if it cannot be."""
     try:
         parts = ast.parse(path.read_bytes()).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return []
-    return [part.name for part in parts if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
+    return [part.name for part in parts if isinstance(part, wanted) and not part.name.startswith("_")]
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
-    """The function; modules are searched for in the current directory first."""
-    module_name, _, function_name = name.rpartition(":")
-    if not module_name or not function_name:
-        raise ValueError(f'"{name}" is not a {kind}: write module:function, e.g. mine:make for make() of mine.py.')
+    """The user's function; modules are searched for in the current directory first."""
+    function = _attribute(kind, name, "function")
+    # A network can be called, but with samples: it is not the function that makes it.
+    if not callable(function) or isinstance(function, nn.Module):
+        kind_of = type(function).__name__
+        raise ValueError(
+            f'{kind} "{name}": {name.rpartition(":")[2]} is {"an" if kind_of[0] in "aeiouAEIOU" else "a"} {kind_of}, '
+            "not a function. Write a function that returns it."
+        )
+
+    @functools.wraps(function)
+    def called(*args: Any, **how: Any) -> Any:
+        with _staying(kind, name):
+            return function(*args, **how)
+
+    return called
+
+
+def imported_class(kind: str, name: str) -> type:
+    """The user's own method or policy: a dataclass with the members that every method or policy has."""
+    cls = _attribute(kind, name, "class")
+    see = "See docs/adding-a-method.md for a complete one."
+    if not isinstance(cls, type):
+        raise ValueError(f'{kind} "{name}": it is a {type(cls).__name__}, not a class. {see}')
+    if not is_dataclass(cls):
+        raise ValueError(
+            f'{kind} "{name}": write @dataclass(frozen=True) above the class, so that it can be named. {see}'
+        )
+    if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
+        raise ValueError(f'{kind} "{name}": a {kind} needs {", ".join(missing)}, which {cls.__name__} lacks. {see}')
+    return cls
+
+
+def _attribute(kind: str, name: str, what: str) -> Any:
+    """The function or class of this name in the user's module."""
+    module_name, _, attribute = name.rpartition(":")
+    if not module_name or not attribute:
+        example = "mine:MySAM for MySAM of mine.py" if what == "class" else "mine:make for make() of mine.py"
+        raise ValueError(f'"{name}" is not a {kind}: write module:{what}, e.g. {example}.')
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -68,27 +113,14 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
         raise ValueError(
             f'{kind} "{name}": there is no module {module_name} in {here} or in the installed packages.'
         ) from None
-    function = getattr(module, function_name, None)
-    # A network can be called, but with samples: it is not the function that makes it.
-    if function is not None and (not callable(function) or isinstance(function, nn.Module)):
-        kind_of = type(function).__name__
+    if (value := getattr(module, attribute, None)) is None:
+        own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        mine = [k for k in own if isinstance(vars(module)[k], type) or what == "function"]
         raise ValueError(
-            f'{kind} "{name}": {function_name} is {"an" if kind_of[0] in "aeiouAEIOU" else "a"} {kind_of}, not a '
-            "function. Write a function that returns it."
-        )
-    if function is None:
-        mine = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        raise ValueError(
-            f'{kind} "{name}": {module_name} ({module.__file__}) has no function {function_name}. '
+            f'{kind} "{name}": {module_name} ({module.__file__}) has no {what} {attribute}. '
             f"It has: {', '.join(sorted(mine)) or 'none'}."
         )
-
-    @functools.wraps(function)
-    def called(*args: Any, **how: Any) -> Any:
-        with _staying(kind, name):
-            return function(*args, **how)
-
-    return called
+    return value
 
 
 def _of_name(name: str) -> ModuleType:
@@ -96,11 +128,19 @@ def _of_name(name: str) -> ModuleType:
 
 
 def _of_file(kind: str, name: str, path: str) -> ModuleType:
-    """The module in a file anywhere; its imports are searched for in its own folder first."""
+    """The module in a file anywhere."""
     place = Path(path).resolve()
-    spec = importlib.util.spec_from_file_location(f"ausam_user_{place.stem}", place)
-    if not place.is_file() or spec is None or spec.loader is None:
+    if not place.is_file():
         raise ValueError(f'{kind} "{name}": there is no file {place}.')
+    return _loaded(place, place.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)  # run once: a class must stay the same object however often it is named
+def _loaded(place: Path, changed: int) -> ModuleType:  # noqa: ARG001  (a changed file is another module)
+    """The module in this file; its imports are searched for in its own folder first."""
+    spec = importlib.util.spec_from_file_location(f"ausam_user_{place.stem}", place)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{place} cannot be imported as Python.")
     if str(place.parent) not in sys.path:
         sys.path.insert(0, str(place.parent))
     module = importlib.util.module_from_spec(spec)

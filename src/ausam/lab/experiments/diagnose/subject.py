@@ -18,7 +18,7 @@ from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
 from ausam.lab.registry.devices import device
 from ausam.lab.registry.expressions import brief
-from ausam.lab.registry.from_config import RHO_SCALE, method_and_policy
+from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.training import run_folder, snapshots
 from ausam.lab.training.network import network
 from ausam.lab.training.snapshots import Saved
@@ -26,6 +26,8 @@ from ausam.lab.training.snapshots import Saved
 WATCHED = 12  # most epochs at which a quantity is measured over training
 ROOM = 2**26  # numbers that per-sample gradients may occupy at once: 256 MB
 DRAWN = 0xD1A6  # seed of the samples, independent of the run: a comparison measures all runs on the same ones
+# How many times SAM's radius the authors of a method use for theirs.
+OF_SAMS_RHO = {"ASAM": 10.0, "MomentumSAM": 5.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +185,7 @@ def radius_of(config: Config, method: Method) -> tuple[float, str]:
     inner = getattr(method, "inner", method)
     kind = type(inner).__name__
     if (own := getattr(inner, "rho", 0.0)) > 0:
-        scale = RHO_SCALE.get(kind, 1.0)
+        scale = OF_SAMS_RHO.get(kind, 1.0)
         return own / scale, f"{kind}'s" if scale == 1.0 else f"{kind}'s, divided by {scale:g}"
     if config.rho:
         return config.rho, "that of SAM in the run's settings"
