@@ -17,13 +17,13 @@ import torch
 
 from ausam.lab.cli import commands
 from ausam.lab.cli.main import main
-from ausam.lab.experiments import compare
+from ausam.lab.experiments import compare, run_cells
 from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.training import loop as training
 from ausam.lab.training.checkpoint import NAME
-from ausam.paper import recipe, reproduce
+from ausam.paper import recipe
 
 RNG = random.Random(11)
 SMALL = ["--train-size", "192", "--test-size", "100", "--threads", "1"]
@@ -114,7 +114,7 @@ def _patch(tell, step, name, count, room, linger):
 
     original, files._put = files._put, put
     train = training.train
-    commands.train = compare.train = reproduce.train = counted
+    commands.train = compare.train = run_cells.train = counted
 
 
 def killed(out, scale):

@@ -8,6 +8,7 @@ import torch
 
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
+from ausam.lab.experiments import run_cells
 from ausam.lab.problems.catalogue import entry, problem
 from ausam.lab.problems.labels import long_tail
 from ausam.lab.records import results as records
@@ -140,7 +141,7 @@ def test_blocks_have_their_own_rows_and_seeds(micro):
 
 def test_a_benchmark_is_stopped_resumed_and_reported(micro, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    original, epochs = reproduce.train, 0
+    original, epochs = run_cells.train, 0
 
     def interrupted(*args, **settings):
         nonlocal epochs
@@ -150,9 +151,9 @@ def test_a_benchmark_is_stopped_resumed_and_reported(micro, tmp_path, monkeypatc
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(reproduce, "train", interrupted)
+    monkeypatch.setattr(run_cells, "train", interrupted)
     assert main(["reproduce", "micro", "--out", str(out), "--only", "one"]) == 130
-    monkeypatch.setattr(reproduce, "train", original)
+    monkeypatch.setattr(run_cells, "train", original)
     capsys.readouterr()
     assert main(["reproduce", "micro", "--out", str(out), "--only", "one"]) == 0
     said = capsys.readouterr()

@@ -19,13 +19,14 @@ from torch import nn
 
 from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware
 from ausam.lab.cli.main import main
+from ausam.lab.experiments import run_cells
 from ausam.lab.networks.build import build
 from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.records.locks import file_lock
 from ausam.lab.training import weights
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
-from ausam.paper import recipe, reproduce
+from ausam.paper import recipe
 from ausam.paper.quantisation import (
     MOMENTUM,
     MovingRange,
@@ -660,27 +661,27 @@ def test_a_cell_waits_for_full_precision_in_another_process(micro6, tmp_path, ca
         assert "two/sam/seed-0: accuracy" in err
         assert not (tmp_path / "one" / "runs" / "sam").exists()
     # the other process is ready when the rest is done: the cell is looked at again
-    original, calls = reproduce._run, []
+    original, calls = run_cells._run, []
 
     def run(cell, out, *args):
         calls.append(cell.id)
         return None if calls == ["one/full/seed-0"] else original(cell, out, *args)
 
-    monkeypatch.setattr(reproduce, "_run", run)
+    monkeypatch.setattr(run_cells, "_run", run)
     assert main(args) == 0
     assert calls == ["one/full/seed-0", "one/sam/seed-0", "two/full/seed-0", "two/sam/seed-0", *calls[:2]]
     assert re.findall(r"^(\S+): accuracy", capsys.readouterr().err, re.MULTILINE) == calls[:2]
 
 
 def test_what_starts_from_a_failed_run_is_not_tried(micro6, tmp_path, capsys, monkeypatch):
-    original = reproduce.train
+    original = run_cells.train
 
     def failing(config, *args, **settings):
         if config.model == "resnet-tiny":
             raise ValueError("no such luck")
         return original(config, *args, **settings)
 
-    monkeypatch.setattr(reproduce, "train", failing)
+    monkeypatch.setattr(run_cells, "train", failing)
     assert main([*RUN, "--out", str(tmp_path)]) == 1
     err = capsys.readouterr().err
     assert "4 cells failed: one/full/seed-0, one/sgd/seed-0, one/sam/seed-0, one/sam@0.5/seed-0." in err
@@ -701,7 +702,7 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
 
 def test_a_killed_table_goes_on(micro6, tmp_path):
     """kill -9 while a quantised row is trained; the end is that of a table nobody disturbed."""
-    code = pausing("ausam.paper.reproduce", "sam", 1)
+    code = pausing("ausam.lab.experiments.run_cells", "sam", 1)
     code += "from pathlib import Path; from ausam.paper import recipe; "
     code += "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
     args = [*RUN, "--only", "one/sam"]

@@ -11,13 +11,15 @@ from typing import ClassVar
 import pytest
 
 from ausam.lab.cli.main import main
+from ausam.lab.experiments import run_cells
+from ausam.lab.experiments.cells import Cell
 from ausam.lab.records import results as records
 from ausam.lab.records.files import WriteError
 from ausam.lab.records.results import Epoch
 from ausam.lab.records.score import Score
 from ausam.lab.training.logs import NO_LOGS
 from ausam.paper import ray as launch
-from ausam.paper import recipe, reproduce
+from ausam.paper import recipe
 
 ray = pytest.importorskip("ray")
 
@@ -104,7 +106,7 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reproduce.attempt(cell, folder / "there", on_epoch, NO_LOGS)
+        run_cells.attempt(cell, folder / "there", on_epoch, NO_LOGS)
     assert epochs[0] > 1
 
 
@@ -148,7 +150,7 @@ class Ray:
 
 def test_epochs_are_told_from_the_files_and_what_is_left_is_cancelled(tmp_path):
     config = recipe.resolve(epochs=2)
-    cells = [recipe.Cell("one", name, config) for name in ("a", "full", "lost", "b")]
+    cells = [Cell("one", name, config) for name in ("a", "full", "lost", "b")]
     told = []
     outcomes = launch._launched(
         Ray, Task(), cells, tmp_path, lambda cell, epoch: told.append((cell, epoch.epoch)), False

@@ -16,6 +16,7 @@ from ausam import METHODS, POLICIES
 from ausam.lab.cli import rebuild
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
+from ausam.lab.experiments import run_cells
 from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.problems.download import DownloadError
@@ -239,14 +240,14 @@ def test_two_processes_do_every_cell_exactly_once(whole):
 
 
 def test_a_cell_is_an_ordinary_run_with_the_settings_of_its_row(whole):
-    config = read(whole[0] / "two" / "runs" / "sam+infostar" / "seed-1" / "config.json")
+    config = read(whole[0] / "two" / "runs" / "sam+info%2A" / "seed-1" / "config.json")
     expected = {"lr": 0.05, "rho": 0.1, "label_noise": 0.1, "train_size": 128, "seed": 1, "epochs": 2, "method": "SAM"}
     assert expected.items() <= config.items()
     assert read(whole[0] / "one" / "runs" / "sam@0.5" / "seed-0" / "config.json")["epochs"] == 1
 
 
 def test_what_was_interrupted_goes_on_and_ends_the_same(whole, tmp_path, monkeypatch, capsys):
-    original, epochs = reproduce.train, 0
+    original, epochs = run_cells.train, 0
 
     def interrupted(*args, **settings):
         nonlocal epochs
@@ -257,10 +258,10 @@ def test_what_was_interrupted_goes_on_and_ends_the_same(whole, tmp_path, monkeyp
             yield row
 
     args = [*RUN, "--out", str(tmp_path), "--only", "sam", "--only", "sam+info*", "--seeds", "1"]
-    monkeypatch.setattr(reproduce, "train", interrupted)
+    monkeypatch.setattr(run_cells, "train", interrupted)
     assert main(args) == 130
     assert len(list(tmp_path.rglob("result.json"))) == 1
-    monkeypatch.setattr(reproduce, "train", original)
+    monkeypatch.setattr(run_cells, "train", original)
     assert main(args) == 0
     runs = {p.relative_to(tmp_path): read(p)["weights_sha256"] for p in tmp_path.rglob("result.json")}
     assert len(runs) == 3
@@ -270,7 +271,7 @@ def test_what_was_interrupted_goes_on_and_ends_the_same(whole, tmp_path, monkeyp
 def test_again_computes_nothing(whole, capsys, monkeypatch):
     out = whole[0]
     times = {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}
-    monkeypatch.setattr(reproduce, "train", lambda *a, **k: pytest.fail("a finished cell was run again"))
+    monkeypatch.setattr(run_cells, "train", lambda *a, **k: pytest.fail("a finished cell was run again"))
     assert main([*RUN, "--out", str(out)]) == 0
     assert {p: p.stat().st_mtime_ns for p in out.rglob("result.json")} == times
     assert capsys.readouterr().err == ""
@@ -306,7 +307,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), DownloadError("no network")])
 def test_a_failing_cell_does_not_stop_the_others(tmp_path, monkeypatch, capsys, caplog, error):
-    original, tried = reproduce.train, []
+    original, tried = run_cells.train, []
 
     def failing(config, *args, **settings):
         tried.append(config.rho)
@@ -314,7 +315,7 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path, monkeypatch, capsys, 
             raise error
         return original(config, *args, **settings)
 
-    monkeypatch.setattr(reproduce, "train", failing)
+    monkeypatch.setattr(run_cells, "train", failing)
     only = ["--only", "two", "--only", "sam@0.5"]
     assert main([*RUN, "--out", str(tmp_path), "--seeds", "2", *only]) == 1
     assert f"two/sam+info*/seed-0 failed: {error}" in caplog.text
@@ -329,15 +330,15 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path, monkeypatch, capsys, 
 
 def test_a_cell_moves_to_another_machine_but_not_to_other_settings(tmp_path, monkeypatch, caplog, capsys):
     args = ["reproduce", "micro", "--scale", "small", "--out", str(tmp_path), "--only", "one/sam", "--seeds", "1"]
-    original = reproduce.train
+    original = run_cells.train
 
     def one_epoch(*a, **k):
         yield next(original(*a, **k))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce, "train", one_epoch)
+    monkeypatch.setattr(run_cells, "train", one_epoch)
     assert main([*args, "--threads", "1", "--data-dir", "there"]) == 130
-    monkeypatch.setattr(reproduce, "train", original)
+    monkeypatch.setattr(run_cells, "train", original)
     assert main([*args, "--threads", "2", "--data-dir", "here"]) == 0
     folder = tmp_path / "one" / "runs" / "sam" / "seed-0"
     assert read(folder / "config.json")["data_dir"] == "here"
@@ -403,7 +404,7 @@ def test_the_table_agrees_with_the_runs(whole):
         ["SGD", "90.00 ± 0.50", "180", *cell("one", "sgd"), *blank],
         ["SAM", "91.00 ± 0.25", "100", *cell("one", "sam"), "81.00 ± 0.25", "100", *cell("two", "sam")],
         ["SAM¹", "92.00", "–", *cell("one", "sam"), *blank],
-        ["SAM+Info*", *blank, "80.00", "–", *cell("two", "sam+infostar")],
+        ["SAM+Info*", *blank, "80.00", "–", *cell("two", "sam+info%2A")],
         ["SAM@0.5†", "–", "–", *cell("one", "sam@0.5"), *blank],
     ]
     summary = records.read(whole[0] / "results.json", PaperTable)
@@ -523,17 +524,17 @@ def curves(folder):
 def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     args = [*RUN, "--out", str(tmp_path), "--only", "one/sam/seed-0", "--log", "tensorboard"]
-    original = reproduce.train
+    original = run_cells.train
 
     def interrupted(*a, **k):
         yield next(original(*a, **k))
         raise KeyboardInterrupt
 
     out = tmp_path / "tensorboard" / "one" / "sam" / "seed-0"
-    monkeypatch.setattr(reproduce, "train", interrupted)
+    monkeypatch.setattr(run_cells, "train", interrupted)
     assert main(args) == 130
     assert [step for step, _ in curves(out)["train_loss"]] == [1]
-    monkeypatch.setattr(reproduce, "train", original)
+    monkeypatch.setattr(run_cells, "train", original)
     for _ in range(2):  # the second time the run is finished
         assert main(args) == 0
         metrics = (tmp_path / "one" / "runs" / "sam" / "seed-0" / "metrics.jsonl").read_text().splitlines()
@@ -561,3 +562,28 @@ def test_tensorboard_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
     assert main([*RUN, "--out", str(tmp_path / "out"), "--tensorboard"]) == 2
     assert 'not installed: pip install "ausam[tensorboard]"' in capsys.readouterr().err
     assert not Path(tmp_path / "out").exists()
+
+
+OWN_METHOD = """
+from dataclasses import dataclass
+from ausam import SAM
+
+@dataclass(frozen=True)
+class Mine(SAM):
+    pass
+"""
+
+
+def test_a_recipe_of_the_users_own_with_a_method_of_the_users_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(
+        'title = "Mine"\nseeds = 1\n[settings]\nepochs = 1\ntrain_size = 64\ntest_size = 20\nthreads = 1\n'
+        '[[block]]\nname = "one"\ncolumn = "digits"\nsettings = { rho = 0.1 }\nextra = ["sam", "own_method.py:Mine"]\n'
+    )
+    (tmp_path / "own_method.py").write_text(OWN_METHOD)
+    assert main(["reproduce", "own.toml"]) == 0
+    assert "own_method.py:Mine" in capsys.readouterr().out
+    assert main(["report", "runs/own"]) == 0
+    assert "own_method.py:Mine" in capsys.readouterr().out
+    assert main(["reproduce", "absent.toml"]) == 2
+    assert "absent.toml cannot be read" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ausam.lab.config import Config
+from ausam.lab.experiments.cells import Cell
 from ausam.lab.networks.build import build
 from ausam.lab.networks.memory_format import to_memory_format, with_format
 from ausam.lab.problems.catalogue import entry, training_samples
@@ -16,7 +17,6 @@ from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.report.table import text_table
 from ausam.lab.training import run_folder
 from ausam.paper.quantisation import quantize
-from ausam.paper.recipe import Cell
 
 ENOUGH = 0.3  # seconds: after a measurement of this length, a larger batch would show nothing new
 

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ausam.lab.experiments.cells import Cell
+from ausam.lab.experiments.run_cells import Failed, Launch, OnEpoch, Outcome, attempt
 from ausam.lab.training import run_folder
 from ausam.lab.training.logs import Logs
-from ausam.paper.recipe import Cell
-from ausam.paper.reproduce import Failed, Launch, OnEpoch, Outcome, attempt
 
 STORE = 80_000_000  # bytes, the smallest that Ray accepts: nothing large passes through it
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from ausam import METHODS
 from ausam.lab.config import Config
-from ausam.lab.experiments.layout import run_folder
+from ausam.lab.experiments.cells import Cell
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.expressions import parse
 from ausam.lab.registry.from_config import configured
@@ -90,35 +89,7 @@ class Recipe:
     @property
     def folder(self) -> str:
         """The default name of its folder."""
-        return "-".join(filter(None, (self.table, self.scale)))
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a table."""
-
-    block: str
-    name: str
-    config: Config
-    first: Cell | None = None  # the full-precision run whose weights it starts from
-
-    @property
-    def id(self) -> str:
-        """Its name, in messages and for --only."""
-        return f"{self.block}/{self.name}/seed-{self.config.seed}"
-
-    def folder(self, out: Path) -> Path:
-        """The folder of its run."""
-        return run_folder(out / self.block, self.name, self.config.seed)
-
-    def placed(self, out: Path) -> Config:
-        """Its settings, with the path of the initial weights in this folder."""
-        return self.config if self.first is None else replace(self.config, init=str(self.first.folder(out)))
-
-    def matches(self, pattern: str) -> bool:
-        """Whether the pattern matches its block, its row, both or its full name."""
-        names = (self.block, self.name, f"{self.block}/{self.name}", self.id)
-        return any(pattern == name or fnmatchcase(name, pattern) for name in names)
+        return "-".join(filter(None, (Path(self.table).stem, self.scale)))
 
 
 def files() -> dict[str, Path]:
@@ -129,13 +100,13 @@ def files() -> dict[str, Path]:
 def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = None) -> Recipe:
     """The recipe of a table.
 
-    Args:
-        table: the name of the table.
+    Arguments:
+        table: the name of the table, or the path of your own recipe, FILE.toml.
         scale: one of SCALES, the first if empty; must be empty for a recipe without small settings.
         seeds: runs of each row, or the same by block, instead of the recipe's.
     """
-    path = find("table", table, files())
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    path = Path(table) if table.endswith(".toml") else find("table", table, files())
+    content = _content(path)
     if "small" in content:
         find("scale", scale := scale or SCALES[0], dict.fromkeys(SCALES))
     elif scale:
@@ -145,7 +116,7 @@ def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = No
         own = dict.fromkeys((b.name for b in blocks), seeds) if isinstance(seeds, int) else seeds
         blocks = tuple(replace(block, seeds=own.get(block.name, block.seeds)) for block in blocks)
     return Recipe(
-        path.stem,
+        table if table.endswith(".toml") else path.stem,
         scale,
         content["title"],
         content.get("notes", {}),
@@ -153,6 +124,15 @@ def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = No
         content.get("metric", "accuracy"),
         content.get("tuning", ""),
     )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}. Give the path of a recipe.") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}.") from None
 
 
 def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
@@ -201,7 +181,7 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
 
     If a block has a full-precision row, its other rows start from the weights of that row, or from ``init`` if given.
     """
-    found = []
+    planned: list[Cell] = []
     for seed in range(max(block.seeds for block in recipe.blocks)):
         for block in (block for block in recipe.blocks if seed < block.seeds):
             shared = base(block, **here)
@@ -212,19 +192,19 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
                 config = configured(name, shared, rho_given="rho" in block.settings)
                 own = dict(block.of_method.get(parse("method", config.method).name, {}))
                 own |= {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
-                found.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
+                planned.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
                 if name == FULL:
-                    first = found[-1]
-    return found
+                    first = planned[-1]
+    return planned
 
 
 def chosen(cells: list[Cell], patterns: list[str]) -> list[Cell]:
     """The cells that match a pattern, each after the one that it starts from; all cells without patterns."""
-    found = [c for c in cells if not patterns or any(c.matches(p) for p in patterns)]
-    if not found:
+    matching = [c for c in cells if not patterns or any(c.matches(p) for p in patterns)]
+    if not matching:
         blocks, names = (", ".join(dict.fromkeys(getattr(c, k) for c in cells)) for k in ("block", "name"))
         raise ValueError(
             f"No cell matches --only {' '.join(patterns)}. Use a block ({blocks}), a row ({names}), or BLOCK/ROW; "
             "* matches anything."
         )
-    return list(dict.fromkeys(c for cell in found for c in (cell.first, cell) if c is not None))
+    return list(dict.fromkeys(c for cell in matching for c in (cell.first, cell) if c is not None))

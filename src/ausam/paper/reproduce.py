@@ -5,18 +5,14 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
 
 from ausam.lab.config import Config
 from ausam.lab.experiments import compare
+from ausam.lab.experiments.cells import Cell
+from ausam.lab.experiments.run_cells import Failed, Launch, OnEpoch, in_turn
 from ausam.lab.problems.catalogue import changes
-from ausam.lab.problems.download import DownloadError
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.locks import file_lock
@@ -24,7 +20,6 @@ from ausam.lab.records.results import (
     BudgetProblem,
     Comparison,
     Entry,
-    Epoch,
     EqualCost,
     PaperTable,
     Published,
@@ -34,31 +29,16 @@ from ausam.lab.records.results import (
 from ausam.lab.registry.pairs import label
 from ausam.lab.report.runs_csv import runs_csv
 from ausam.lab.report.summary import headline
-from ausam.lab.training.failures import explain
-from ausam.lab.training.identity import same_run
 from ausam.lab.training.logs import NO_LOGS, Logs
-from ausam.lab.training.loop import train
-from ausam.lab.training.run_folder import epochs, finished, make, saved_config
+from ausam.lab.training.run_folder import make
 from ausam.paper import budgets, equal_cost, tables
-from ausam.paper.recipe import Block, Cell, Recipe, base
+from ausam.paper.recipe import Block, Recipe, base
 
 log = logging.getLogger("ausam")
 
-OnEpoch = Callable[[str, Epoch], None]
 Result = PaperTable | EqualCost
 
 SHARE = 0.1  # largest fraction of the time spent on tables and pages while cells run
-
-
-class Failed(NamedTuple):
-    """The message of a failed cell, and whether its data was unavailable."""
-
-    text: str
-    no_data: bool
-
-
-Outcome = str | Failed | None
-Launch = Callable[[Iterable[Cell], Path, OnEpoch, Logs], Iterator[tuple[Cell, Outcome]]]
 
 
 def reproduce(
@@ -121,59 +101,6 @@ class _Occasional:
         if start >= self._next:
             self._do()
             self._next = time.monotonic() + (time.monotonic() - start) / SHARE
-
-
-def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[tuple[Cell, Outcome]]:
-    """Run the cells in this process, one after the other."""
-    for cell in cells:
-        yield cell, attempt(cell, out, on_epoch, logs)
-
-
-def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
-    """Run a cell like ``_run``; a Failed for an error that concerns this cell only. A full disk concerns all."""
-    try:
-        return _run(cell, out, on_epoch, logs)
-    except files.WriteError:
-        raise
-    except Exception as error:  # noqa: BLE001  (whatever it is, the other cells can be computed)
-        known = explain(error)
-        text = known.text if known else f"{error}\n{''.join(traceback.format_exception(error))}"
-        return Failed(text, isinstance(error, DownloadError))
-
-
-def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
-    """Run a cell to its end: its outcome; empty if it was done before; None if another process holds it."""
-    folder = cell.folder(out)
-    if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
-        return None
-    with file_lock(folder.with_name(folder.name + ".lock")) as mine:
-        if not mine:
-            return None
-        inside = folder.relative_to(out / cell.block / "runs")
-        last: Epoch | None = None
-        for last in _epochs(folder, cell.placed(out), logs.of(f"{cell.block}/{inside}")):
-            on_epoch(cell.id, last)
-    if last is None:
-        return ""
-    return f"{last.test}, {last.seconds:.1f} s of training"
-
-
-def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
-    """The remaining epochs. A run that was moved continues here; ``train`` refuses any other difference."""
-    theirs = saved_config(folder)
-    # The path of the initial weights is not part of a run's identity, but whether there are any is.
-    if theirs is not None and bool(theirs.init) == bool(config.init) and same_run(theirs, config):
-        if _done(folder):
-            with logs.opened(config, folder, epochs(folder)):
-                return iter(())
-        files.write_json(folder / "config.json", asdict(config))
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    return train(config, folder, resume=True, logs=logs)
-
-
-def _done(folder: Path) -> bool:
-    return finished(folder) is not None
 
 
 def _claim(recipe: Recipe, out: Path) -> None:

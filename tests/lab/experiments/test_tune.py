@@ -10,13 +10,12 @@ import torch
 from ausam.lab.cli import commands
 from ausam.lab.cli.main import main
 from ausam.lab.cli.parser import parser
-from ausam.lab.experiments import tune
+from ausam.lab.experiments import run_cells, tune
 from ausam.lab.problems import catalogue, images
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Tuning
 from ausam.lab.report.pages import tuning
-from ausam.paper import reproduce
 from tests.lab.helpers import read
 
 SMALL = ["--train-size", "160", "--threads", "1", "--seeds", "2", "--epochs", "9"]
@@ -97,7 +96,7 @@ def test_the_table_names_the_best_and_has_every_trial_once(searched, capsys):
 
 
 def test_a_search_is_resumed(searched, tmp_path, monkeypatch, capsys):
-    original, epochs = reproduce.train, 0
+    original, epochs = run_cells.train, 0
 
     def interrupted(*args, **settings):
         nonlocal epochs
@@ -107,9 +106,9 @@ def test_a_search_is_resumed(searched, tmp_path, monkeypatch, capsys):
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(reproduce, "train", interrupted)
+    monkeypatch.setattr(run_cells, "train", interrupted)
     assert main([*SEARCH, "--out", str(tmp_path)]) == 130
-    monkeypatch.setattr(reproduce, "train", original)
+    monkeypatch.setattr(run_cells, "train", original)
     before = set(tmp_path.rglob("result.json"))
     times = {path: path.stat().st_mtime_ns for path in before}
     assert main([*SEARCH, "--out", str(tmp_path)]) == 0
@@ -119,14 +118,14 @@ def test_a_search_is_resumed(searched, tmp_path, monkeypatch, capsys):
 
 
 def test_a_trial_that_fails_is_last_and_the_search_goes_on(tmp_path, monkeypatch, capsys):
-    original = reproduce.train
+    original = run_cells.train
 
     def failing(config, *args, **settings):
         if config.rho == 0.1:
             raise RuntimeError("it burst")
         return original(config, *args, **settings)
 
-    monkeypatch.setattr(reproduce, "train", failing)
+    monkeypatch.setattr(run_cells, "train", failing)
     args = ["tune", *SMALL, "--epochs", "1", "--out", str(tmp_path), "--over"]
     assert main([*args, "rho=0.1,0.2"]) == 0
     said = capsys.readouterr()

@@ -25,6 +25,7 @@ from ausam.lab.experiments.compare import compare
 from ausam.lab.experiments.diagnose.flatness import diagnose_comparison
 from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam.lab.experiments.diagnose.run import diagnose, parts_of
+from ausam.lab.experiments.run_cells import Launch
 from ausam.lab.experiments.tune import HELD_OUT, POLICY, tune, values
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import defaults_for, problem, resolve
@@ -42,7 +43,7 @@ from ausam.lab.training.logs import Logs
 from ausam.lab.training.loop import train
 from ausam.paper import estimate, recipe
 from ausam.paper.ray import on_ray
-from ausam.paper.reproduce import Launch, reproduce
+from ausam.paper.reproduce import reproduce
 from ausam.paper.reproduce import text as reproduced_text
 from ausam.paper.theory.diagnose import diagnose_theory
 from ausam.paper.theory.on_a_run import MEASUREMENTS as THEORY

@@ -19,7 +19,9 @@ from typing import Any
 
 from ausam import AUSampling
 from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
+from ausam.lab.experiments.cells import Cell
 from ausam.lab.experiments.compare import named_run
+from ausam.lab.experiments.run_cells import Failed, OnEpoch, in_turn
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Round, Trial, Tuning
@@ -29,8 +31,6 @@ from ausam.lab.report import statistics
 from ausam.lab.report.pages import tuning
 from ausam.lab.training import run_folder
 from ausam.lab.training.logs import Logs
-from ausam.paper import reproduce
-from ausam.paper.recipe import Cell
 
 HELD_OUT = 0.2  # default fraction of the training samples
 POLICY = "AUSampling"  # default: Full has nothing to search for
@@ -100,13 +100,13 @@ def tune(
     config: Config,
     out: Path,
     command: str,
-    told: Callable[[int], reproduce.OnEpoch],
+    told: Callable[[int], OnEpoch],
     say: Callable[[str], None],
     logs: Logs,
 ) -> Tuning:
     """Search, running what is missing in ``out``; write tuning.json and its page after every round; return the record.
 
-    Args:
+    Arguments:
         over: the values of each setting.
         seeds: the seeds of each trial.
         config: all other settings; ``validation`` is the fraction of the training samples to evaluate on.
@@ -160,7 +160,7 @@ def _round(
     seeds: Sequence[int],
     config: Config,
     out: Path,
-    told: Callable[[int], reproduce.OnEpoch],
+    told: Callable[[int], OnEpoch],
     say: Callable[[str], None],
     logs: Logs,
 ) -> Round:
@@ -172,10 +172,10 @@ def _round(
     }
     failed: dict[str, str] = {}
     on_epoch = told(sum(epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells.values()))
-    for cell, outcome in reproduce.in_turn(cells.values(), out, on_epoch, logs):
+    for cell, outcome in in_turn(cells.values(), out, on_epoch, logs):
         if outcome is None:
             raise ValueError(f"Another process is working on {cell.id} in {out}. Wait for it, or choose another --out.")
-        if isinstance(outcome, reproduce.Failed):
+        if isinstance(outcome, Failed):
             failed[cell.name] = outcome.text.partition("\n")[0]
             say(f"{cell.id} failed: {failed[cell.name]}")
         elif outcome:

@@ -29,7 +29,7 @@ MEMBERS = {
 
 
 def is_own(name: str) -> bool:
-    """Whether a name refers to user-defined code: ``module:function``, or ``module:Class`` with arguments or without."""
+    """Whether a name refers to user-defined code: ``module:function``, or ``module:Class`` and arguments."""
     return ":" in name.partition("(")[0]
 
 
@@ -86,9 +86,7 @@ def imported_class(kind: str, name: str) -> type:
     if not isinstance(cls, type):
         raise ValueError(f'{kind} "{name}": it is a {type(cls).__name__}, not a class. {see}')
     if not is_dataclass(cls):
-        raise ValueError(
-            f'{kind} "{name}": write @dataclass(frozen=True) above the class, so that it can be named. {see}'
-        )
+        raise ValueError(f'{kind} "{name}": write @dataclass(frozen=True) above the class. {see}')
     if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
         raise ValueError(f'{kind} "{name}": a {kind} needs {", ".join(missing)}, which {cls.__name__} lacks. {see}')
     return cls
