@@ -11,12 +11,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ausam import METHODS, POLICIES
 from ausam.lab.cli import rebuild
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
 from ausam.lab.experiments import run_cells
+from ausam.lab.experiments.duration import duration
 from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.problems.download import DownloadError
@@ -361,10 +363,34 @@ def test_dry_run_shows_the_cells_and_writes_nothing(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     assert main([*RUN, "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert re.findall(r"^(\S+/\S+/seed-\d)", text, re.MULTILINE) == CELLS
-    assert "10 cells, about" in text
-    assert "estimated from a few steps" in text
+    total = text.splitlines()[2]  # after the title and an empty line
+    assert re.match(r"10 cells: about .*, \d.* MB of disk and \d.* MB of memory, in one process on cpu", total)
+    assert not re.findall(r"^(\S+/\S+/seed-\d)", text, re.MULTILINE)
+    assert re.findall(r"^(one|two)  ", text, re.MULTILINE) == ["one", "two"]
+    assert "Estimated from a few steps" in text
+    assert main([*RUN, "--dry-run", "--cells"]) == 0
+    assert re.findall(r"^(\S+/\S+/seed-\d)", capsys.readouterr().out, re.MULTILINE) == CELLS
+    assert main([*RUN, "--cells"]) == 2
+    assert "--dry-run" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("table", "words"), [("table4", ["random weights", "--init"]), ("table6", ["8 bits"])])
+def test_dry_run_says_what_differs_from_the_paper(monkeypatch, capsys, table, words):
+    monkeypatch.setattr(estimate, "network_cost", lambda _: estimate.Cost(1.0, 10, 1.0))
+    assert main(["reproduce", table, "--scale", "small", "--dry-run"]) == 0
+    _, _, deviations = capsys.readouterr().out.partition("What differs from the paper:")
+    assert all(word in deviations for word in words)
+
+
+def test_disk_and_memory_are_counted():
+    config = {c.name: c.config for c in recipe.cells(recipe.read("table2", seeds=1), device="cpu")}["sam"]
+    assert estimate.disk_bytes(config, 1000) == 4 * 1000 * 2 * 2  # weights and momentum, two checkpoints
+    assert estimate.disk_bytes(replace(config, base="adam", every=50), 1000) == 4 * 1000 * (2 * 3 + 4)
+    cost = estimate.Cost(1.0, 1000, 7.0)
+    assert estimate.memory_bytes(config, cost) == 4 * 1000 * 4 + 128 * 7
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False), torch.nn.Tanh())
+    assert estimate._saved_bytes(model, torch.randn(5, 4)) == 4 * 5 * (4 + 3)  # inputs and outputs, not the weights
 
 
 def test_the_estimate_counts_passes_samples_and_epochs(whole):
@@ -378,8 +404,8 @@ def test_the_estimate_counts_passes_samples_and_epochs(whole):
     small = replace(config["sgd"], train_size=300, test_size=60)
     assert estimate.cell_seconds(small, 1.0) == pytest.approx(200 * (300 + 20))
     cells = recipe.cells(recipe.read("micro", "small"), device="cpu")
-    assert "10 cells, about 0 s" in estimate.plan(cells, whole[0])
-    assert [estimate.duration(s) for s in (9, 119, 600, 7200, 1e6)] == [
+    assert estimate.plan(estimate.left_to_do(cells, whole[0])).startswith("10 cells: about 0 s, ")
+    assert [duration(s) for s in (9, 119, 600, 7200, 1e6)] == [
         "9 s",
         "119 s",
         "10.0 min",

@@ -1,8 +1,9 @@
-"""A rough estimate of the time that a table will take, from a few steps of each network on random samples."""
+"""About how much time, disk and memory a table takes, from a few steps of each network on random samples."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -10,31 +11,79 @@ from torch import Tensor, nn
 
 from ausam.lab.config import Config
 from ausam.lab.experiments.cells import Cell
+from ausam.lab.experiments.duration import duration
 from ausam.lab.networks.build import build
 from ausam.lab.networks.memory_format import to_memory_format, with_format
 from ausam.lab.problems.catalogue import entry, training_samples
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.report.table import text_table
 from ausam.lab.training import run_folder
+from ausam.lab.training.checkpoint import KEEP
 from ausam.paper.quantisation import quantize
 
+BYTES = 4  # of a parameter
 ENOUGH = 0.3  # seconds: after a measurement of this length, a larger batch would show nothing new
 
 
-def sample_seconds(config: Config) -> float:
-    """Seconds per sample for forward and backward, in the largest batch that can be measured quickly."""
+@dataclass(frozen=True)
+class Cost:
+    """What a network costs.
+
+    Arguments:
+        seconds: forward and backward of one sample, in the largest batch that can be measured quickly.
+        parameters: their number.
+        activations: bytes that one sample keeps for its backward.
+    """
+
+    seconds: float
+    parameters: int
+    activations: float
+
+
+@dataclass(frozen=True)
+class Left:
+    """What remains of a cell, and what it takes."""
+
+    cell: Cell
+    state: str
+    seconds: float
+    disk: float  # bytes
+    memory: float  # bytes
+
+
+def network_cost(config: Config) -> Cost:
+    """What the network of a run costs."""
     shape = entry(config.data)
     model = build(config.model, config.horizon or shape.classes, shape.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
     model = with_format(model, config.memory_format)
+    parameters = sum(p.numel() for p in model.parameters())
     size = config.batch_size if config.device.startswith("cuda") else min(4, config.batch_size)
+    x = to_memory_format(torch.randn(size, *shape.image, device=config.device), config.memory_format)
+    activations = _saved_bytes(model, x) / size
     while True:
         x = to_memory_format(torch.randn(size, *shape.image, device=config.device), config.memory_format)
         spent = min(_step_seconds(model, x) for _ in range(2))
         if spent > ENOUGH or size >= config.batch_size:
-            return spent / size
+            return Cost(spent / size, parameters, activations)
         size = min(4 * size, config.batch_size)
+
+
+def _saved_bytes(model: nn.Module, x: Tensor) -> int:
+    """Bytes that autograd keeps between forward and backward, without the parameters."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def note(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        outputs = model(x)
+    del outputs
+    return sum(size for place, size in sizes.items() if place not in own)
 
 
 def _step_seconds(model: nn.Module, x: Tensor) -> float:
@@ -54,35 +103,71 @@ def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
     return (config.epochs - done) * epoch
 
 
-def plan(cells: list[Cell], out: Path) -> str:
-    """The cells, their progress, and the remaining time."""
-    left: list[tuple[Cell, str, float]] = []
-    measured: dict[tuple[str, int], float] = {}
+def disk_bytes(config: Config, parameters: int) -> float:
+    """Bytes of a run's checkpoints: weights and the base optimizer's state, and the weights of every N-th epoch."""
+    snapshots = config.epochs // config.every if config.every else 0
+    return BYTES * parameters * (KEEP * (1 + _state(config)) + snapshots)
+
+
+def memory_bytes(config: Config, cost: Cost) -> float:
+    """Bytes of a step: weights, gradients, the base optimizer's state, SAM's saved copy, and a batch's activations."""
+    return BYTES * cost.parameters * (3 + _state(config)) + config.batch_size * cost.activations
+
+
+def _state(config: Config) -> int:
+    """Copies of the weights that the base optimizer keeps."""
+    return 2 if config.base != "sgd" else int(config.momentum > 0)
+
+
+def left_to_do(cells: list[Cell], out: Path) -> list[Left]:
+    """What remains of each cell."""
+    costs: dict[tuple[str, int], Cost] = {}
+    left = []
     for cell in cells:
         place, epochs = cell.folder(out), cell.config.epochs
-        if (place / "result.json").exists():
-            left.append((cell, "done", 0.0))
-            continue
         kind = (cell.block, cell.config.quantize)
-        if kind not in measured:
-            measured[kind] = sample_seconds(cell.config)
-        done = len(run_folder.epochs(place))
-        state = f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
-        left.append((cell, state, cell_seconds(cell.config, measured[kind], done)))
-    rows = [[c.id, state, duration(s)] for c, state, s in left]
-    total = f"{len(cells)} cells, about {duration(sum(s for _, _, s in left))} in one process"
-    return "\n".join(
-        [
-            text_table(["Cell", "State", "Left"], rows, left=(0, 1)),
-            "",
-            f"{total}: estimated from a few steps on random images, not counting loading.",
-        ]
-    )
+        if kind not in costs:
+            costs[kind] = network_cost(cell.config)
+        done = epochs if (place / "result.json").exists() else len(run_folder.epochs(place))
+        state = "done" if done >= epochs else f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
+        seconds = cell_seconds(cell.config, costs[kind].seconds, min(done, epochs))
+        disk, memory = disk_bytes(cell.config, costs[kind].parameters), memory_bytes(cell.config, costs[kind])
+        left.append(Left(cell, state, seconds, disk, memory))
+    return left
 
 
-def duration(seconds: float) -> str:
-    """A duration in a suitable unit."""
-    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+def plan(left: list[Left], *, every_cell: bool = False) -> str:
+    """The total first, then the blocks, or every cell."""
+    device = left[0].cell.config.device
+    parts = [
+        f"{len(left)} cells: {_total(left)}, in one process on {device}.",
+        "Estimated from a few steps on random samples. Loading is not counted, nor is the data. Disk: the last two "
+        "checkpoints of each run.",
+    ]
+    if every_cell:
+        rows = [[one.cell.id, one.state, duration(one.seconds)] for one in left]
+        parts.append(text_table(["Cell", "State", "Left"], rows, left=(0, 1)))
+    else:
+        rows = []
+        for block in dict.fromkeys(one.cell.block for one in left):
+            mine = [one for one in left if one.cell.block == block]
+            done = sum(one.state == "done" for one in mine)
+            rows.append([block, str(len(mine)), str(done), *_sums(mine)])
+        parts.append(text_table(["Block", "Cells", "Done", "Left", "Disk", "Memory"], rows))
+    return "\n\n".join(parts)
+
+
+def _total(left: list[Left]) -> str:
+    seconds, disk, memory = _sums(left)
+    return f"about {seconds}, {disk} of disk and {memory} of memory"
+
+
+def _sums(left: list[Left]) -> tuple[str, str, str]:
+    """The time and the disk of all cells, and the memory of the largest."""
+    seconds, disk = sum(one.seconds for one in left), sum(one.disk for one in left)
+    return duration(seconds), size(disk), size(max(one.memory for one in left))
+
+
+def size(bytes_: float) -> str:
+    """A number of bytes in a suitable unit."""
+    return f"{bytes_ / 1e9:.1f} GB" if bytes_ >= 1e9 else f"{bytes_ / 1e6:.1f} MB"

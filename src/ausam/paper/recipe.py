@@ -80,6 +80,7 @@ class Recipe:
     blocks: tuple[Block, ...]
     metric: str = "accuracy"  # the score, in percent
     tuning: str = ""  # of all blocks
+    deviations: tuple[str, ...] = ()  # from the paper, for the reader of the table
 
     @property
     def equal_cost(self) -> bool:
@@ -123,6 +124,7 @@ def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = No
         blocks,
         content.get("metric", "accuracy"),
         content.get("tuning", ""),
+        tuple(content.get("deviations", ())),
     )
 
 

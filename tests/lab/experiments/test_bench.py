@@ -1,14 +1,18 @@
 """``ausam bench``: measuring side by side. What is measured is not tested; that it is measured, and of what, is."""
 
+import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from ausam.lab.cli import progress
 from ausam.lab.cli.main import main
-from ausam.lab.experiments.bench import overhead, peak, planning
+from ausam.lab.experiments import bench
+from ausam.lab.experiments.bench import peak, planning
 from ausam.lab.experiments.side_by_side import interleaved, median_ratio
 
 
@@ -20,29 +24,79 @@ def test_interleaved_takes_turns():
     assert median_ratio([4.0, 6.0, 100.0], [2.0, 3.0, 1.0]) == 3.0
 
 
-def test_bench_parts_run_and_unknown_ones_are_named(capsys):
-    assert main(["bench", "step", "--only", "python", "--repeats", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert sum("against by hand" in line for line in lines) == 2  # two sizes
+def test_every_turn_is_announced():
+    told = []
+    interleaved({"a": lambda: None}, repeats=2, warmup=1, title="it", on_turn=lambda *turn: told.append(turn))
+    assert told == [("it", 0, 3), ("it", 1, 3), ("it", 2, 3)]
+
+
+def test_bench_prints_each_figure_and_unknown_parts_are_named(monkeypatch, capsys):
+    def part(repeats, on_turn):
+        on_turn("a thing", 0, 1)
+        yield f"a thing {repeats}x"
+
+    monkeypatch.setitem(bench.PARTS, "planning", part)
+    assert main(["bench", "step", "--only", "planning", "--repeats", "7"]) == 0
+    assert capsys.readouterr().out == "a thing 7x\n"
     assert main(["bench", "step", "--only", "nothing"]) == 2
-    assert "Known: memory, loading, overhead, python, peak, planning" in capsys.readouterr().err
+    assert "Known: memory, loading, peak, planning" in capsys.readouterr().err
 
 
-def test_all_ways_to_write_sam_take_the_same_step():
+def test_a_long_measurement_says_how_long_it_takes(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    with progress.Progress(None, "bench") as shown:
+        told = shown.turns()
+        for title, seconds in (("long", 10.0), ("short", 0.01)):
+            for turn in range(3):
+                told(title, turn, 13)
+                now[0] += seconds
+    assert capsys.readouterr().err.splitlines() == ["long: about 2.0 min"]
+
+
+def test_an_interrupted_benchmark_does_not_claim_to_have_kept_anything(monkeypatch, capsys):
+    def part(repeats, on_turn):
+        yield "one figure"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "PARTS", {"peak": part})
+    assert main(["bench", "step"]) == 130
+    out, err = capsys.readouterr()
+    assert out == "one figure\n"
+    assert err.endswith("ausam: interrupted.\n")
+
+
+@pytest.fixture(scope="module")
+def overhead():
+    """The benchmark of other implementations, which is not in the package."""
+    place = Path(__file__).parents[3] / "benchmarks" / "overhead.py"
+    spec = importlib.util.spec_from_file_location("overhead", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_all_ways_to_write_sam_take_the_same_step(overhead):
     """Else their costs could not be compared."""
     ways = [overhead.ours, overhead.by_hand]
-    if pytest.importorskip("pytorch_optimizer"):
+    if importlib.util.find_spec("pytorch_optimizer"):
         ways.append(overhead.peer)
-    found = []
+    weights = []
     for way in ways:
         torch.manual_seed(0)
         model, x, y = overhead._tiny(8)
         step = way(model, x, y)
         step()
         step()
-        found.append([p.detach().clone() for p in model.parameters()])
-    for other in found[1:]:
-        torch.testing.assert_close(found[0], other, rtol=1e-5, atol=1e-6)
+        weights.append([p.detach().clone() for p in model.parameters()])
+    for other in weights[1:]:
+        torch.testing.assert_close(weights[0], other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_parts_of_a_step_are_timed(overhead):
+    """Their names follow the optimizer's."""
+    line = overhead._breakdown(lambda: overhead._tiny(8), 3)
+    assert all(part in line for part in overhead.PARTS)
 
 
 def test_planning_is_measured_over_a_whole_epoch():

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ausam.lab.cli import announce, config_file, exits, listing
+from ausam.lab.cli import announce, config_file, exits, listing, terminal
 from ausam.lab.cli.progress import Progress
 from ausam.lab.cli.rebuild import rebuild
 from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
@@ -67,7 +67,7 @@ def train_command(args: argparse.Namespace) -> int:
             return 0
         announce.runs(config, [config], given, sys.stderr)
         if args.resume and run_folder.saved_config(out) is None:
-            sys.stderr.write(f"{out} has no run to resume, so a new one starts.\n")
+            terminal.write_error(f"{out} has no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
             for epoch in train(config, out, resume=args.resume, on_step=progress.step, here=here, logs=logs):
                 progress.epoch(epoch)
@@ -76,7 +76,7 @@ def train_command(args: argparse.Namespace) -> int:
     score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
     parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]
     called = label_of(config) if args.name is None else label(args.name, config.base)
-    sys.stdout.write(f"{called or run.pair}: {'; '.join(parts)}\n")
+    terminal.write(f"{called or run.pair}: {'; '.join(parts)}\n")
     return _idle([f"the run in {out}"] if run.idle else [])
 
 
@@ -100,7 +100,7 @@ def compare_command(args: argparse.Namespace) -> int:
     with Progress(None, "compare") as progress:
         on_epoch = progress.comparison(runs, seeds)
         results = compare(runs, seeds, config, out, command, on_epoch, Logs(tuple(args.log), out))
-    sys.stdout.write(f"{comparison_text(results)}\n\n{conclusion(results)}\n\n{out / 'report.html'}\n")
+    terminal.write(f"{comparison_text(results)}\n\n{conclusion(results)}\n\n{out / 'report.html'}\n")
     return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 
 
@@ -114,9 +114,14 @@ def reproduce_command(args: argparse.Namespace) -> int:
     cells = recipe.chosen(recipe.cells(found, **here), args.only)
     out = Path(args.out or f"runs/{found.folder}")
     _set_threads(cells[0].config)
+    if args.cells and not args.dry_run:
+        raise ValueError("--cells lists the cells of --dry-run. Give both, or leave it out.")
     if args.dry_run:
         scale = f", scale {found.scale}" if found.scale else ""
-        sys.stdout.write(f"{found.title}{scale}, in {out}\n\n{estimate.plan(cells, out)}\n")
+        plan = estimate.plan(estimate.left_to_do(cells, out), every_cell=args.cells)
+        deviations = "\n".join(f"- {text}" for text in found.deviations)
+        differs = f"\n\nWhat differs from the paper:\n{deviations}" if deviations else ""
+        terminal.write(f"{found.title}{scale}, in {out}\n\n{plan}{differs}\n")
         return 0
     command = shlex.join(["ausam", *args.argv])
     left = sum(cell.config.epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells)
@@ -124,10 +129,10 @@ def reproduce_command(args: argparse.Namespace) -> int:
         told = progress.cells(left)
         logs = Logs(tuple(args.log), out)
         table, failed = reproduce(found, cells, out, command, told, progress.say, logs, launch)
-    sys.stdout.write(f"{reproduced_text(table)}\n\n{out / 'report.html'}\n")
+    terminal.write(f"{reproduced_text(table)}\n\n{out / 'report.html'}\n")
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
-        sys.stderr.write(f"ausam: {count} failed: {', '.join(failed)}. Run the same command to try again.\n")
+        terminal.write_error(f"ausam: {count} failed: {', '.join(failed)}. Run the same command to try again.\n")
     ended = {cell.id: records.read(cell.folder(out) / "result.json", Run) for cell in cells}
     idle = _idle([name for name, run in ended.items() if run is not None and run.idle])
     return exits.FAILED if failed else idle
@@ -136,7 +141,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
 def _idle(names: list[str]) -> int:
     """The exit code of a command whose runs have ended; ``names`` are those that took no step."""
     if names:
-        sys.stderr.write(
+        terminal.write_error(
             f"ausam: {', '.join(names)} learnt nothing: every step was skipped, {SKIPPED_BECAUSE}. Look for NaN or "
             "inf in the data, or use a smaller --lr.\n"
         )
@@ -180,7 +185,7 @@ def tune_command(args: argparse.Namespace) -> int:
         command = shlex.join(["ausam", *args.argv])
         found = tune(over, seeds, config, out, command, progress.cells, progress.say, logs)
     line = _train_line(given | {"method": config.method, "policy": config.policy}, tuning.best(found).settings)
-    sys.stdout.write(f"{tuning.text(found)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.html'}\n")
+    terminal.write(f"{tuning.text(found)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.html'}\n")
     return 0
 
 
@@ -200,7 +205,7 @@ def _train_line(given: dict[str, Any], best: Mapping[str, float]) -> str:
 def report_command(args: argparse.Namespace) -> int:
     """Tables and page from the runs of a folder."""
     text, page = rebuild(Path(args.folder))
-    sys.stdout.write(f"{text}\n\n{page}\n")
+    terminal.write(f"{text}\n\n{page}\n")
     return 0
 
 
@@ -240,10 +245,10 @@ def _measured(result: Diagnosis | FlatComparison | Theory, page: Path) -> int:
     """Print the findings, what could not be measured, and the page."""
     marks = {True: "holds: ", False: "does not hold: ", None: ""}
     for finding in result.findings:
-        sys.stdout.write(f"{finding.part}: {marks[finding.holds]}{finding.text}\n")
+        terminal.write(f"{finding.part}: {marks[finding.holds]}{finding.text}\n")
     for part in result.not_measured:
-        sys.stdout.write(f"{part.part}: not measured. {part.why}\n")
-    sys.stdout.write(f"\n{page}\n")
+        terminal.write(f"{part.part}: not measured. {part.why}\n")
+    terminal.write(f"\n{page}\n")
     return 0
 
 
@@ -251,16 +256,17 @@ def list_command(args: argparse.Namespace) -> int:
     """List everything, or describe one entry."""
     if args.name is not None:
         about = listing.named(args.name)
-        sys.stdout.write((json.dumps(about, indent=1) if args.json else listing.named_text(about)) + "\n")
+        terminal.write((json.dumps(about, indent=1) if args.json else listing.named_text(about)) + "\n")
         return 0
     found = listing.everything()
-    sys.stdout.write((json.dumps(found, indent=1) if args.json else listing.text(found)) + "\n")
+    terminal.write((json.dumps(found, indent=1) if args.json else listing.text(found)) + "\n")
     return 0
 
 
 def bench_command(args: argparse.Namespace) -> int:
     """The cost of a step."""
-    return bench.main(args.repeats, args.only, sys.stdout)
+    with Progress(None, "bench") as progress:
+        return bench.main(args.repeats, args.only, sys.stdout, progress.turns())
 
 
 def _of_method(given: dict[str, Any]) -> Config:

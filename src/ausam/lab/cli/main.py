@@ -11,12 +11,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
-from ausam.lab.cli import commands, exits
+from ausam.lab.cli import commands, exits, terminal
 from ausam.lab.cli.parser import parser
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.training import checkpoint, logs
 from ausam.lab.training.failures import explain
 from ausam.paper import catalogue
+
+# Commands that leave out finished work when they run again.
+RESUMABLE = (
+    commands.compare_command,
+    commands.reproduce_command,
+    commands.tune_command,
+    commands.diagnose_command,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,20 +45,24 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             terminated = signal.SIGTERM in came
             code = exits.TERMINATED if terminated else exits.INTERRUPTED
-            sys.stderr.write(f"\nausam: {'terminated' if terminated else 'interrupted'}. {_kept(args)}\n")
+            terminal.write_error(
+                f"\nausam: {'terminated' if terminated else 'interrupted'}. {_kept(args)}".rstrip() + "\n"
+            )
         except Exception as error:
             if (known := explain(error)) is None:
                 raise
             code = exits.MISUSE if known.misuse else exits.FAILED
             complete = known.misuse or isinstance(error, DownloadError)  # they say how to continue
-            sys.stderr.write(f"ausam: {known.text}{'' if complete else ' ' + _kept(args)}\n")
+            terminal.write_error(f"ausam: {known.text}{'' if complete else ' ' + _kept(args)}".rstrip() + "\n")
     return code
 
 
 def _kept(args: argparse.Namespace) -> str:
-    """What is on disk when a command ends early, and how to continue."""
+    """What is on disk when a command ends early, and how to continue; empty if it keeps nothing."""
     if args.run is commands.train_command:
         epochs = checkpoint.saved_epochs(Path(args.out))
         kept = f"{args.out} holds the run up to epoch {epochs}" if epochs else "No epoch was finished"
         return f"{kept}; run the same command with --resume to continue."
-    return "Finished work is kept; run the same command to continue."
+    if args.run in RESUMABLE:
+        return "Finished work is kept; run the same command to continue."
+    return ""

@@ -82,96 +82,137 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=f"ausam {__version__}")
     subcommands = whole.add_subparsers(required=True, metavar="COMMAND")
+    for add in (
+        _add_train,
+        _add_compare,
+        _add_tune,
+        _add_reproduce,
+        _add_report,
+        _add_diagnose,
+        _add_list,
+        _add_bench,
+    ):
+        add(subcommands)
+    return whole
 
-    one = subcommands.add_parser(
+
+def _add_train(subcommands: Any) -> None:
+    train = subcommands.add_parser(
         "train", help="one run", description="Train one network and keep everything in a folder."
     )
-    one.add_argument("name", nargs="?", metavar="NAME", help=_name_help())
-    _add_settings(one, set())
-    one.add_argument("--out", default="runs/train", help="folder of the run (default: runs/train)")
-    one.add_argument("--resume", action="store_true", help="continue the run in that folder, bit for bit")
-    one.add_argument("--timeout", type=float, metavar="SECONDS", help=_timeout_help())
-    _add_config(one)
-    _add_logs(one)
-    one.set_defaults(run=commands.train_command)
+    train.add_argument("name", nargs="?", metavar="NAME", help=_name_help())
+    _add_settings(train, set())
+    train.add_argument("--out", default="runs/train", help="folder of the run (default: runs/train)")
+    train.add_argument("--resume", action="store_true", help="continue the run in that folder, bit for bit")
+    train.add_argument("--timeout", type=float, metavar="SECONDS", help=_timeout_help())
+    _add_config(train)
+    _add_logs(train)
+    train.set_defaults(run=commands.train_command)
 
-    many = subcommands.add_parser("compare", help="several pairs, side by side", description=_compare_help())
-    many.add_argument("names", nargs="*", metavar="NAME", help="sgd, sam, ausam-0.5, sam+random, ...; see ausam list")
-    many.add_argument("--all", action="store_true", help="every named pair")
-    many.add_argument("--seeds", type=int, default=3, help="runs per pair (default: 3)")
-    many.add_argument("--seed", type=int, default=argparse.SUPPRESS, help="the first seed (default: 0)")
-    many.add_argument("--out", default="runs/compare", help="folder of the comparison (default: runs/compare)")
-    _add_settings(many, {*PAIR_SETTINGS, *TORCHRUN_SETTINGS})
-    _add_config(many)
-    _add_logs(many)
-    many.elsewhere = {f"--{name}": _of_name() for name in PAIR_SETTINGS if name != "seed"}
-    many.set_defaults(run=commands.compare_command)
 
-    again = subcommands.add_parser(
+def _add_compare(subcommands: Any) -> None:
+    compare = subcommands.add_parser("compare", help="several pairs, side by side", description=_compare_help())
+    compare.add_argument(
+        "names", nargs="*", metavar="NAME", help="sgd, sam, ausam-0.5, mine:MySAM, ...; see ausam list"
+    )
+    compare.add_argument("--all", action="store_true", help="every named pair")
+    compare.add_argument("--seeds", type=int, default=3, help="runs per pair (default: 3)")
+    compare.add_argument("--seed", type=int, default=argparse.SUPPRESS, help="the first seed (default: 0)")
+    compare.add_argument("--out", default="runs/compare", help="folder of the comparison (default: runs/compare)")
+    _add_settings(compare, {*PAIR_SETTINGS, *TORCHRUN_SETTINGS})
+    _add_config(compare)
+    _add_logs(compare)
+    compare.elsewhere = {f"--{name}": _of_name() for name in PAIR_SETTINGS if name != "seed"}
+    compare.set_defaults(run=commands.compare_command)
+
+
+def _add_tune(subcommands: Any) -> None:
+    tune = subcommands.add_parser("tune", help="a short search for rho, alpha, ...", description=_tune_help())
+    tune.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=_over_help())
+    tune.add_argument("--seeds", type=int, default=3, help="runs per trial in each round (default: 3)")
+    tune.add_argument("--out", default="runs/tune", help="folder of the search (default: runs/tune)")
+    _add_settings(tune, {*TORCHRUN_SETTINGS, "validation"}, {"policy": POLICY})
+    held_out = f"fraction of the training samples held out to judge the trials (default: {HELD_OUT})"
+    tune.add_argument("--validation", type=float, default=argparse.SUPPRESS, metavar="VALIDATION", help=held_out)
+    _add_config(tune)
+    _add_logs(tune)
+    tune.set_defaults(run=commands.tune_command)
+
+
+def _add_reproduce(subcommands: Any) -> None:
+    reproduce = subcommands.add_parser(
         "reproduce", help="a table of the paper, or equal-cost", description=_reproduce_help()
     )
-    again.add_argument("table", help=", ".join(recipe.files()))
-    again.add_argument(
+    tables = ", ".join(recipe.files())
+    reproduce.add_argument("table", metavar="TABLE", help=f"{tables}, or your own recipe as FILE.toml")
+    reproduce.add_argument(
         "--scale",
         choices=recipe.SCALES,
         default="",
         help="the paper's networks (default), or smaller ones; equal-cost has one scale",
     )
-    again.add_argument("--only", action="append", default=[], metavar="PATTERN", help="BLOCK, ROW or BLOCK/ROW, with *")
-    again.add_argument("--seeds", type=int, help="runs per row (default: the recipe's; the paper uses 3)")
-    again.add_argument("--out", help="folder of the table (default: runs/TABLE-SCALE, runs/equal-cost)")
-    again.add_argument(
-        "--dry-run", action="store_true", help="show the cells and about how long they take; run nothing"
+    only = "BLOCK, ROW or BLOCK/ROW, with *"
+    reproduce.add_argument("--only", action="append", default=[], metavar="PATTERN", help=only)
+    reproduce.add_argument("--seeds", type=int, help="runs per row (default: the recipe's; the paper uses 3)")
+    reproduce.add_argument("--out", help="folder of the table (default: runs/TABLE-SCALE, runs/equal-cost)")
+    dry = "say about how much time, disk and memory it takes, and what differs from the paper; run nothing"
+    reproduce.add_argument("--dry-run", action="store_true", help=dry)
+    reproduce.add_argument("--cells", action="store_true", help="with --dry-run: every cell, and what is left of it")
+    _add_launcher(reproduce)
+    _add_settings(reproduce, {f.name for f in fields(Config)} - {"data_dir", "init", "threads", "device"})
+    _add_logs(reproduce)
+    reproduce.set_defaults(run=commands.reproduce_command)
+
+
+def _add_launcher(reproduce: argparse.ArgumentParser) -> None:
+    where = "run the cells here, or on Ray"
+    reproduce.add_argument("--launcher", choices=["local", "ray"], default="local", help=where)
+    address = "address of a running Ray cluster, or auto (default: start one on this machine)"
+    reproduce.add_argument("--address", help=address)
+    reproduce.add_argument("--cpus", type=float, help="CPUs per cell on Ray (default: 1)")
+    gpus = "GPUs per cell on Ray (default: 1 with --device cuda, otherwise 0)"
+    reproduce.add_argument("--gpus", type=float, help=gpus)
+
+
+def _add_report(subcommands: Any) -> None:
+    about = "rebuild tables and page from the runs in a folder, without training"
+    report = subcommands.add_parser("report", help=about)
+    report.add_argument("folder", help="a folder made by reproduce, compare or train, or a results.json")
+    report.set_defaults(run=commands.report_command)
+
+
+def _add_diagnose(subcommands: Any) -> None:
+    about = "how flat the minimum of a run is"
+    diagnose = subcommands.add_parser("diagnose", help=about, description=_diagnose_help())
+    diagnose.add_argument("place", nargs="+", metavar="RUN | compare DIR", help="folder of a run, or of a comparison")
+    parts = (
+        f"what to measure, separated by commas: {', '.join(MEASUREMENTS)} (default: all of these); or of the paper's "
+        f"theory: {', '.join(THEORY)}"
     )
-    again.add_argument("--launcher", choices=["local", "ray"], default="local", help="run the cells here, or on Ray")
-    again.add_argument(
-        "--address", help="address of a running Ray cluster, or auto (default: start one on this machine)"
+    diagnose.add_argument("--what", metavar="PARTS", help=parts)
+    theory = "test the paper's lemma and theorems too: theory.html"
+    diagnose.add_argument("--theory", action="store_true", help=theory)
+    diagnose.add_argument("--samples", type=int, default=512, help="training samples to measure on (default: 512)")
+    _add_settings(diagnose, {f.name for f in fields(Config)} - {"data_dir", "threads", "device"})
+    diagnose.set_defaults(run=commands.diagnose_command)
+
+
+def _add_list(subcommands: Any) -> None:
+    listing = subcommands.add_parser("list", help="methods, policies, pairs, networks and data sets")
+    about = "everything about one of them: arguments, ranges, cost"
+    listing.add_argument("name", nargs="?", metavar="NAME", help=about)
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(run=commands.list_command)
+
+
+def _add_bench(subcommands: Any) -> None:
+    speed = subcommands.add_parser(
+        "bench", help="what a step costs on this machine, side by side", description=_bench_help()
     )
-    again.add_argument("--cpus", type=float, help="CPUs per cell on Ray (default: 1)")
-    again.add_argument("--gpus", type=float, help="GPUs per cell on Ray (default: 1 with --device cuda, otherwise 0)")
-    _add_settings(again, {f.name for f in fields(Config)} - {"data_dir", "init", "threads", "device"})
-    _add_logs(again)
-    again.set_defaults(run=commands.reproduce_command)
-
-    search = subcommands.add_parser("tune", help="a short search for rho, alpha, ...", description=_tune_help())
-    search.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=_over_help())
-    search.add_argument("--seeds", type=int, default=3, help="runs per trial in each round (default: 3)")
-    search.add_argument("--out", default="runs/tune", help="folder of the search (default: runs/tune)")
-    _add_settings(search, {*TORCHRUN_SETTINGS, "validation"}, {"policy": POLICY})
-    held_out = f"fraction of the training samples held out to judge the trials (default: {HELD_OUT})"
-    search.add_argument("--validation", type=float, default=argparse.SUPPRESS, metavar="VALIDATION", help=held_out)
-    _add_config(search)
-    _add_logs(search)
-    search.set_defaults(run=commands.tune_command)
-
-    page = subcommands.add_parser("report", help="rebuild tables and page from the runs in a folder, without training")
-    page.add_argument("folder", help="a folder made by reproduce, compare or train, or a results.json")
-    page.set_defaults(run=commands.report_command)
-
-    look = subcommands.add_parser("diagnose", help="how flat the minimum of a run is", description=_diagnose_help())
-    look.add_argument("place", nargs="+", metavar="RUN | compare DIR", help="folder of a run, or of a comparison")
-    look.add_argument(
-        "--what",
-        metavar="PARTS",
-        help=f"what to measure, separated by commas: {', '.join(MEASUREMENTS)} (default: all of these); or of the "
-        f"paper's theory: {', '.join(THEORY)}",
-    )
-    look.add_argument("--theory", action="store_true", help="test the paper's lemma and theorems too: theory.html")
-    look.add_argument("--samples", type=int, default=512, help="training samples to measure on (default: 512)")
-    _add_settings(look, {f.name for f in fields(Config)} - {"data_dir", "threads", "device"})
-    look.set_defaults(run=commands.diagnose_command)
-
-    show = subcommands.add_parser("list", help="methods, policies, pairs, networks and data sets")
-    show.add_argument("name", nargs="?", metavar="NAME", help="everything about one of them: arguments, ranges, cost")
-    show.add_argument("--json", action="store_true", help="as JSON")
-    show.set_defaults(run=commands.list_command)
-
-    speed = subcommands.add_parser("bench", help="speed as ratios, measured side by side")
     speed.add_argument("what", choices=["step"], help="step: the cost of a step")
     speed.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
-    speed.add_argument("--only", default="", help=f"one of {', '.join(bench.PARTS)}")
+    speed.add_argument("--only", default="", metavar="PART", help=f"one of {', '.join(bench.PARTS)}")
     speed.set_defaults(run=commands.bench_command)
-    return whole
 
 
 def _diagnose_help() -> str:
@@ -180,6 +221,14 @@ def _diagnose_help() -> str:
         "--every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into its folder. With "
         "--theory: the paper's lemma and theorems too, in theory.html and theory.json. With compare DIR: the flatness "
         "of all runs of a comparison, side by side. You can stop it at any time; run the same command to continue."
+    )
+
+
+def _bench_help() -> str:
+    return (
+        "Measure SAM and AUSAM-0.5 against SGD on this machine, the memory of a SAM step, and the cost of planning an "
+        "epoch. Each measurement says how long it takes, and each figure is printed as soon as it is there. Nothing is "
+        "kept; fewer --repeats are faster and noisier."
     )
 
 

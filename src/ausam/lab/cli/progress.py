@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping
 from rich import progress as rich
 from rich.console import Console
 
+from ausam.lab.cli.terminal import harmless
 from ausam.lab.config import Config
+from ausam.lab.experiments.duration import duration
 from ausam.lab.records.results import Epoch
 from ausam.lab.training.loop import Batch
+
+WORTH_SAYING = 5.0  # seconds: a shorter measurement is over before one has read how long it takes
 
 
 class Progress:
@@ -90,9 +94,23 @@ class Progress:
 
         return told
 
+    def turns(self) -> Callable[[str, int, int], None]:
+        """A callback before every turn of a measurement, with its number and how many there are."""
+        begun: dict[str, float] = {}
+
+        def told(title: str, done: int, total: int) -> None:
+            self._bar.update(self._task, total=total, completed=done, text=title)
+            now = time.perf_counter()
+            if title not in begun:
+                begun[title] = now
+            elif done == 1 and (left := (now - begun[title]) * (total - 1)) > WORTH_SAYING:
+                self.say(f"{title}: about {duration(left)}")
+
+        return told
+
     def say(self, text: str) -> None:
         """Print a permanent line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(harmless(text), highlight=False, markup=False, soft_wrap=True)
 
 
 class _Rate:

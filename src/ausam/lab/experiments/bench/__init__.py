@@ -1,29 +1,28 @@
-"""``ausam bench step``: the cost of a step and of an epoch's plan, at two sizes each, as side-by-side ratios."""
+"""``ausam bench step``: the cost of a step and of an epoch's plan on this machine, as side-by-side ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from ausam.lab.experiments.bench import overhead, peak, planning, speed
+from ausam.lab.experiments.bench import peak, planning, speed
+from ausam.lab.experiments.side_by_side import OnTurn
 
-PARTS: dict[str, Callable[[int], Iterator[str]]] = {
+PARTS: dict[str, Callable[[int, OnTurn], Iterator[str]]] = {
     "memory": speed.in_memory,
     "loading": speed.loading,
-    "overhead": overhead.large,
-    "python": overhead.small,
     "peak": peak.peak,
     "planning": planning.planning,
 }
 
 
-def main(repeats: int, only: str, out: TextIO) -> int:
+def main(repeats: int, only: str, out: TextIO, on_turn: OnTurn) -> int:
     """Run all parts, or one, and write a line for each figure as soon as it is measured."""
     if only and only not in PARTS:
         raise ValueError(f'The benchmark has no part "{only}". Known: {", ".join(PARTS)}.')
     for name, part in PARTS.items():
         if only in ("", name):
-            for line in part(repeats):
+            for line in part(repeats, on_turn):
                 out.write(line + "\n")
                 out.flush()
     return 0

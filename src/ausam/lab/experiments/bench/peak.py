@@ -12,14 +12,17 @@ import torch
 from torch import nn
 
 from ausam import SAM, Plain, SharpnessAware
+from ausam.lab.experiments.side_by_side import OnTurn
 
 STEPS = 3
+WIDTHS = (1500, 3000)
 GIVE_BACK = "MALLOC_MMAP_THRESHOLD_"  # glibc's: larger blocks are mapped, and unmapped when freed
 
 
-def peak(repeats: int) -> Iterator[str]:  # noqa: ARG001  (once: it is a size, not a speed)
+def peak(repeats: int, on_turn: OnTurn) -> Iterator[str]:  # noqa: ARG001  (once: it is a size, not a speed)
     """Peak memory of SAM beyond plain SGD's, in copies of the parameters, at two sizes."""
-    for width in (1500, 3000):
+    for i, width in enumerate(WIDTHS):
+        on_turn("peak memory", i, len(WIDTHS))
         copies, params = in_own_process(width)
         what = f"SAM's peak memory beyond SGD's, {params:,} parameters"
         yield f"{what:<96} {copies:6.2f} copies of the parameters"
@@ -43,7 +46,7 @@ def beyond_sgd(width: int) -> tuple[float, int]:
     x = torch.randn(2, width)
     base = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
     params = sum(p.numel() for p in model.parameters())
-    found = []
+    peaks = []
     for method in (Plain(), SAM(0.05)):
         opt = SharpnessAware(base, method, model)
         for _ in range(STEPS):
@@ -51,8 +54,8 @@ def beyond_sgd(width: int) -> tuple[float, int]:
             opt.backward(lambda x: model(x).square().mean(1), x)
             opt.step()
             opt.zero_grad()
-        found.append(resident() - start)
-    return (found[1] - found[0]) / (4 * params), params
+        peaks.append(resident() - start)
+    return (peaks[1] - peaks[0]) / (4 * params), params
 
 
 def resident(forget: bool = False) -> int:

@@ -13,6 +13,7 @@ import torch
 from ausam import AUSampling, Feedback, SelectiveBatchSampler
 from ausam.common.random import generator
 from ausam.lab.experiments.bench.peak import resident
+from ausam.lab.experiments.side_by_side import OnTurn
 
 BATCH = 128
 TABLE = 12  # bytes per sample of the scores
@@ -32,9 +33,10 @@ class Planning:
     state_bytes: int
 
 
-def planning(repeats: int, sizes: tuple[int, ...] = SIZES) -> Iterator[str]:  # noqa: ARG001  (once: it takes long)
+def planning(repeats: int, on_turn: OnTurn, sizes: tuple[int, ...] = SIZES) -> Iterator[str]:  # noqa: ARG001  (once)
     """Time and memory of planning an epoch of ten million and of a hundred million samples."""
-    for samples in sizes:
+    for i, samples in enumerate(sizes):
+        on_turn(f"planning {samples:,} samples", i, len(sizes))
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             p = pool.apply(measure, (samples,))
         yield (

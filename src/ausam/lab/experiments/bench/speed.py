@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ausam import SAM, AUSampling, Feedback, Full, Indexed, Method, Plain, Policy, SelectiveBatchSampler, SharpnessAware
 from ausam.common.random import generator
-from ausam.lab.experiments.side_by_side import interleaved, median_ratio
+from ausam.lab.experiments.side_by_side import OnTurn, interleaved, median_ratio
 from ausam.lab.networks.build import build
 
 BATCH = 128
@@ -20,7 +20,7 @@ DECODE = 1e-3  # seconds per sample
 HALF = AUSampling(0.5)
 
 
-def in_memory(repeats: int) -> Iterator[str]:
+def in_memory(repeats: int, on_turn: OnTurn) -> Iterator[str]:
     """Images in memory, with two networks."""
     for name in ("resnet-tiny", "resnet-small"):
         runs = {
@@ -28,17 +28,19 @@ def in_memory(repeats: int) -> Iterator[str]:
             "SAM": Trained(name, SAM(0.05), Full()),
             "AUSAM-0.5": Trained(name, SAM(0.05), HALF),
         }
-        t = interleaved({k: run.epoch_in_memory for k, run in runs.items()}, repeats)
         what = f"images in memory, {name}, batch {BATCH}"
+        tasks = {k: run.epoch_in_memory for k, run in runs.items()}
+        t = interleaved(tasks, repeats, title=what, on_turn=on_turn)
         yield ratio(f"SAM's time against AUSAM-0.5's, {what}", median_ratio(t["SAM"], t["AUSAM-0.5"]), repeats)
         yield ratio(f"AUSAM-0.5's time against SGD's, {what}", median_ratio(t["AUSAM-0.5"], t["SGD"]), repeats)
 
 
-def loading(repeats: int) -> Iterator[str]:
+def loading(repeats: int, on_turn: OnTurn) -> Iterator[str]:
     """Samples that take a millisecond to load, chosen before and after loading, at two sizes of the data."""
     for images in (256, 512):
         sgd = Trained("resnet-tiny", Plain(), Full(), images)
         sam, before, after = (Trained("resnet-tiny", SAM(0.05), p, images) for p in (Full(), HALF, HALF))
+        what = f"1 ms to load a sample, {images} images"
         t = interleaved(
             {
                 "sgd": sgd.epoch_loaded,
@@ -47,8 +49,9 @@ def loading(repeats: int) -> Iterator[str]:
                 "after": after.epoch_picked,
             },
             repeats,
+            title=what,
+            on_turn=on_turn,
         )
-        what = f"1 ms to load a sample, {images} images"
         yield ratio(
             f"SAM's time against AUSAM-0.5's, chosen before loading, {what}",
             median_ratio(t["sam"], t["before"]),

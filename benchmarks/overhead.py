@@ -1,4 +1,8 @@
-"""The overhead of SAM beyond its two forward-backwards and the base optimizer's step, on one CPU thread.
+"""The overhead of SAM beyond its two forward-backwards and the base optimizer's step, side by side with others.
+
+    python benchmarks/overhead.py [--repeats 30] [--only large | small]    # pip install pytorch_optimizer for the peer
+
+Everything runs on one CPU thread.
 
 All candidates back-propagate the mean of the same per-sample losses twice, clear the gradients and take SGD's step. The
 time of a bare loop is subtracted. Only our overhead includes a check that all numbers are finite, the rollback of a
@@ -7,6 +11,7 @@ step that an error or a signal interrupts, a check for added or removed modules,
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import importlib.util
@@ -202,3 +207,19 @@ def _one_thread(tasks: dict[str, Task], repeats: int) -> dict[str, list[float]]:
         return interleaved(tasks, repeats, warmup=5)
     finally:
         torch.set_num_threads(threads)
+
+
+def main() -> None:
+    """Print a line for each figure as soon as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--only", choices=["large", "small"])
+    args = parser.parse_args()
+    for name, part in {"large": large, "small": small}.items():
+        if args.only in (None, name):
+            for line in part(args.repeats):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

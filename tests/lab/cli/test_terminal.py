@@ -1,0 +1,33 @@
+"""What reaches the terminal."""
+
+from ausam.lab.cli import terminal
+from ausam.lab.records import results as records
+from tests.lab.helpers import a_comparison, named, run
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys):
+    evil = "SAM\x1b]0;owned\x07\x1b[2J"
+    results = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, 82.0)], {"sam": evil}, title=evil)
+    records.write(tmp_path / "results.json", results)
+    assert run("report", tmp_path / "results.json") == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "\x07" not in out + err
+    assert "]0;owned" in out  # the text itself is shown
+
+
+def test_lines_and_tabs_stay():
+    assert terminal.harmless("a\tb\r\nc\u00a0d\x1b[1m") == "a\tb \nc\u00a0d [1m"
+
+
+def test_a_folder_without_runs_whose_parts_vanish_or_may_not_be_read_is_refused(tmp_path, monkeypatch, capsys):
+    """``ausam report /`` once ended with a traceback: processes come and go in /proc."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+
+    def vanishing(self, pattern):
+        yield self / "a" / pattern
+        raise FileNotFoundError(2, "No such file or directory", "/proc/1")
+
+    monkeypatch.setattr(type(tmp_path), "rglob", vanishing)
+    assert run("report", tmp_path) == 2
+    assert "contains no finished run" in capsys.readouterr().err
