@@ -38,6 +38,7 @@ from ausam.lab.report.pages import tuning
 from ausam.lab.report.pages.diagnosis import Diagnosis
 from ausam.lab.report.pages.flatness import FlatComparison
 from ausam.lab.report.summary import SKIPPED_BECAUSE, comparison_text, conclusion, skipped_text
+from ausam.lab.selftest.run import selftest
 from ausam.lab.training import ranks, run_folder
 from ausam.lab.training.logs import Logs
 from ausam.lab.training.loop import train
@@ -267,6 +268,11 @@ def bench_command(args: argparse.Namespace) -> int:
     """The cost of a step."""
     with Progress(None, "bench") as progress:
         return bench.main(args.repeats, args.only, sys.stdout, progress.turns())
+
+
+def selftest_command(args: argparse.Namespace) -> int:
+    """What works on a device, and what does not."""
+    return selftest(args.device, sys.stdout)
 
 
 def _of_method(given: dict[str, Any]) -> Config:

@@ -19,6 +19,7 @@ from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam.lab.experiments.tune import HELD_OUT, POLICY
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.from_config import ARGUMENTS
+from ausam.lab.selftest.run import ABOUT, add_arguments
 from ausam.lab.training.logs import KINDS
 from ausam.paper import recipe
 from ausam.paper.theory.on_a_run import MEASUREMENTS as THEORY
@@ -91,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
         _add_diagnose,
         _add_list,
         _add_bench,
+        _add_selftest,
     ):
         add(subcommands)
     return whole
@@ -213,6 +215,13 @@ def _add_bench(subcommands: Any) -> None:
     speed.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
     speed.add_argument("--only", default="", metavar="PART", help=f"one of {', '.join(bench.PARTS)}")
     speed.set_defaults(run=commands.bench_command)
+
+
+def _add_selftest(subcommands: Any) -> None:
+    about = "does everything work on your device? A table to paste into an issue"
+    selftest = subcommands.add_parser("selftest", help=about, description=ABOUT)
+    add_arguments(selftest)
+    selftest.set_defaults(run=commands.selftest_command)
 
 
 def _diagnose_help() -> str:
