@@ -489,7 +489,7 @@ def test_csv_has_a_line_a_run(whole):
         lines = list(csv.DictReader(file))
     assert sorted(f"{line['block']}/{line['name']}/seed-{line['seed']}" for line in lines) == sorted(CELLS)
     for line in lines:
-        folder = whole[0] / line["block"] / "runs" / line["name"].replace("*", "star") / f"seed-{line['seed']}"
+        folder = whole[0] / line["block"] / "runs" / line["name"].replace("*", "%2A") / f"seed-{line['seed']}"
         result = read(folder / "result.json")
         for key in ("method", "policy", "train_seconds", "samples_forward", "weights_sha256"):
             assert line[key] == str(result[key])

@@ -65,6 +65,10 @@ class Bare:
 
 
 thing = 3
+
+
+def negative(feedback):
+    return -feedback.loss
 '''
 FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]
 
@@ -153,3 +157,17 @@ def test_a_report_is_rebuilt_where_their_module_is_not(mine, tmp_path, monkeypat
     capsys.readouterr()
     assert run("report", "all") == 0
     assert f"{mine}:RandomDirection" in capsys.readouterr().out
+
+
+def test_a_signal_of_the_users_own(mine, tmp_path, capsys):
+    policy = construct("policy", f"TopLoss(alpha=0.5, signal='{mine}:negative')")
+    assert policy.signal.__name__ == "negative"
+    both = pair(f"sam x TopLoss(signal='{mine}:negative')")
+    assert both.policy == f"TopLoss(signal='{mine}:negative')"
+    assert pair(both.name) == both
+    names = ["sam x TopLoss", f"sam x TopLoss(signal='{mine}:negative')"]
+    assert run("compare", *names, *FEW, "--seeds", 1, "--out", "all") == 0
+    shown = [one["run"]["pair"].partition(" × ")[2] for one in read(tmp_path / "all" / "results.json")["runs"]]
+    assert shown == ["TopLoss(alpha=0.5)", f"TopLoss(alpha=0.5, signal='{mine}.negative')"]
+    with pytest.raises(ValueError, match="has no function nothing"):
+        construct("policy", f"TopLoss(signal='{mine}:nothing')")

@@ -13,7 +13,8 @@ import torch
 
 from ausam import METHODS, POLICIES
 from ausam.lab.registry.lookup import find
-from ausam.lab.registry.user_code import imported_class, is_own, refuse_other_form
+from ausam.lab.registry.user_code import imported_class, imported_function, is_own, refuse_other_form
+from ausam.policies.signals import signal_name
 
 EXAMPLES = {"method": "SAM(rho=0.1)", "policy": "AUSampling(alpha=0.5)"}
 
@@ -100,6 +101,8 @@ def _construct(expression: Expression, settings: dict[str, Any]) -> Any:
     arguments = {k: v for k, v in settings.items() if k in expression.takes} | expression.arguments
     if expression.inner is not None:
         arguments["inner"] = _construct(expression.inner, settings)
+    if isinstance(signal := arguments.get("signal"), str) and is_own(signal):
+        arguments["signal"] = imported_function("signal", signal)
     return expression.cls(**arguments)
 
 
@@ -112,9 +115,10 @@ def canonical(kind: str, text: str) -> str:
     if not is_own(name):
         expression = parse(kind, text)
         name = expression.name
-        values = {f.name: expression.arguments[f.name] for f in fields(expression.cls) if f.name in values}
-    given = ", ".join(f"{k}={_text(v)}" for k, v in values.items())
-    return f"{name}({given})" if given else name
+        given = expression.arguments
+        values = {f.name: given[f.name] for f in fields(expression.cls) if f.name in given}
+    arguments = ", ".join(f"{k}={_text(v)}" for k, v in values.items())
+    return f"{name}({arguments})" if arguments else name
 
 
 def with_canonical(settings: dict[str, Any]) -> dict[str, Any]:
@@ -138,11 +142,17 @@ def brief(thing: object) -> str:
     """A method or policy as text: its first argument, and those that differ from their defaults."""
     shown = [f for f in fields(thing) if f.repr]  # type: ignore[arg-type]
     given = [
-        f"{f.name}={brief(value) if f.name == 'inner' else repr(value)}"
+        f"{f.name}={_shown(f.name, value)}"
         for i, f in enumerate(shown)
         if (value := getattr(thing, f.name)) != f.default or i == 0
     ]
     return f"{type(thing).__name__}({', '.join(given)})"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "inner":
+        return brief(value)
+    return repr(signal_name(value)) if name == "signal" else repr(value)
 
 
 def arguments_of(cls: Any) -> str:

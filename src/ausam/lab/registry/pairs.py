@@ -244,7 +244,7 @@ Settings = tuple[str, dict[str, Any]]  # the name of a class, and the arguments 
 
 def _named(method: str, policy: str, alpha: float | None = None) -> Pair | None:
     """The pair of this method and this policy under its name; None if no name is known for the two."""
-    if is_own(method) or is_own(policy):
+    if ":" in method + policy:  # the user's own class or signal, which a name must not import
         return None
     of_method, (kind, given) = _settings("method", method), _settings("policy", policy, alpha)
     for name, known in PAIRS.items():
@@ -323,7 +323,7 @@ def _short_path(text: str) -> str:
 def _general_name(method: str, policy: str) -> str:
     """The general form in one word; the user's own part stays as it is, because its letters matter."""
     parts = [part for part in (method, policy) if part != "Full"]
-    return "+".join(part if is_own(part) else re.sub(r"[\s'\"]", "", part.lower()) for part in parts)
+    return "+".join(part if ":" in part else re.sub(r"[\s'\"]", "", part.lower()) for part in parts)
 
 
 def label(name: str, base: str) -> str:

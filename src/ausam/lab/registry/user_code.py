@@ -61,15 +61,8 @@ def _public(path: Path, wanted: type[ast.FunctionDef] | type[ast.ClassDef]) -> l
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
-    """The user's function; modules are searched for in the current directory first."""
-    function = _attribute(kind, name, "function")
-    # A network can be called, but with samples: it is not the function that makes it.
-    if not callable(function) or isinstance(function, nn.Module):
-        kind_of = type(function).__name__
-        raise ValueError(
-            f'{kind} "{name}": {name.rpartition(":")[2]} is {"an" if kind_of[0] in "aeiouAEIOU" else "a"} {kind_of}, '
-            "not a function. Write a function that returns it."
-        )
+    """The user's function, which may not end the program; modules are searched for in the current directory first."""
+    function = imported_function(kind, name)
 
     @functools.wraps(function)
     def called(*args: Any, **how: Any) -> Any:
@@ -77,6 +70,19 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
             return function(*args, **how)
 
     return called
+
+
+def imported_function(kind: str, name: str) -> Callable[..., Any]:
+    """The user's function as it is."""
+    function: Callable[..., Any] = _attribute(kind, name, "function")
+    # A network can be called, but with samples: it is not the function that makes it.
+    if not callable(function) or isinstance(function, nn.Module):
+        kind_of = type(function).__name__
+        raise ValueError(
+            f'{kind} "{name}": {name.rpartition(":")[2]} is {"an" if kind_of[0] in "aeiouAEIOU" else "a"} {kind_of}, '
+            "not a function. Write a function that returns it."
+        )
+    return function
 
 
 def imported_class(kind: str, name: str) -> type:

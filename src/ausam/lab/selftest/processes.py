@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from ausam import SAM, SharpnessAware
@@ -20,7 +21,7 @@ WORLD, STEPS = 2, 3
 def compare_with_one(kind: str) -> float:
     """How far the weights of two processes are from those of one, which sees the whole batch."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_rank, (folder, kind), nprocs=WORLD)
+        spawn(_rank, (folder, kind), nprocs=WORLD)  # type: ignore[no-untyped-call]
         states = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
     if not all(torch.equal(a, b) for a, b in zip(*states, strict=True)):
         raise AssertionError("the two processes ended at different weights")
