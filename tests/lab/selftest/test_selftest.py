@@ -40,11 +40,12 @@ def test_a_compiled_model_passes_or_torch_says_why_not(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: torch.nn.Sequential(model))
     assert "from the model without" in checks.compiled("cpu")
 
-    def no_compiler(_):
-        def forward(x):
+    class NoCompiler(torch.nn.Sequential):
+        def forward(self, x):
             raise RuntimeError("Failed to find C++ compiler.\nMore")
 
-        return forward
+    def no_compiler(model):
+        return NoCompiler(model)
 
     monkeypatch.setattr(torch, "compile", no_compiler)
     result = results({"it": checks.compiled})["it"]
