@@ -144,10 +144,10 @@ def lemma1(runs: dict[str, Run]) -> dict:
     for name, run in runs.items():
         for epoch in WATCHED:
             run.at(epoch)
-            found = theory.lemma1(run.model, run.losses, run.data.batches(8), RHO)
-            kinds = {"norm": found.norm, "projection": found.projection}
+            lemma = theory.lemma1(run.model, run.losses, run.data.batches(8), RHO)
+            kinds = {"norm": lemma.norm, "projection": lemma.projection}
             rows = {k: dataclasses.asdict(v) for k, v in kinds.items()}
-            over_training.append({"run": name, "epoch": epoch, "cosine": found.cosine, **rows})
+            over_training.append({"run": name, "epoch": epoch, "cosine": lemma.cosine, **rows})
             if epoch >= 1:
                 norms = dg.sample_gradient_norms(run.model, run.losses, run.data.x, run.data.y)
                 average = theory.average_dlp(run.dlp[:epoch], norms, RHO)
@@ -156,11 +156,11 @@ def lemma1(runs: dict[str, Run]) -> dict:
     run.at(8)
     over_rho, points = [], []
     for rho in (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5):
-        found = theory.lemma1(run.model, run.losses, run.data.batches(8), rho)
-        rows = {"norm": dataclasses.asdict(found.norm), "projection": dataclasses.asdict(found.projection)}
+        lemma = theory.lemma1(run.model, run.losses, run.data.batches(8), rho)
+        rows = {"norm": dataclasses.asdict(lemma.norm), "projection": dataclasses.asdict(lemma.projection)}
         over_rho.append({"rho": rho, **rows})
         if rho == RHO:
-            both = zip(found.dlp, found.norms, found.projections, strict=True)
+            both = zip(lemma.dlp, lemma.norms, lemma.projections, strict=True)
             points = [{"dlp": d, "norm": n, "projection": p} for d, n, p in both]
     return {"over_training": over_training, "averages": averages, "over_rho": over_rho, "points": points}
 
@@ -187,13 +187,13 @@ def theorem1(runs: dict[str, Run]) -> dict:
             for policy_name, policy, scores in tables(run, epoch):
                 if policy_name == "unbiased":
                     continue  # the same draw as AUSampling
-                found = []
+                results = []
                 for b, batch in enumerate(run.data.batches(N // BATCH)):
                     candidates = torch.arange(b * BATCH, (b + 1) * BATCH)
                     rng = torch.Generator().manual_seed(1000 * epoch + b)
                     kept, _ = policy.choose(scores, epoch, candidates[None], rng)
-                    found.append(theory.theorem1(run.model, run.losses, batch, kept[0], RHO, chunk=BATCH))
-                summary = dataclasses.asdict(theory.theorem1_summary(found))
+                    results.append(theory.theorem1(run.model, run.losses, batch, kept[0], RHO, chunk=BATCH))
+                summary = dataclasses.asdict(theory.theorem1_summary(results))
                 rows.append({"run": name, "epoch": epoch, "policy": policy_name, **summary})
     return {"over_training": rows}
 
@@ -205,7 +205,7 @@ def theorem2() -> dict:
     for name, rate in schedules.items():
         for seed in SEEDS:
             run = train(seed, Plain(), Full(), momentum=0.0, rate=rate)
-            found = theory.theorem2(
+            result = theory.theorem2(
                 run.model,
                 run.losses,
                 run.data.batches(4),
@@ -214,7 +214,7 @@ def theorem2() -> dict:
                 iterations=N // BATCH,
                 gradient_bound=run.largest_gradient,
             )
-            rows.append({"schedule": name, "seed": seed, "accuracy": run.accuracy(), **dataclasses.asdict(found)})
+            rows.append({"schedule": name, "seed": seed, "accuracy": run.accuracy(), **dataclasses.asdict(result)})
     return {"runs": rows}
 
 
@@ -229,7 +229,7 @@ def theorem3() -> dict:
         for selection in ("random", "ausam", "largest"):
             for alpha in (0.125, 0.25, 0.5, 1.0):
                 for step in (0.05, 0.5):
-                    found = theory.theorem3(
+                    result = theory.theorem3(
                         problem,
                         alpha=alpha,
                         batch=32,
@@ -239,11 +239,11 @@ def theorem3() -> dict:
                         runs=8,
                         selection=selection,
                     )
-                    rows.append({"problem": name, "step": step, **dataclasses.asdict(found)})
+                    rows.append({"problem": name, "step": step, **dataclasses.asdict(result)})
     fails = []
     for eta in (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4):
-        found = theory.theorem3_counterexample(eta=eta, steps=int(20 / eta))
-        fails.append({"eta": eta, **dataclasses.asdict(found)})
+        result = theory.theorem3_counterexample(eta=eta, steps=int(20 / eta))
+        fails.append({"eta": eta, **dataclasses.asdict(result)})
     return {"problems": rows, "counterexample": fails}
 
 
@@ -258,29 +258,29 @@ def theorem4(runs: dict[str, Run]) -> dict:
         for epoch in WATCHED[1:]:
             run.at(epoch)
             for policy_name, policy, scores in tables(run, epoch):
-                found = []
+                results = []
                 for b, batch in enumerate(run.data.batches(4)):
                     index = torch.arange(b * BATCH, (b + 1) * BATCH)
-                    found.append(
+                    results.append(
                         theory.theorem4(
                             run.model, run.losses, batch, policy, scores, epoch, index=index, rho=RHO, chunk=BATCH
                         )
                     )
-                mean = {field: float(np.mean([getattr(f, field) for f in found])) for field in FIELDS}
-                rows.append({"run": name, "epoch": epoch, "policy": policy_name, "exact": found[0].exact, **mean})
+                mean = {field: float(np.mean([getattr(f, field) for f in results])) for field in FIELDS}
+                rows.append({"run": name, "epoch": epoch, "policy": policy_name, "exact": results[0].exact, **mean})
     return {"over_training": rows}
 
 
 def resting(run: Run, name: str) -> dict:
     """Norm of the gradient of all samples and, for AUSAM, of what its policy would choose, expected over draws."""
     gradients = dg.sample_gradients(run.model, run.losses, run.data.x, run.data.y, chunk=128).double()
-    found = {"gradient_norm": float(gradients.mean(0).norm())}
+    norms = {"gradient_norm": float(gradients.mean(0).norm())}
     if name.startswith("AUSAM"):
         policy, scores = POLICIES["AUSampling"][0], run.scores(run.dlp, EPOCHS, 1.0)
         each = [theory.expected_selection(policy, scores, EPOCHS, index) for index in torch.arange(N).split(BATCH)]
         coefficient = torch.from_numpy(np.concatenate([e.coefficient for e in each])) / len(each)
-        found["chosen_gradient_norm"] = float((coefficient @ gradients).norm())
-    return found
+        norms["chosen_gradient_norm"] = float((coefficient @ gradients).norm())
+    return norms
 
 
 def flatness(runs: dict[str, Run]) -> dict:
@@ -322,9 +322,9 @@ def geometry(runs: dict[str, Run]) -> dict:
     for name, run in runs.items():
         for epoch in WATCHED:
             run.at(epoch)
-            found = [dg.step_geometry(run.model, run.losses, [b], RHO) for b in run.data.batches(8)]
-            fields = [f.name for f in dataclasses.fields(found[0])]
-            mean = {f: float(np.mean([getattr(s, f) for s in found])) for f in fields}
+            steps = [dg.step_geometry(run.model, run.losses, [b], RHO) for b in run.data.batches(8)]
+            fields = [f.name for f in dataclasses.fields(steps[0])]
+            mean = {f: float(np.mean([getattr(s, f) for s in steps])) for f in fields}
             steps.append({"run": name, "epoch": epoch, **mean})
         scores = run.scores(run.dlp, EPOCHS, 1.0).mean if not np.isnan(run.dlp).all() else None
         who = dataclasses.asdict(dg.selection(run.chosen, N, classes=run.data.y, wrong=run.data.wrong, scores=scores))
@@ -345,7 +345,7 @@ def measure(only: list[str] | None = None) -> dict:
     print("trained", flush=True)
     aware = {k: v for k, v in runs.items() if k.startswith(("SAM ", "AUSAM"))} | clean
     result = {"conditions": conditions()}
-    for part, found in (
+    for part, measure_part in (
         ("lemma1", lambda: lemma1(aware)),
         ("theorem1", lambda: theorem1(aware)),
         ("theorem2", theorem2),
@@ -355,7 +355,7 @@ def measure(only: list[str] | None = None) -> dict:
         ("geometry", lambda: geometry(runs)),
     ):
         if only is None or part in only:
-            result[part] = found()
+            result[part] = measure_part()
             print(part, flush=True)
     return result
 
@@ -399,9 +399,9 @@ def main() -> None:
     path = RESULTS / "theory.json"
     if not arguments.charts:
         torch.set_num_threads(1)
-        found = json.loads(path.read_text()) if arguments.only else {}
-        found |= measure(arguments.only)
-        path.write_text(json.dumps(rounded(found), indent=1) + "\n")
+        results = json.loads(path.read_text()) if arguments.only else {}
+        results |= measure(arguments.only)
+        path.write_text(json.dumps(rounded(results), indent=1) + "\n")
     from theory_charts import draw  # beside this file; needs what measuring does not
 
     draw(RESULTS)

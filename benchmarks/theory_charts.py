@@ -50,17 +50,17 @@ def lines(
     return (band + mean).properties(title=title)
 
 
-def lemma1(found: dict) -> alt.Chart:
+def lemma1(results: dict) -> alt.Chart:
     panels = []
     for run in ("SAM", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": r[what]["spearman"], "colour": name}
-            for r in found["lemma1"]["over_training"]
+            for r in results["lemma1"]["over_training"]
             if kind(r["run"]) == run
             for what, name in (("norm", "DLP and gradient norm (the lemma)"), ("projection", "DLP and projection"))
         ]
         panels.append(lines(rows, "epoch", "Spearman correlation", LABELS[run], span=(0, 1)))
-    points = alt.Data(values=found["lemma1"]["points"])
+    points = alt.Data(values=results["lemma1"]["points"])
     for what, name in (("norm", "gradient norm"), ("projection", "projection on the batch gradient")):
         scatter = (
             alt.Chart(points, **SIZE)
@@ -75,13 +75,13 @@ def lemma1(found: dict) -> alt.Chart:
     return alt.vconcat(alt.hconcat(*panels[:2]), alt.hconcat(*panels[2:]))
 
 
-def averages(found: dict) -> alt.Chart:
+def averages(results: dict) -> alt.Chart:
     names = {"last": "latest visit", "mean": "mean of all visits (the paper)", "ema": "moving average (ema=0.7)"}
     panels = []
     for run in ("SAM", "AUSAM-0.5", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": r[what]["spearman"], "colour": name}
-            for r in found["lemma1"]["averages"]
+            for r in results["lemma1"]["averages"]
             if kind(r["run"]) == run
             for what, name in names.items()
         ]
@@ -89,12 +89,12 @@ def averages(found: dict) -> alt.Chart:
     return alt.hconcat(*panels)
 
 
-def theorem1(found: dict) -> alt.Chart:
+def theorem1(results: dict) -> alt.Chart:
     panels = []
     for run in ("SAM", "AUSAM-0.5", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": 100 * r["paper_fails"], "colour": r["policy"]}
-            for r in found["theorem1"]["over_training"]
+            for r in results["theorem1"]["over_training"]
             if kind(r["run"]) == run
         ]
         chart = lines(
@@ -104,11 +104,11 @@ def theorem1(found: dict) -> alt.Chart:
     return alt.hconcat(*panels)
 
 
-def theorem2(found: dict) -> alt.Chart:
+def theorem2(results: dict) -> alt.Chart:
     panels = []
     for schedule in ("1/t^2", "cosine"):
         rows = []
-        for r in found["theorem2"]["runs"]:
+        for r in results["theorem2"]["runs"]:
             if r["schedule"] == schedule:
                 named = {
                     "largest deviation of a sample": r["largest"],
@@ -129,18 +129,18 @@ def theorem2(found: dict) -> alt.Chart:
     return alt.hconcat(*panels)
 
 
-def theorem3(found: dict) -> alt.Chart:
+def theorem3(results: dict) -> alt.Chart:
     names = {"left": "measured", "paper": "the theorem's bound", "corrected": "corrected bound"}
     rows = [
         {"x": r["eta"], "y": r["left"] if what == "left" else r["bounds"][what], "colour": name}
-        for r in found["theorem3"]["counterexample"]
+        for r in results["theorem3"]["counterexample"]
         for what, name in names.items()
     ]
     panels = [lines(rows, "learning rate", "mean squared gradient", "Two samples, rho = 1/4", log="xy")]
     for problem in ("quadratic", "logistic"):
         rows = [
             {"x": r["alpha"], "y": r["left"] if what == "left" else r["bounds"][what], "colour": name}
-            for r in found["theorem3"]["problems"]
+            for r in results["theorem3"]["problems"]
             if r["problem"] == problem and r["step"] == 0.5 and r["selection"] == "random"
             for what, name in names.items()
         ]
@@ -156,12 +156,12 @@ def theorem3(found: dict) -> alt.Chart:
     return alt.hconcat(*panels)
 
 
-def theorem4(found: dict) -> alt.Chart:
+def theorem4(results: dict) -> alt.Chart:
     panels = []
     for run in ("SAM", "AUSAM-0.5", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": 100 * r["relative"], "colour": r["policy"]}
-            for r in found["theorem4"]["over_training"]
+            for r in results["theorem4"]["over_training"]
             if kind(r["run"]) == run
         ]
         chart = lines(rows, "epoch", "bias, % of the gradient's length", LABELS[run], order=POLICIES, span=(0, 250))
@@ -169,18 +169,18 @@ def theorem4(found: dict) -> alt.Chart:
     return alt.hconcat(*panels)
 
 
-def flatness(found: dict) -> alt.Chart:
+def flatness(results: dict) -> alt.Chart:
     curves = [
         {"x": rho, "y": value, "colour": kind(r["run"])}
-        for r in found["flatness"]["runs"]
+        for r in results["flatness"]["runs"]
         for rho, value in zip(r["sharpness"]["rho"], r["sharpness"]["worst"], strict=True)
     ]
     slices = [
         {"x": t, "y": value, "colour": kind(r["run"])}
-        for r in found["flatness"]["lines"]
+        for r in results["flatness"]["lines"]
         for t, value in zip(r["position"], r["loss"], strict=True)
     ]
-    between = found["flatness"]["between"]
+    between = results["flatness"]["between"]
     way = [{"x": t, "y": v, "colour": "seed 0"} for t, v in zip(between["position"], between["loss"], strict=True)]
     return alt.hconcat(
         lines(curves, "rho", "rise in loss", "Worst point within rho", log="xy", order=METHODS),
@@ -192,18 +192,18 @@ def flatness(found: dict) -> alt.Chart:
 # -- CIFAR-10: one seed, so there are no bands -------------------------------------------------------------------------
 
 
-def cifar10_lemma1(found: dict) -> alt.Chart:
+def cifar10_lemma1(results: dict) -> alt.Chart:
     names = {"norm": "DLP and gradient norm (the lemma)", "projection": "DLP and projection"}
     panels = []
     for run in ("SAM", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": r[what]["spearman"], "colour": name}
-            for r in found["runs"][run]["lemma1"]
+            for r in results["runs"][run]["lemma1"]
             for what, name in names.items()
         ]
         panels.append(lines(rows, "epoch", "Spearman correlation", LABELS[run], span=(0, 1)))
     rows = []
-    for r in found["runs"]["AUSAM-0.5"]["lemma1"]:
+    for r in results["runs"]["AUSAM-0.5"]["lemma1"]:
         values = {"one measurement": r["norm"], "the run's own scores (mean of all visits)": r["table"]}
         if r["average"]:
             values["moving average (ema=0.7)"] = r["average"]["ema"]
@@ -212,30 +212,30 @@ def cifar10_lemma1(found: dict) -> alt.Chart:
     return alt.hconcat(*panels)
 
 
-def cifar10_policies(found: dict, part: str, y: str, value, order: list[str], span: tuple = ()) -> alt.Chart:
+def cifar10_policies(results: dict, part: str, y: str, value, order: list[str], span: tuple = ()) -> alt.Chart:
     """A panel per run, a line per policy."""
     panels = []
     for run in ("SAM", "AUSAM-0.5", "SAM clean"):
         rows = [
             {"x": r["epoch"], "y": value(p), "colour": p["policy"]}
-            for r in found["runs"][run][part]
+            for r in results["runs"][run][part]
             for p in r["policies"]
         ]
         panels.append(lines(rows, "epoch", y, LABELS[run], order=order, span=span))
     return alt.hconcat(*panels)
 
 
-def cifar10_theorem1(found: dict) -> alt.Chart:
-    return cifar10_policies(found, "theorem1", "|PTF - PTS|", lambda p: p["summary"]["difference"], POLICIES[:3])
+def cifar10_theorem1(results: dict) -> alt.Chart:
+    return cifar10_policies(results, "theorem1", "|PTF - PTS|", lambda p: p["summary"]["difference"], POLICIES[:3])
 
 
-def cifar10_theorem4(found: dict) -> alt.Chart:
+def cifar10_theorem4(results: dict) -> alt.Chart:
     y = "bias, % of the gradient's length"
-    return cifar10_policies(found, "theorem4", y, lambda p: 100 * p["relative"], POLICIES, (0, 250))
+    return cifar10_policies(results, "theorem4", y, lambda p: 100 * p["relative"], POLICIES, (0, 250))
 
 
-def cifar10_flatness(found: dict) -> alt.Chart:
-    runs, between = found["flatness"]["runs"], found["flatness"]["between"]
+def cifar10_flatness(results: dict) -> alt.Chart:
+    runs, between = results["flatness"]["runs"], results["flatness"]["between"]
     curves = [
         {"x": rho, "y": value, "colour": r["label"]}
         for r in runs
@@ -276,7 +276,7 @@ CHARTS = {  # picture: the results it is drawn from, and how
 def draw(folder: Path) -> None:
     """Every picture, beside the results that it is drawn from."""
     for name, (source, chart) in CHARTS.items():
-        found = json.loads((folder / f"{source}.json").read_text())
-        chart(found).configure_view(stroke=None).resolve_scale(color="independent", strokeDash="independent").save(
+        results = json.loads((folder / f"{source}.json").read_text())
+        chart(results).configure_view(stroke=None).resolve_scale(color="independent", strokeDash="independent").save(
             str(folder / f"theory-{name}.png"), scale_factor=1.5
         )

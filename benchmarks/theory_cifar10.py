@@ -60,8 +60,8 @@ def theory(runs: Path, data_dir: str) -> dict:
 def flatness(runs: Path, data_dir: str) -> dict:
     """The last weights of the four methods, side by side."""
     ausam("diagnose --threads 1 --samples 256 compare", data_dir, runs / "noisy")
-    found = json.loads((runs / "noisy" / "flatness.json").read_text())
-    conditions = found["conditions"]
+    saved = json.loads((runs / "noisy" / "flatness.json").read_text())
+    conditions = saved["conditions"]
     return {
         "flatness": {
             "conditions": {
@@ -70,10 +70,10 @@ def flatness(runs: Path, data_dir: str) -> dict:
                 "rho": conditions["rho"],
                 "environment": conditions["environment"],
             },
-            "findings": [finding["text"] for finding in found["findings"]],
-            "runs": found["runs"],
-            "between": found["between"],
-            "same_loss": same_loss(runs / "noisy" / "runs", data_dir, {r["label"]: r for r in found["runs"]}),
+            "findings": [finding["text"] for finding in saved["findings"]],
+            "runs": saved["runs"],
+            "between": saved["between"],
+            "same_loss": same_loss(runs / "noisy" / "runs", data_dir, {r["label"]: r for r in saved["runs"]}),
         }
     }
 
@@ -92,7 +92,7 @@ def same_loss(runs: Path, data_dir: str, ended: dict) -> list[dict]:
             return float(subject.losses(subject.x, subject.y).mean())
 
     losses = {epoch: loss(epoch) for epoch in subject.epochs}
-    found = []
+    nearest = []
     for name, run in ended.items():
         if name != "SGD":
             epoch = min(losses, key=lambda e: abs(losses[e] - run["whole"]["loss"]))
@@ -101,15 +101,15 @@ def same_loss(runs: Path, data_dir: str, ended: dict) -> list[dict]:
             trace = dg.hessian_trace(subject.model, subject.losses, batches, probes=32)
             sharp = dg.sharpness(subject.model, subject.losses, batches, subject.rho)
             row = {"eigenvalues": asdict(eigen), "trace": asdict(trace), "whole": asdict(sharp)}
-            found.append({"as": name, "epoch": epoch, "loss": losses[epoch], **row})
-    return found
+            nearest.append({"as": name, "epoch": epoch, "loss": losses[epoch], **row})
+    return nearest
 
 
 def rows(place: Path, part: str) -> list[dict]:
     """A part over training, from the pieces that the command has saved, without the figures of single samples."""
-    found = [json.loads(path.read_text()) for path in sorted(place.glob(f"diagnosis/{part}-*.json"))]
+    pieces = [json.loads(path.read_text()) for path in sorted(place.glob(f"diagnosis/{part}-*.json"))]
     left_out = ("format", "version", "dlp", "norms", "projections")
-    return [{k: v for k, v in row.items() if k not in left_out} for row in found]
+    return [{k: v for k, v in row.items() if k not in left_out} for row in pieces]
 
 
 def condensed(runs: Path) -> dict:
@@ -147,10 +147,10 @@ def main() -> None:
     arguments = parser.parse_args()
     path = RESULTS / "theory-cifar10.json"
     train(arguments.runs, arguments.data_dir)
-    found = json.loads(path.read_text()) if arguments.only else {}
+    results = json.loads(path.read_text()) if arguments.only else {}
     for part in [arguments.only] if arguments.only else PARTS:
-        found |= PARTS[part](arguments.runs, arguments.data_dir)
-    path.write_text(json.dumps(rounded(found), indent=1) + "\n")
+        results |= PARTS[part](arguments.runs, arguments.data_dir)
+    path.write_text(json.dumps(rounded(results), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 
+import hypothesis
 import pytest
 import torch
 from torch import nn
@@ -93,12 +95,25 @@ def few_or_many(few, many):
     return [few, pytest.param(many, marks=pytest.mark.nightly)]
 
 
+def property_test(examples):
+    """A property test of so many examples, the same each time; without a deadline, which a busy machine would miss."""
+    return hypothesis.settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+
+
 # -- comparing ---------------------------------------------------------------------------------------------------------
 
 
 def values(model):
     """A copy of the weights and buffers, by name."""
     return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def through_a_file(state):
+    """A state, saved and loaded again as a stranger's file would be."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
 
 
 def assert_equal(a, b):

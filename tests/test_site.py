@@ -19,6 +19,8 @@ pytest.importorskip("mkdocstrings_handlers.python", reason='needs pip install "a
 
 ROOT = Path(__file__).parent.parent
 
+pytestmark = pytest.mark.nightly  # two builds of the site; `make docs` builds it strictly too
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

@@ -28,6 +28,12 @@ def rewrite(path: Path, **changes) -> None:
     path.write_text(json.dumps(read(path) | changes))
 
 
+def without_times(out):
+    """The rows of a run's metrics, but times."""
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in rows]
+
+
 HARDWARE = Hardware("a cpu", 2, 1, 8.0, "cpu")
 ENVIRONMENT = Environment(HARDWARE, {"torch": "2"}, "abc")
 

@@ -10,14 +10,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
 from ausam import METHODS, POLICIES, Feedback, Full, Scores, SelectiveBatchSampler, SharpnessAware
 from ausam.common.tensors import ascent, norm
-from tests.helpers import policy_for
+from tests.helpers import policy_for, property_test
 
 REQUIRED = {"total_steps": 20, "epochs": 6}  # of entries that have no default for how long training lasts
 
@@ -29,10 +29,6 @@ def build(kind, **more):
         if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     return kind(**{name: REQUIRED[name] for name in needed}, **more)
-
-
-def property_test(examples):
-    return settings(max_examples=examples, deadline=None, derandomize=True, database=None)
 
 
 # -- methods: the weights come back ------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ for bit, and with SAM its state is saved, copied, pickled and scheduled as that 
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 
 import pytest
@@ -16,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ausam import SAM, Plain, SharpnessAware
+from tests.helpers import through_a_file
 
 common = pytest.importorskip("torch.testing._internal.common_optimizers", reason="torch's test helpers need expecttest")
 
@@ -83,13 +83,6 @@ def same(a, b):
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -646,10 +646,11 @@ SOAK = {
 }
 
 
+@pytest.mark.nightly
 def test_7000_steps_do_not_grow():
     # in a process of its own, because threads that other tests have left behind allocate too
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
-        tensors, blocks, memory = alone.submit(soak).result(timeout=300)
+        tensors, blocks, memory = alone.submit(soak).result()
     assert tensors <= 0
     assert blocks < 200
     assert memory < 8e6

@@ -1,6 +1,5 @@
 """The pass under way: what a saved one holds, and that it continues bit for bit, in the middle of a block or not."""
 
-import io
 import itertools
 
 import pytest
@@ -24,7 +23,10 @@ from ausam import (
     TopLoss,
     Uncertainty,
 )
-from tests.sampler.test_planning import feedback, property_test
+from tests.helpers import property_test, through_a_file
+from tests.sampler.test_planning import feedback
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 N = 97
 POLICIES = [
@@ -45,21 +47,8 @@ POLICIES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Blocks of a few mini-batches, so that a small dataset has many."""
-    monkeypatch.setattr("ausam.sampler.plan.BLOCK", 20)
-
-
 def new(policy, size=7, **more):
     return SelectiveBatchSampler(N, size, policy, **{"seed": 3, **more})
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def go(sampler, batches):

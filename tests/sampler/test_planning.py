@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam import (
@@ -27,7 +27,7 @@ from ausam import (
 from ausam.common.random import generator
 from ausam.sampler.permutation import PAIRS, PAIRS_OF_SMALL, SMALL, Permutation
 from ausam.sampler.plan import split_into_batches
-from tests.helpers import policy_for, refused
+from tests.helpers import policy_for, property_test, refused
 
 # Fixed seeds make every figure below the same each time. So many standard deviations are exceeded by chance, on one
 # side, for one seed in 10,000.
@@ -56,10 +56,6 @@ def slow_order(n, rng):
                 break
         order.append(x)
     return order
-
-
-def property_test(examples):
-    return settings(max_examples=examples, deadline=None, derandomize=True, database=None)
 
 
 def upper(df):
@@ -243,12 +239,6 @@ def planned_at_once(policy, scores, epoch, seed, n, size, drop_last, block):
                     if factor is not None:
                         weights.update(zip(batches[-1], factor[r].tolist(), strict=True))
     return batches, weights
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Blocks of a few mini-batches, so that a small dataset has many."""
-    monkeypatch.setattr("ausam.sampler.plan.BLOCK", 20)
 
 
 @pytest.mark.usefixtures("small_blocks")

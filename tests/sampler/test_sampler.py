@@ -1,6 +1,5 @@
 """The sampler: what AUSampling draws, what is loaded, what is remembered and what is refused."""
 
-import io
 import itertools
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from ausam import AUSampling, Feedback, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware
 from ausam.common.random import generator
 from ausam.policies.draws import weighted_sample
-from tests.helpers import assert_equal, refused
+from tests.helpers import assert_equal, refused, through_a_file
 
 # Fixed seeds make every draw below the same each time. A frequency is allowed five of its own standard errors: chance
 # alone exceeds that in 6 of 10 million comparisons, so a new seed would do as well.
@@ -502,13 +501,6 @@ def run_epochs(sampler, epochs):
             seen[-1].append(index)
             feed(sampler, index, signal(index, epoch))
     return seen
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 POLICY = AUSampling(alpha=0.5, ramp=2)

@@ -5,18 +5,13 @@ import json
 import pytest
 
 from ausam.lab.training import checkpoint
-from tests.lab.helpers import read, run
+from tests.lab.helpers import read, run, without_times
 
 FEW = ["--train-size", 128, "--test-size", 50, "--threads", 1]
 
 
 def train(out, *flags):
     return run("train", *FEW, *flags, "--out", out)
-
-
-def without_times(out):
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in rows]
 
 
 @pytest.mark.parametrize("policy", ["full", "ausampling"])
@@ -69,6 +64,7 @@ def test_a_run_cannot_be_made_shorter(tmp_path, capsys):
     assert "it was started with 2 epochs, and a run can only be made longer" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_names_of_checkpoints_survive_epoch_100000(tmp_path):
     assert train(tmp_path, "--epochs", 1) == 0
     saved = checkpoint.load(tmp_path)

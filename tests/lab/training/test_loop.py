@@ -21,7 +21,7 @@ from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import learning_rate, random_numbers, train
 from ausam.lab.training.selection import selection_summary
 from ausam.lab.training.weights import sha256
-from tests.lab.helpers import pausing, read, run
+from tests.lab.helpers import pausing, read, run, without_times
 
 ONE = ["--threads", "1"]
 
@@ -110,11 +110,6 @@ def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
     for key in ("weights_sha256", "test", "samples_forward", "selection"):
         assert mine[key] == theirs[key]
     assert without_times(out) == without_times(undisturbed)
-
-
-def without_times(out):
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in rows]
 
 
 def stopped_after(epochs, out):

@@ -390,6 +390,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
     assert [row["epoch"] for row in rows(folder / "hanging")] == [1]
 
 
+@pytest.mark.nightly
 def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
     run = ["-m", "ausam", *flags(folder / "restarted"), "--resume"]
     command = [sys.executable, *TORCHRUN, "--max-restarts", "1", *run]
