@@ -22,6 +22,7 @@ EXAMPLES = {
     "MESA": {"start": 0, "decay": 0.9},
     "MomentumSAM": {"rho": 0.3},
     "SAF": {"start": 0, "gap": 1},
+    "Trusted": {"labels": [0, 1, 1], "epochs": 2},
     "VSAM": {"window": 6, "blocks": 2, "warmup": 4},
 }
 
@@ -38,6 +39,7 @@ def policy_for(name, n, **settings):
     """The policy of this name for n samples."""
     needed = {
         "ClassBalanced": {"labels": torch.arange(n) * torch.arange(n) % 5},
+        "Trusted": {"labels": torch.arange(n) * torch.arange(n) % 5, "epochs": 4},
         "Weighted": {"alpha": 0.5, "replacement": False},
     }
     return POLICIES[name](**{**needed.get(name, {}), **settings})

@@ -29,7 +29,7 @@ from tests.helpers import EXAMPLES
 
 CLASSES = {**METHODS, **POLICIES}
 SETTINGS = [(name, field) for name, cls in CLASSES.items() for field in rules(cls)]
-NEEDED = {"AESAM": ["total_steps"], "ClassBalanced": ["labels"]}
+NEEDED = {"AESAM": ["total_steps"], "ClassBalanced": ["labels"], "Trusted": ["labels", "epochs"]}
 NOT_NUMBERS = ["0.05", None, True, [0.1], torch.zeros(2), 1j, object()]
 
 # Another default is another training for everybody who does not give it.
@@ -62,12 +62,14 @@ DEFAULTS = {
         **{"alpha": 0.5, "s_min": 0.1, "s_max": 1.0, "ramp": 30, "full_epochs": 1, "ema": None},
         **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness"},
     },
+    "Trusted": {"alpha": 0.5, "start": 0.25, "ema": 0.5, "doubt": 0.1, "guess": None},
     "InfoBatch": {"prune": 0.5, "anneal": 0.125, "epochs": None, "on": "first"},
     "OrderDP": {"s": 0.75, "q": 0.85},
     "TopLoss": {"alpha": 0.5, "signal": "loss"},
     "Uncertainty": {"alpha": 0.5, "period": 10},
     "EpsilonGreedy": {"alpha": 0.5, "eps": 0.1, "signal": "loss", "decay": 0.2, "period": 10},
     "UCB": {"alpha": 0.5, "c": 1.0, "signal": "loss", "decay": 0.2, "period": 10},
+    "Weighted": {"alpha": 1.0, "length": None, "replacement": True, "signal": None, "decay": 0.0},
 }
 
 

@@ -37,6 +37,7 @@ from ausam import (
     SelectiveBatchSampler,
     SharpnessAware,
     TopLoss,
+    Trusted,
     Uncertainty,
     Weighted,
     check,
@@ -886,6 +887,7 @@ ELSEWHERE = (
     (AUSampling, "unbiased"),
     (ClassBalanced, "labels"),
     (ClassBalanced, "alpha"),
+    *((Trusted, name) for name in ("labels", "epochs", "alpha", "start", "ema", "doubt", "guess")),
     (Weighted, "replacement"),
     (Weighted, "signal"),
 )
@@ -942,9 +944,8 @@ def test_policies_declare_what_a_policy_has(name):
     assert policy.spread in (True, False)
     known = policy.count(3, 10)
     assert (known is None) == (name == "InfoBatch")
-    assert policy.count(0, 10) == {"Random": 5, "Repeated": 5, "ClassBalanced": 5, "OrderDP": 5, "Weighted": 5}.get(
-        name, 10
-    )
+    halves = ("Random", "Repeated", "ClassBalanced", "OrderDP", "Trusted", "Weighted")
+    assert policy.count(0, 10) == (5 if name in halves else 10)
 
 
 @pytest.mark.parametrize("member", ["signal", "scope", "period", "decay", "spread", "kept", "count"])

@@ -22,6 +22,7 @@ from ausam import (
     Random,
     SelectiveBatchSampler,
     TopLoss,
+    Trusted,
     Uncertainty,
 )
 from ausam.common.random import generator
@@ -199,6 +200,7 @@ BATCHWISE = [
     AUSampling(0.5, ramp=0, ema=0.0, trim=0.8, mix=0.3, score="progress"),
     AUSampling(0.5, ramp=0, unbiased=True, score="signed"),
     ClassBalanced(torch.arange(97) ** 2 % 11, 0.4),
+    Trusted(torch.arange(97) ** 2 % 11, 4, 0.4),
 ]
 EPOCHWISE = [
     OrderDP(),
@@ -220,6 +222,7 @@ def feedback(index, epoch):
 
 def planned_at_once(policy, scores, epoch, seed, n, size, drop_last, block):
     """Batches of an epoch from a table of its order and the scores as they are, mini-batch by mini-batch."""
+    scores.fit = policy.fit(scores, epoch)
     order = torch.tensor(slow_order(n, generator(seed, epoch, 0)))
     size = min(size, n)
     rows = [order[a : a + size] for a in range(0, n, size)]
