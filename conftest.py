@@ -12,14 +12,21 @@ from pathlib import Path
 import hypothesis  # before gc.freeze: it looks for referrers, and those are frozen then
 import pytest
 
-hypothesis.settings.register_profile(
-    "tests",
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("tests")
+for profile, examples in (("tests", 25), ("nightly", 100)):
+    hypothesis.settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Long property runs are part of the nightly lane: ``make test-all`` is ``pytest -m ""``."""
+    hypothesis.settings.load_profile("tests" if config.option.markexpr else "nightly")
+
 
 ADAPTERS = Path(__file__).parent / "src" / "ausam" / "integrations"
 NEEDS = {

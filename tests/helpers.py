@@ -98,8 +98,8 @@ def few_or_many(few, many):
 
 
 def property_test(examples):
-    """A property test of so many examples, the same each time; without a deadline, which a busy machine would miss."""
-    return hypothesis.settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    """A property test of so many examples in ``make test-all``, of a quarter of them in ``make test``."""
+    return hypothesis.settings(max_examples=examples * hypothesis.settings().max_examples // 100)
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ausam import (
     TopLoss,
     Uncertainty,
 )
-from tests.helpers import property_test, through_a_file
+from tests.helpers import few_or_many, property_test, through_a_file
 from tests.sampler.test_planning import feedback
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -71,7 +71,8 @@ def same_scores(a, b):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("min_batch", [1, 5])
-def test_a_pass_of_many_blocks_continues_wherever_it_was_interrupted(policy, min_batch):
+@pytest.mark.parametrize("points", few_or_many(5, 30))
+def test_a_pass_of_many_blocks_continues_wherever_it_was_interrupted(policy, min_batch, points):
     whole = new(policy, min_batch=min_batch)
     expected = go(whole, 50)
     saving, states = new(policy, min_batch=min_batch), []
@@ -79,7 +80,7 @@ def test_a_pass_of_many_blocks_continues_wherever_it_was_interrupted(policy, min
         for index in saving:
             saving.update(feedback(index, saving.epoch - 1))
             states.append(through_a_file(saving.state_dict()))
-    for done, state in enumerate(states, start=1):
+    for done, state in list(enumerate(states, start=1))[:: len(states) // points]:
         resumed = new(policy, seed=99, min_batch=min_batch)
         resumed.load_state_dict(state)
         more = 50 - done if done % 5 == 0 else min(16, 50 - done)  # an epoch has at most 14

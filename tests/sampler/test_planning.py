@@ -28,7 +28,7 @@ from ausam import (
 from ausam.common.random import generator
 from ausam.sampler.permutation import PAIRS, PAIRS_OF_SMALL, SMALL, Permutation
 from ausam.sampler.plan import split_into_batches
-from tests.helpers import policy_for, property_test, refused
+from tests.helpers import few_or_many, policy_for, property_test, refused
 
 # Fixed seeds make every figure below the same each time. So many standard deviations are exceeded by chance, on one
 # side, for one seed in 10,000.
@@ -128,7 +128,7 @@ def test_both_parities_occur_where_the_rounds_alone_reach_one():
     assert abs(sum(found) - 200) < SIGMAS * math.sqrt(100)
 
 
-@pytest.mark.parametrize("n", [12, 100, 1000, 70_000, 1_000_000])
+@pytest.mark.parametrize("n", [12, *few_or_many(1000, 100), *few_or_many(1_000_000, 70_000)])
 def test_places_are_uniform(n):
     """Where a sample stands, and which stand at a place: both in ten parts, over many keys."""
     parts, draws = 10, 1500

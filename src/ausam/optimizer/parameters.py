@@ -6,6 +6,7 @@ import itertools
 import operator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -40,7 +41,7 @@ class TrainedParameters:
         self.modules: list[nn.Module] = []
         self.params: list[nn.Parameter] = []  # the optimizer's parameters that require a gradient, each once
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
-        self.kinds: tuple[str, ...] = ("cpu",)  # the types of the devices that hold them
+        self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
         self.lazy = False  # whether a lazy module still awaits its first forward
         self._names: dict[nn.Parameter, str] = {}
         self._vars: list[dict[str, Any]] = []
@@ -63,7 +64,8 @@ class TrainedParameters:
         others = [p for p in self.model.parameters() if p not in owned]
         self.params = [p for p in owned if p.requires_grad]
         self.foreign = [p for p in others if p.requires_grad]
-        self.kinds = tuple({p.device.type for p in self.params} | {"cpu"})
+        types = {p.device.type for p in self.params} | {"cpu"}
+        self.kinds = tuple(filter(torch.amp.is_autocast_available, types))  # not the meta device
         self._names = {}
         self._all = [*owned, *others]
         self._required = list(map(requires, self._all))

@@ -68,9 +68,9 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch, capsys):
     args = ["tune", *SMALL, "--over", "rho=0.1,0.4", "--epochs", "2"]
     assert main([*args, "--out", str(tmp_path / "one")]) == 0
     monkeypatch.setattr(images.ImageSet, "prepared", spoilt)
-    catalogue._load.cache_clear()
+    catalogue.forget()
     assert main([*args, "--out", str(tmp_path / "two")]) == 0
-    catalogue._load.cache_clear()
+    catalogue.forget()
     one, two = (records.read_finished(tmp_path / name / "tuning.json", Tuning).rounds for name in ("one", "two"))
     assert [t.row.scores for t in one[0].trials] == [t.row.scores for t in two[0].trials]
     assert "No test sample was used." in capsys.readouterr().out

@@ -43,7 +43,7 @@ DOCS = ROOT / "docs"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """No data set, module or path is left over from another test."""
-    lab_data._load.cache_clear()
+    lab_data.forget()
     monkeypatch.setattr(sys, "path", list(sys.path))
     modules = set(sys.modules)
     yield
@@ -387,7 +387,7 @@ def test_fashion_mnist_is_downloaded_file_by_file(server, tmp_path, monkeypatch)
     assert load("fashion-mnist", str(tmp_path)).test_y.tolist() == y[40:].tolist()
     for damaged in (packed[names[3]][:-9], gzip.compress(idx(arrays[names[3]])[:-1]), gzip.compress(b"\0\0"), b"no"):
         (tmp_path / "fashion-mnist" / f"{names[3]}.gz").write_bytes(damaged)
-        lab_data._load.cache_clear()
+        lab_data.forget()
         with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte.gz is damaged"):
             load("fashion-mnist", str(tmp_path))
 
@@ -434,10 +434,10 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
     assert [int(i) for i in found.test_x[:, 1, 9, 9]] == [200, 210, 220]
 
     monkeypatch.setattr(tiny, "decode", None)
-    lab_data._load.cache_clear()
+    lab_data.forget()
     assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, found.train_x)
     (tmp_path / "tiny-imagenet-200").rename(tmp_path / "elsewhere")  # the cache is enough
-    lab_data._load.cache_clear()
+    lab_data.forget()
     assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, found.train_x)
     assert len(server.asked) == 1
     before = (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes()
@@ -463,7 +463,7 @@ def test_other_pictures_are_decoded_anew_and_bad_ones_named(tmp_path):
     put(tiny_files(), tmp_path / "tiny-imagenet-200")
     load("tiny-imagenet", str(tmp_path))
     put(tiny_files(train=5), tmp_path / "tiny-imagenet-200")
-    lab_data._load.cache_clear()
+    lab_data.forget()
     assert len(load("tiny-imagenet", str(tmp_path)).train_y) == 15
     for damage, message in (
         ({"train/n02/images/n02_9.JPEG": b"no"}, r"n02_9.JPEG is not a readable picture"),
@@ -472,7 +472,7 @@ def test_other_pictures_are_decoded_anew_and_bad_ones_named(tmp_path):
         ({"wnids.txt": b"n01\nn02\n"}, r"val_annotations.txt names no or other classes"),
     ):
         put(damage, tmp_path / "tiny-imagenet-200")
-        lab_data._load.cache_clear()
+        lab_data.forget()
         with pytest.raises(ValueError, match=message):
             load("tiny-imagenet", str(tmp_path))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny-imagenet-200", "tiny-imagenet-200-uint8"]

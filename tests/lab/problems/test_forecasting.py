@@ -20,7 +20,7 @@ QUICK = ["--data", "etth2", "--train-stride", 60, "--test-size", 40, "--batch-si
 
 @pytest.fixture(autouse=True)
 def fresh():
-    catalogue._load.cache_clear()
+    catalogue.forget()
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_files_that_are_not_the_published_ones(made, tmp_path):
     copy = tmp_path / "ett" / "ETTh2.csv"
     for content in (text.replace("HUFL", "LOAD"), text[: len(text) // 2] + "\n", text + text.splitlines()[1] + "\n"):
         copy.write_text(content)
-        catalogue._load.cache_clear()
+        catalogue.forget()
         with pytest.raises(ValueError, match=r"ETTh2.csv is (damaged|not ETTh2)"):
             load("etth2", str(tmp_path))
     copy.write_text(text.replace(text.splitlines()[1].split(",")[1], "nan", 1))

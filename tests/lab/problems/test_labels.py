@@ -130,7 +130,7 @@ def test_a_run_says_what_it_was_judged_by(tmp_path, capsys):
     assert "Are samples of the rarest third of the classes chosen more often" in page
     assert "mislabelled samples" not in page
     assert "201 validation samples" in page
-    assert "long tail: the last class keeps 10 %" in page
+    assert "the last class keeps 10" in page
     assert "test accuracy" not in page
 
 

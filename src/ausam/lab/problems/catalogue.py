@@ -194,6 +194,11 @@ def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **settings
     return problem(Config(data=name, data_dir=data_dir, label_noise=label_noise, **how))
 
 
+def forget() -> None:
+    """Free the data that :func:`problem` keeps; its files are then read again."""
+    _prepare.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def _prepare(config: Config, place: str) -> Problem:  # noqa: ARG001  (the same name is other data in another place)
     name = config.data
