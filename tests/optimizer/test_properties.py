@@ -218,7 +218,7 @@ SHAPES = {
 }
 
 
-FROM_THE_FIRST = ("Random", "Repeated", "ClassBalanced", "OrderDP", "Trusted")  # no whole first epoch
+FROM_THE_FIRST = ("Random", "Repeated", "ClassBalanced", "OrderDP", "Trusted", "Weighted")  # no whole first epoch
 
 
 def chosen_before_cutting(policy):
