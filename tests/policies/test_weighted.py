@@ -82,7 +82,7 @@ def test_updates_count_what_was_consumed_and_leave_the_weights(replacement):
 @pytest.mark.parametrize("policy", [Weighted(length=30), Weighted(alpha=0.7, replacement=False)], ids=repr)
 @pytest.mark.parametrize("stop", [0, 1])
 def test_an_epoch_resumes_where_it_was_interrupted(policy, stop, tmp_path):
-    a, rest = sampler_of(policy, seed=4), []
+    a, rest = sampler_of(policy, size=3, seed=4), []
     list(a)
     for k, batch in enumerate(a):
         a.update(Feedback(torch.tensor(batch), torch.ones(len(batch)), torch.ones(len(batch))))
@@ -91,7 +91,7 @@ def test_an_epoch_resumes_where_it_was_interrupted(policy, stop, tmp_path):
             torch.save(a.state_dict(), tmp_path / "state.pt")
         if k >= stop + 1:
             rest.append(batch)
-    b = SelectiveBatchSampler(N, 4, policy)
+    b = SelectiveBatchSampler(N, 3, policy)
     b.load_state_dict(torch.load(tmp_path / "state.pt"))
     assert list(b) == rest
     assert list(b) == list(a)  # and the epoch after it, by the new weights

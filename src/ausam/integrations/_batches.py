@@ -46,7 +46,9 @@ class Batches(Sampler[list[int]]):
         self.done += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's state and the position in its pass. Collective, like the sampler's."""
+        """The sampler's state and the position in its pass. Collective: all processes call it."""
+        if self.selective.has_unshared_scores:
+            self.selective.exchange()
         state = self.selective.state_dict()
         return {"sampler": state, "done": 0 if state["plan"] is None else self.done}
 

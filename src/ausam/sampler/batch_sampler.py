@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import asdict
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
+from ausam.common.atomic import Action, commit
 from ausam.common.random import generator
 from ausam.common.settings import COUNT, POSITIVE_COUNT, YesNo, checked_value
 from ausam.common.tensors import CPU
@@ -22,6 +22,8 @@ from ausam.sampler.checks import (
     OWNER,
     UnusedSamplerWarning,
     dataset_length,
+    feedback_index,
+    index_vector,
     refuse_rebuilding,
     refuse_sizes,
     warn_if_unscored,
@@ -30,6 +32,7 @@ from ausam.sampler.epoch import Epoch, Weights, resume
 from ausam.sampler.exchange import SharedScores
 from ausam.sampler.plan import PICK, EpochChoice, choose_epoch, plan_batches, plan_chosen, plan_slice
 from ausam.sampler.scores import Scores
+from ausam.sampler.state import validate_state
 
 
 class SelectiveBatchSampler(BatchSampler):
@@ -61,7 +64,9 @@ class SelectiveBatchSampler(BatchSampler):
         min_batch: smallest batch in each process, >= 1. A smaller batch is joined to the next one, and the last to the
             one before. Use 2 for a network with BatchNorm.
 
-    One pass is one epoch, and the sampler counts them. Call ``update`` with the feedback of every batch: it feeds the
+    One pass is one epoch, and the sampler counts them. After a pass that was broken off, a new ``for`` begins the next
+    epoch. To continue the pass, load its ``state_dict()`` into this or another sampler, or iterate over a copy
+    (``copy.deepcopy``, pickle). Call ``update`` with the feedback of every batch: it feeds the
     scores and records which batches were consumed. With prefetching workers, that is fewer than were handed out.
 
     Several processes share one plan: the policy chooses from mini-batches of ``world_size * batch_size`` (``split``: of
@@ -174,17 +179,7 @@ class SelectiveBatchSampler(BatchSampler):
         ``set_epoch``. With several processes, each chooses from its own batches; call ``exchange`` in all of them once
         per epoch. ``min_batch`` does not apply, because there is no other batch to join.
         """
-        index = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
-        if index.dim() != 1 or not len(index):
-            raise ValueError(
-                f"index has shape {tuple(index.shape)}. Pass the dataset indices of one batch, shape (n,)."
-            )
-        candidates = index.to("cpu", torch.int64)
-        if int(candidates.min()) < 0 or int(candidates.max()) >= len(self._scores):
-            raise ValueError(
-                f"index contains values outside the dataset of {len(self._scores)} samples. Use indices from 0 "
-                f"to {len(self._scores) - 1}."
-            )
+        candidates = index_vector(index, len(self._scores))
         self._unused_warning.sampler_was_used()
         epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
         warn_if_unscored(self.policy, self.scores, epoch)
@@ -196,14 +191,17 @@ class SelectiveBatchSampler(BatchSampler):
         self._picks += 1
         if weight is not None:
             self._weights.put(candidates[kept[0]], weight[0])
-        return kept[0].to(index.device)
+        return kept[0].to(getattr(index, "device", CPU))
 
     def weight(self, index: Tensor) -> Tensor | None:
         """The factor of each of these samples' losses, or None if the policy does not reweight.
 
         Valid for samples that were handed out or picked; later batches may not be planned yet.
         """
-        return self._weights.of(index)
+        if self._weights.table is None:
+            return None
+        weight = self._weights.of(index_vector(index, len(self._scores)))
+        return None if weight is None else weight.to(getattr(index, "device", CPU))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""
@@ -285,19 +283,27 @@ class SelectiveBatchSampler(BatchSampler):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, feedback: Feedback) -> None:
-        """Add the losses of one batch to the scores, ignoring rows that are not finite."""
-        if feedback.index is None:
-            raise ValueError("The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index).")
+        """Add the losses of one batch to the scores, ignoring rows that are not finite.
+
+        All or nothing: an error or a signal leaves scores and position as they were, or both as they are afterwards.
+        """
+        self.update_with(feedback)
+
+    def update_with(self, feedback: Feedback, also: Sequence[Action] = ()) -> None:
+        """As ``update``, with other changes that must happen together with it (see :mod:`ausam.common.atomic`)."""
+        index = feedback_index(feedback)
         value = measure(self.policy.signal, feedback)
         world = self.rank_and_world_size[1]
-        if value is not None:
-            self._scores.add(feedback.index, value)
-            if world == 1:  # with several processes the table does not change until they exchange
-                self._forget_choice()
-        self._updated = True
+        changes: list[Action] = [(setattr, self, "_updated", True), *also]
         if self._pass is not None:
-            self._pass.consumed += len(feedback.index)
-        self._unused_warning.sampler_was_updated(len(feedback.index), world)
+            changes.append((setattr, self._pass, "consumed", self._pass.consumed + len(index)))
+        if value is None:
+            commit(changes)
+        else:
+            if world == 1:  # with several processes the table does not change until they exchange
+                changes += self._forgetting_choice()
+            self._scores.add(index, value, changes)
+        self._unused_warning.sampler_was_updated(len(index), world)
 
     def exchange(self) -> None:
         """Share the scores among all processes. Runs at the start of every pass; every process must call it."""
@@ -305,12 +311,17 @@ class SelectiveBatchSampler(BatchSampler):
         if world > 1:
             left = len(self._interrupted.split(world, self.min_batch)) if self._interrupted else 0
             self._scores.exchange((self.epoch, left))
-            self._forget_choice()
+            commit(self._forgetting_choice())
 
-    def _forget_choice(self) -> None:
-        """Discard a choice that was made for len() from scores that have changed since."""
-        if self._next is not None and self._next.choice is not None and not self._next.resumed:
-            self._next = None
+    @property
+    def has_unshared_scores(self) -> bool:
+        """Whether this process has scores that the others do not have: ``exchange`` comes before ``state_dict``."""
+        return self.rank_and_world_size[1] > 1 and self._scores.has_unshared
+
+    def _forgetting_choice(self) -> list[Action]:
+        """The change that discards a choice which was made for len() from scores that change now."""
+        stale = self._next is not None and self._next.choice is not None and not self._next.resumed
+        return [(setattr, self, "_next", None)] if stale else []
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -318,11 +329,13 @@ class SelectiveBatchSampler(BatchSampler):
         """Scores, position and, in the middle of an epoch, the state needed to plan the rest.
 
         The state is the same in all processes, because they share one plan, and any number of processes can resume from
-        it. After an update it begins with ``exchange``. So call it in all processes, or call ``exchange`` in all before
-        one of them saves.
+        it. With several processes, call ``exchange`` in all of them first; then save in one.
         """
-        if self._scores.has_unshared:
-            self.exchange()
+        if self.has_unshared_scores:
+            raise RuntimeError(
+                "The scores of this process have not reached the others since the last update, so the state would not "
+                "be whole. Call sampler.exchange() in every process, then sampler.state_dict() in any of them."
+            )
         current = self._interrupted or self._pass
         plan = None if current is None else current.state_dict()
         choice = self._choice if plan is not None or self.policy.period > 1 else None
@@ -340,22 +353,45 @@ class SelectiveBatchSampler(BatchSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state. A state that does not fit is refused and changes nothing."""
+        commit(self.loading(state))
+
+    def loading(self, state: dict[str, Any]) -> list[Action]:
+        """The changes that load a saved state; refused if it does not fit. Nothing is changed yet."""
+        validate_state(state, len(self._scores))
         if state["signal"] != signal_name(self.policy.signal):
             raise ValueError(
                 f"The saved scores are of {state['signal']}, but {type(self.policy).__name__} ranks by "
                 f"{signal_name(self.policy.signal)}. Resume with the policy of the saved run."
             )
-        self._scores.check_state(state["scores"])
-        plan, saved = state["plan"], state["choice"]
-        choice = None if saved is None else EpochChoice(**copy.deepcopy(saved))
+        plan, saved = copy.deepcopy(state["plan"]), copy.deepcopy(state["choice"])
+        choice = None if saved is None else EpochChoice(**saved)
         interrupted = None
         if plan is not None:
             interrupted = resume(plan, self.policy, self._scores, self._weights, choice, updated=state["updated"])
-        self._scores.discard_new()
-        self._scores.load_state_dict(state["scores"])
-        self.seed, self.epoch = state["seed"], state["epoch"]
-        self._updated, self._picked, self._picks = state["updated"], state["picked"], state["picks"]
-        self._pass, self._next, self._choice = None, interrupted, choice
-        self._weights.clear(choice.weight if choice else None)
+        weights = Weights(len(self._scores))
+        weights.clear(choice.weight if choice else None)
         if plan is not None and plan["weight"] is not None:
-            self._weights.put(plan["index"], plan["weight"])
+            weights.put(plan["index"].long(), plan["weight"])
+        values = {name: state[name] for name in ("seed", "epoch")}
+        values |= {f"_{name}": state[name] for name in ("updated", "picked", "picks")}
+        values |= {"_pass": None, "_next": interrupted, "_choice": choice}
+        changes: list[Action] = [(setattr, self, name, value) for name, value in values.items()]
+        return [*self._scores.loading(state["scores"]), (setattr, self._weights, "_table", weights.table), *changes]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: a pass that is under way is interrupted here, so that the copy continues it."""
+        values = self.__dict__.copy()
+        current = None if self._pass is None else self._pass.state_dict()
+        if current is not None:
+            parts = self.policy, self._scores, self._weights, self._pass.choice if self._pass else None
+            values |= {"_next": resume(current, *parts, updated=self._updated), "epoch": current["epoch"]}
+        return {**values, "_pass": None}
+
+    def __repr__(self) -> str:
+        rank, world = self.rank_and_world_size
+        process = f", rank {rank} of {world}" if world > 1 else ""
+        known = int((self.scores.count > 0).sum())
+        return (
+            f"{type(self).__name__}({len(self._scores)} samples, batch_size={self.mini_batch}, policy={self.policy}, "
+            f"seed={self.seed}{process}; next epoch {self.epoch}, {known} samples have a score)"
+        )

@@ -6,9 +6,13 @@ import warnings
 from collections.abc import Sized
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler, Subset
 
 from ausam.common.settings import POSITIVE_COUNT, checked_value
+from ausam.common.tensors import CPU
+from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.policies.signals import AT_PERTURBED_WEIGHTS, signal_name
 from ausam.sampler.indexed import Indexed
@@ -37,6 +41,43 @@ def dataset_length(dataset: Sized | int) -> int:
         return n
     number: int = checked_value(OWNER, "dataset", dataset, POSITIVE_COUNT)
     return number
+
+
+def feedback_index(feedback: Any) -> Tensor:
+    """The index of a feedback, or an error that says what to pass."""
+    if not isinstance(feedback, Feedback):
+        raise TypeError(
+            f"update takes the Feedback that opt.backward returns, not a {type(feedback).__name__}. Write "
+            "sampler.update(opt.backward(loss_fn, *batch, index=index)), or Feedback(index, loss, perturbed) by hand."
+        )
+    if feedback.index is None:
+        raise ValueError(
+            "The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index). The index comes with the "
+            "batch: for x, y, index in DataLoader(Indexed(dataset), batch_sampler=sampler)."
+        )
+    for name in ("index", "loss", "perturbed"):
+        if not isinstance(getattr(feedback, name), Tensor):
+            kind = type(getattr(feedback, name)).__name__
+            raise TypeError(f"The {name} of the feedback is a {kind}. Pass a tensor with one entry per sample.")
+    index: Tensor = feedback.index
+    return index
+
+
+def index_vector(index: Any, n: int) -> Tensor:
+    """Dataset indices of one batch as whole numbers on the CPU; lists and arrays will do."""
+    if not isinstance(index, Tensor):
+        try:
+            index = torch.as_tensor(index, device=CPU)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"index is {index!r:.60}. Pass the dataset indices of one batch, as a tensor or a list."
+            ) from None
+    if index.dim() != 1 or not len(index):
+        raise ValueError(f"index has shape {tuple(index.shape)}. Pass the dataset indices of one batch, shape (n,).")
+    vector: Tensor = index.to(CPU, torch.int64)
+    if int(vector.min()) < 0 or int(vector.max()) >= n:
+        raise ValueError(f"index contains values outside the dataset of {n} samples. Use indices from 0 to {n - 1}.")
+    return vector
 
 
 def refuse_sizes(n: int, batch_size: int, min_batch: int, drop_last: bool) -> None:
@@ -101,5 +142,5 @@ class UnusedSamplerWarning:
                 "sampler was never iterated over and sampler.pick was never called. Training uses every sample, and "
                 f"{self._name} selects nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the rows "
                 "keep = sampler.pick(index).",
-                stacklevel=3,
+                stacklevel=4,
             )

@@ -33,6 +33,11 @@ class Weights:
         """Discard all factors, or replace them by a table for every sample."""
         self._table = table
 
+    @property
+    def table(self) -> Tensor | None:
+        """The factors of all samples, or None."""
+        return self._table
+
     def put(self, index: Tensor, weight: Tensor) -> None:
         """Set the factors of these samples."""
         if self._table is None:

@@ -119,9 +119,10 @@ class SharedScores(Scores):
         refuse_repeats(index)
         return [(index, value)]
 
-    def discard_new(self) -> None:
-        """Discard all values that were not recorded yet."""
-        commit([(c.clear,) for c in (self._waiting, self._validated, self._unshared, self._unshared_settings)])
+    def loading(self, state: dict[str, Any]) -> list[Action]:
+        """As :meth:`Scores.loading`; values that were not recorded yet are discarded."""
+        new = (self._waiting, self._validated, self._unshared, self._unshared_settings)
+        return [*super().loading(state), *((values.clear,) for values in new)]
 
     def exchange(self, position: tuple[int, int]) -> None:
         """Record the new values of all processes in the same order, so that the tables stay equal bit for bit.

@@ -43,6 +43,11 @@ class Indexed(Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         # DataLoader fetches a whole batch at once from a dataset that has __getitems__.
+        if indices and isinstance(indices[0], list):
+            raise TypeError(
+                "An index is itself a list of indices: a batch sampler was passed as DataLoader(sampler=...). Write "
+                "DataLoader(dataset, batch_sampler=sampler), without batch_size, shuffle and drop_last."
+            )
         if hasattr(self.dataset, "__getitems__"):
             samples = self.dataset.__getitems__(indices)
         else:

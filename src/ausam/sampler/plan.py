@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ from ausam.common.tensors import CPU
 from ausam.policies.base import Policy, Slice, Sliced
 from ausam.policies.draws import Choice
 from ausam.sampler.permutation import Permutation
-from ausam.sampler.scores import Scores
+
+if TYPE_CHECKING:
+    from ausam.sampler.scores import Scores
 
 # Approximate number of candidates planned at a time. Every block has its own random numbers, so changing this changes
 # every plan.

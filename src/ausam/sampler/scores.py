@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ausam.common.atomic import Action, commit
 from ausam.common.tensors import CPU
+from ausam.sampler.state import refuse, require_column, require_count, require_keys, require_weights
 
 
 class Scores:
@@ -175,7 +176,13 @@ class Scores:
         return {"decay": self.decay, "fit": self.fit, "fit_epoch": self.fit_epoch, **columns, **spread}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Refuse a saved table with a different size, decay or number of columns."""
+        """Refuse a saved table that is damaged, or has a different size, decay or number of columns."""
+        require_keys(state, ("decay", "sum", "count", "last", "fit", "fit_epoch"), "scores")
+        require_count(state["fit_epoch"], "scores.fit_epoch", low=-1)
+        if not isinstance(state["fit"], (tuple, list)) or not all(isinstance(x, (int, float)) for x in state["fit"]):
+            raise refuse(f"scores.fit is {state['fit']!r}, not a tuple of numbers")
+        for name, kind in (("sum", torch.float32), ("count", torch.int32), ("last", torch.float32)):
+            require_column(state[name], f"scores.{name}", None, (kind,))
         if len(state["sum"]) != len(self):
             raise ValueError(
                 f"The saved scores are for {len(state['sum'])} samples, but the dataset has {len(self)}. "
@@ -190,17 +197,36 @@ class Scores:
             raise ValueError(
                 "The saved scores have no spread, but the policy needs it. Resume with the policy of the saved run."
             )
+        for name in ("count", "last"):
+            require_column(state[name], f"scores.{name}", len(self), (state[name].dtype,))
+        self._check_numbers(state)
+
+    def _check_numbers(self, state: dict[str, Any]) -> None:
+        total = state["sum"]
+        unseen = total.isposinf() if self.forgetting else torch.zeros(1, dtype=torch.bool, device=CPU)
+        if not (total.isfinite() | unseen).all():
+            raise refuse("scores.sum contains a number that is not finite")
+        if int(state["count"].min()) < 0:
+            raise refuse(f"scores.count contains {int(state['count'].min())}")
+        if state["last"].isinf().any():
+            raise refuse("scores.last contains an infinite number")
+        if self.spread is not None:
+            require_weights(state["spread"], "scores.spread", len(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved table, or refuse it and change nothing."""
+        commit(self.loading(state))
+
+    def loading(self, state: dict[str, Any]) -> list[Action]:
+        """The changes that load a saved table; refused if it does not fit. Nothing is changed yet."""
         self.check_state(state)
-        if self.spread is not None:
-            self.spread.copy_(state["spread"])
-        self._known = False
-        self.sum.copy_(state["sum"])
-        self.count.copy_(state["count"])
-        self.last.copy_(state["last"])
-        self.fit, self.fit_epoch = tuple(state["fit"]), state["fit_epoch"]
+        pairs = torch.from_numpy(np.empty((len(self), 2), dtype=np.float32))
+        pairs[:, 0].copy_(state["sum"])
+        pairs.view(torch.int32)[:, 1].copy_(state["count"])
+        spread = None if self.spread is None else state["spread"].clone()
+        columns: dict[str, Any] = {"_pairs": pairs, "last": state["last"].clone(), "spread": spread}
+        columns |= {"_known": False, "fit": tuple(state["fit"]), "fit_epoch": state["fit_epoch"]}
+        return [(setattr, self, name, column) for name, column in columns.items()]
 
 
 def refuse_repeats(index: Tensor) -> None:

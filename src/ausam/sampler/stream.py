@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -14,13 +15,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
+from ausam.common.atomic import Action, commit
 from ausam.common.random import generator
 from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
+from ausam.sampler.checks import index_vector
 from ausam.sampler.indexed import Indexed
 from ausam.sampler.scores import Scores
+from ausam.sampler.state import refuse, require_count, require_keys
 
 STREAM = 2  # purpose of the random numbers: the sampler uses 0 and 1
 
@@ -86,7 +90,7 @@ class SelectiveStream:
         sharded: bool = False,
         **kwargs: Any,
     ) -> None:
-        _check(source, decode, sampler, kwargs)
+        _check(source, decode, sampler, keys, kwargs)
         self.sampler = sampler
         self.sharded = sharded
         self._source, self._decode, self._keys = source, decode, keys
@@ -135,38 +139,47 @@ class SelectiveStream:
         self._epoch, self._done = self._epoch + 1, []
 
     def update(self, feedback: Feedback) -> None:
-        """Take the losses of the oldest batch that was handed out but not updated."""
+        """Take the losses of the oldest batch that was handed out but not updated: all or nothing, as the sampler's."""
         if not self._waiting:
             raise RuntimeError("There is no batch to update. Call update once per batch, after the stream yielded it.")
-        choice = self._waiting.popleft()
+        choice = self._waiting[0]
         if choice.weight is not None and not self._weighed:
             raise RuntimeError(
                 f"{type(self.sampler.policy).__name__} weights the samples that it keeps, but no weight was used. "
                 "Pass opt.backward(..., weight=stream.weight(index))."
             )
-        self._weighed = False
-        self.sampler.update(feedback)
+        changes: list[Action] = [(self._waiting.popleft,), (setattr, self, "_weighed", False)]
         if self._done:  # empty if the pass has ended
-            self._done[choice.worker] += 1
+            changes.append((operator.setitem, self._done, choice.worker, self._done[choice.worker] + 1))
+        self.sampler.update_with(feedback, changes)
 
     def weight(self, index: Tensor) -> Tensor | None:
         """The factor of each of these samples' losses, or None if the policy does not reweight."""
         self._weighed = True
-        return None if self._weights is None else self._weights[index.cpu()].to(index.device)
+        if self._weights is None:
+            return None
+        return self._weights[index_vector(index, len(self._weights))].to(getattr(index, "device", CPU))
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's scores, the pass and the position in it. Collective, like the sampler's."""
+        """The sampler's scores, the pass and the position in it. After ``exchange`` in all processes."""
         return {"sampler": self.sampler.state_dict(), "epoch": self._epoch, "done": list(self._done)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the state was saved. With ``sharded=True`` the number of workers must be the same."""
+        require_keys(state, ("sampler", "epoch", "done"), "the state of the stream")
+        require_count(state["epoch"], "epoch")
+        if not isinstance(state["done"], list):
+            raise refuse(f"done is a {type(state['done']).__name__}, not a list")
+        for number in state["done"]:
+            require_count(number, "done")
         if state["done"] and len(state["done"]) != self._shards:
             raise ValueError(
                 f"The state was saved with {len(state['done'])} workers and there are {self._shards} now, but the "
                 f"source divides the stream among the workers. Resume with num_workers={len(state['done'])}."
             )
-        self.sampler.load_state_dict(state["sampler"])
-        self._epoch, self._done = state["epoch"], list(state["done"])
+        changes = self.sampler.loading(state["sampler"])
+        values = {"_epoch": state["epoch"], "_done": list(state["done"])}
+        commit([*changes, *((setattr, self, name, value) for name, value in values.items())])
 
     @property
     def epoch(self) -> int:
@@ -286,11 +299,16 @@ def _as_it_is(choice: _Choice) -> _Choice:
     return choice
 
 
-def _check(source: Any, decode: Any, sampler: Any, kwargs: dict[str, Any]) -> None:
+def _check(source: Any, decode: Any, sampler: Any, keys: Any, kwargs: dict[str, Any]) -> None:
     if not isinstance(sampler, SelectiveBatchSampler):
         raise TypeError(f"sampler is a {type(sampler).__name__}. Pass a SelectiveBatchSampler.")
     if not hasattr(source, "__iter__") or not callable(decode):
         raise TypeError("SelectiveStream needs an iterable of (key, raw) and a function that decodes raw.")
+    if keys is not None and not isinstance(keys, Mapping):
+        raise TypeError(
+            f"keys is a {type(keys).__name__}. Pass a dict with the dataset index of each key, such as "
+            "{name: i for i, name in enumerate(names)}, or None if the keys are indices."
+        )
     if isinstance(source, Iterator):
         raise TypeError(
             f"source is a {type(source).__name__}, which can be iterated only once, but every pass restarts it. "
