@@ -45,21 +45,21 @@ def _from_file(path: Path) -> tuple[str, Path]:
         search = records.read_finished(path, Tuning)
         files.write(out, tuning.render(search))
         return tuning.text(search), out
-    found = records.read_finished(path, Comparison)
-    page.write_report(found, out)
-    return _text(found), out
+    comparison = records.read_finished(path, Comparison)
+    page.write_report(comparison, out)
+    return _text(comparison), out
 
 
 def _from_folder(folder: Path) -> str:
     kind = records.kind_of(folder / "results.json")
     if kind is PaperTable:
         old = records.read_finished(folder / "results.json", PaperTable)
-        found = recipe.read(old.table, old.scale, len(old.seeds))
-        return reproduce.text(reproduce.write(found, folder, old.command))
+        its_recipe = recipe.read(old.table, old.scale, len(old.seeds))
+        return reproduce.text(reproduce.write(its_recipe, folder, old.command))
     if kind is EqualCost:
         before = records.read_finished(folder / "results.json", EqualCost)
-        found = recipe.read(before.table, seeds={problem.name: len(problem.seeds) for problem in before.problems})
-        return reproduce.text(reproduce.write(found, folder, before.command))
+        its_recipe = recipe.read(before.table, seeds={problem.name: len(problem.seeds) for problem in before.problems})
+        return reproduce.text(reproduce.write(its_recipe, folder, before.command))
     if any(folder.glob("runs/*/seed-*/result.json")):
         return _text(compare.write(_comparison(folder), folder))
     if (folder / "result.json").exists():
@@ -70,8 +70,8 @@ def _from_folder(folder: Path) -> str:
     )
 
 
-def _text(found: Comparison) -> str:
-    return f"{comparison_text(found)}\n\n{conclusion(found)}"
+def _text(comparison: Comparison) -> str:
+    return f"{comparison_text(comparison)}\n\n{conclusion(comparison)}"
 
 
 def _comparison(folder: Path) -> Comparison:

@@ -73,7 +73,7 @@ def findings(sections: Mapping[str, Section], results: Mapping[str, Any]) -> tup
 
 
 def section_fragments(
-    sections: Mapping[str, Section], results: Mapping[str, Any], found: Sequence[Finding]
+    sections: Mapping[str, Section], results: Mapping[str, Any], sentences: Sequence[Finding]
 ) -> Iterator[Markup]:
     """Every result with its claim, its sentences and its charts."""
     shown = {name: section for name, section in sections.items() if results.get(name) is not None}
@@ -81,13 +81,13 @@ def section_fragments(
         yield html.heading(section.title, key=name)
         if section.claim:
             yield html.paragraph(section.claim, "soft")
-        yield from finding_fragments(finding for finding in found if finding.part == name)
+        yield from finding_fragments(finding for finding in sentences if finding.part == name)
         yield from html.pictures(section.charts(results[name]), level=3, hint=not i)
 
 
-def finding_fragments(found: Iterable[Finding]) -> Iterator[Markup]:
+def finding_fragments(sentences: Iterable[Finding]) -> Iterator[Markup]:
     """A paragraph per finding; a claim says whether it holds."""
-    for finding in found:
+    for finding in sentences:
         yield html.paragraph(finding.text, mark=_mark(finding.holds))
 
 
