@@ -59,7 +59,7 @@ def test_the_best_third_goes_on(searched):
 
 def test_no_test_sample_is_looked_at(tmp_path, monkeypatch, capsys):
     """Test samples that cannot be read change nothing."""
-    plain = images.ImageSet.prepared
+    plain = images.ImageSet.prepare
 
     def spoilt(self, wanted):
         poisoned = images.replace(self, test_x=torch.full_like(self.test_x, 255), test_y=self.test_y.flip(0))
@@ -67,7 +67,7 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch, capsys):
 
     args = ["tune", *SMALL, "--over", "rho=0.1,0.4", "--epochs", "2"]
     assert main([*args, "--out", str(tmp_path / "one")]) == 0
-    monkeypatch.setattr(images.ImageSet, "prepared", spoilt)
+    monkeypatch.setattr(images.ImageSet, "prepare", spoilt)
     catalogue._load.cache_clear()
     assert main([*args, "--out", str(tmp_path / "two")]) == 0
     catalogue._load.cache_clear()
