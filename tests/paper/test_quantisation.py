@@ -700,6 +700,7 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
     assert dict(shown)["one/full/seed-0"] == "3"
 
 
+@pytest.mark.nightly
 def test_a_killed_table_goes_on(micro6, tmp_path):
     """kill -9 while a quantised row is trained; the end is that of a table nobody disturbed."""
     code = pausing("ausam.lab.experiments.run_cells", "sam", 1)

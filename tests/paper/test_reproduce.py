@@ -233,6 +233,7 @@ def test_only_takes_blocks_rows_and_both():
 # running
 
 
+@pytest.mark.nightly
 def test_two_processes_do_every_cell_exactly_once(whole):
     out, said = whole
     done = [re.findall(r"^(\S+): accuracy", text, re.MULTILINE) for text in said]
