@@ -37,6 +37,7 @@ DATA_SETTINGS = (
     "label_smoothing",
     "workers",
     "device",
+    "data_seed",
 )
 
 # Settings that only apply under torchrun.
@@ -66,7 +67,7 @@ class Config:
     )
     horizon: Count = setting(0, "forecasting: steps ahead; 0: chosen for the data")
     train_stride: Count = setting(0, "forecasting: train on every S-th window; 0 or 1: on all windows")
-    train_size: Count = setting(0, "number of training samples, a fixed subset with balanced classes; 0: all")
+    train_size: Count = setting(0, "number of training samples, a subset with balanced classes; 0: all")
     test_size: Count = setting(0, "number of test samples, likewise")
     augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (standard and a hole)")
     workers: Count = setting(0, "processes that load MPII or your own data; 0: load in the training process")
@@ -96,7 +97,10 @@ class Config:
     weight_decay: NonNegative = setting(5e-4, "weight decay of the base optimizer")
     label_smoothing: Below1 = setting(0.0, "label smoothing, 0 <= s < 1")
     base: Base = setting("sgd", "base optimizer")
-    seed: Count = setting(0, "seed for weights, sample order and random draws")
+    seed: Count = setting(0, "seed for weights, sample order, wrong labels and all other random draws")
+    data_seed: Count | None = setting(
+        None, "seed for wrong labels, the long tail, held-out samples and subsets; by default that of the run"
+    )
     sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one per rank")
     nonfinite: OnNonFinite = setting("skip", "what to do with a step whose loss or gradient is inf or NaN")
     replay: bool = setting(False, "all passes of a step use the same dropout masks")

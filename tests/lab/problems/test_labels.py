@@ -1,12 +1,15 @@
 """What is done to the samples of labelled data: long tails, validation samples, and their order."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
-from ausam.lab.problems.catalogue import load
+from ausam.lab.config import Config
+from ausam.lab.problems.catalogue import DATASETS, forget, load, problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.datasets import from_datasets
 from ausam.lab.problems.labels import long_tail, with_validation
@@ -138,3 +141,29 @@ def test_a_run_says_what_it_was_judged_by(tmp_path, capsys):
 def test_what_is_no_part_is_refused(tmp_path, capsys, flag, value):
     assert run("train", *FLAGS, flag, value, "--out", tmp_path / "run") == 2
     assert f"{flag[2:]} is {value}. It must be a finite number in [0, 1" in capsys.readouterr().err
+
+
+DRAWS = {"label_noise": 0.2, "imbalance": 0.1, "validation": 0.2, "train_size": 500}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_seeds_draw_wrong_labels_tails_and_splits(draw):
+    def drawn(**settings):
+        data = problem(Config(device="cpu", **{draw: DRAWS[draw]}, **settings))
+        return data.train_x.flatten().tolist(), data.train_y.tolist(), data.test_y.tolist()
+
+    assert drawn(seed=1) != drawn(seed=2)
+    assert drawn(seed=1) == drawn(seed=2, data_seed=1) == drawn(seed=1)
+    assert drawn(seed=3, data_seed=0) == drawn(seed=0)
+
+
+def test_without_draws_all_seeds_share_one_data_set_which_is_read_once(monkeypatch):
+    forget()
+    reads = []
+    known = DATASETS["digits"]
+    monkeypatch.setitem(DATASETS, "digits", replace(known, load=lambda place: reads.append(place) or known.load(place)))
+    assert problem(Config(device="cpu", seed=1)) is problem(Config(device="cpu", seed=2))
+    for seed in (1, 2, 1):
+        problem(Config(device="cpu", seed=seed, label_noise=0.2))
+    assert len(reads) == 1
+    forget()

@@ -185,7 +185,16 @@ def resolve(**given: Any) -> Config:
 def problem(config: Config) -> Problem:
     """The data of a run, loaded once and shared by the runs of a comparison: it must not be changed in place."""
     place = os.getcwd() if is_own(config.data) else os.path.abspath(config.data_dir)
-    return _prepare(Config(**{name: getattr(config, name) for name in DATA_SETTINGS}), place)
+    settings = {name: getattr(config, name) for name in DATA_SETTINGS}
+    return _prepare(Config(**settings | {"data_seed": data_seed(config)}), place)
+
+
+def data_seed(config: Config) -> int:
+    """The seed of the draws from the data; 0 if there are none, so that all seeds share one data set."""
+    draws = config.label_noise, config.imbalance not in (0, 1), config.validation, config.train_size, config.test_size
+    if not any(draws):
+        return 0
+    return config.seed if config.data_seed is None else config.data_seed
 
 
 def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **settings: Any) -> Problem:
@@ -196,15 +205,22 @@ def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **settings
 
 def forget() -> None:
     """Free the data that :func:`problem` keeps; its files are then read again."""
+    _read.cache_clear()
     _prepare.cache_clear()
 
 
 @lru_cache(maxsize=1)
-def _prepare(config: Config, place: str) -> Problem:  # noqa: ARG001  (the same name is other data in another place)
-    name = config.data
+def _read(name: str, data_dir: str, place: str) -> Problem:  # noqa: ARG001  (the same name is other data elsewhere)
     kinds = {"folder": folder_data, "hf": hf_data}
     read = kinds.get(name.partition(":")[0], user_data)
-    data: Problem = read(name) if is_own(name) else entry(name).load(config.data_dir)
+    data: Problem = read(name) if is_own(name) else entry(name).load(data_dir)
+    return data
+
+
+@lru_cache(maxsize=1)  # the runs of one seed follow one another
+def _prepare(config: Config, place: str) -> Problem:
+    name = config.data
+    data = _read(name, config.data_dir, place)
     for setting in () if isinstance(data, WindowSet) else ("horizon", "train_stride"):
         if value := getattr(config, setting):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Changes to the samples of any data set, always the same ones: hold out, reduce, long tail, wrong labels.
+"""Changes to the samples of any data set, drawn by a seed: hold out, reduce, long tail, wrong labels.
 
 :func:`arrange` applies them in this order. Validation samples are held out first, so that they are clean and do not
 depend on the other settings. Then come the sizes, the long tail and, last, the wrong labels.
@@ -21,9 +21,10 @@ P = TypeVar("P", bound=Problem)
 
 def arrange(data: P, config: Config) -> P:
     """Labelled data with the changes that a run specifies."""
-    data = with_validation(data, config.validation)
-    data = with_sizes(data, config.train_size, config.test_size)
-    return with_label_noise(with_imbalance(data, config.imbalance), config.label_noise)
+    seed = config.data_seed or 0
+    data = with_validation(data, config.validation, seed)
+    data = with_sizes(data, config.train_size, config.test_size, seed)
+    return with_label_noise(with_imbalance(data, config.imbalance, seed), config.label_noise, seed)
 
 
 def refuse_labels(name: str, has: str, config: Config) -> None:
@@ -34,7 +35,7 @@ def refuse_labels(name: str, has: str, config: Config) -> None:
         raise ValueError(f"imbalance is {config.imbalance}, but {name} has {has}, not classes. Use --imbalance 0.")
 
 
-def with_validation(data: P, part: float) -> P:
+def with_validation(data: P, part: float, seed: int = 0) -> P:
     """Hold out ``round(part * n)`` of the n training samples of each class; they replace the test set.
 
     Every class keeps at least one training sample. Without classes, random samples are held out.
@@ -44,7 +45,7 @@ def with_validation(data: P, part: float) -> P:
     y = data.train_y if data.train_y.dim() == 1 else torch.zeros(len(data.train_y), dtype=torch.int64)
     counts = torch.bincount(y)
     count = torch.minimum((part * counts.double()).round().long(), (counts - 1).clamp(min=0))
-    held = _rank(y, torch.randperm(len(y), generator=generator(0, len(y), 0x7A1))) < count[y]
+    held = _rank(y, torch.randperm(len(y), generator=generator(seed, len(y), 0x7A1))) < count[y]
     if not held.any():
         raise ValueError(
             f"validation is {part}, which holds out none of the {len(y):,} training samples of {data.name}. "
@@ -55,7 +56,7 @@ def with_validation(data: P, part: float) -> P:
     return changed
 
 
-def with_imbalance(data: P, ratio: float) -> P:
+def with_imbalance(data: P, ratio: float, seed: int = 0) -> P:
     """An exponential long tail: class c of C keeps ``ratio ** (c / (C - 1))`` of its training samples."""
     if ratio in (0, 1):
         return data
@@ -64,23 +65,23 @@ def with_imbalance(data: P, ratio: float) -> P:
             f"imbalance is {ratio} on {data.name} with {data.classes} classes. It is the fraction of its samples that "
             "the last class keeps, above 0 and at most 1, and it needs at least two classes."
         )
-    made: Any = data.part(long_tail(data.train_y, data.classes, ratio), torch.arange(len(data.test_y)))
+    made: Any = data.part(long_tail(data.train_y, data.classes, ratio, seed), torch.arange(len(data.test_y)))
     changed: P = replace(made, long_tailed=True)
     return changed
 
 
-def long_tail(y: Tensor, classes: int, ratio: float) -> Tensor:
+def long_tail(y: Tensor, classes: int, ratio: float, seed: int = 0) -> Tensor:
     """Positions of the kept samples, ascending: of n_c samples max(1, round(n_c * ratio ** (c / (C - 1)))).
 
     The samples kept with a smaller ratio are a subset of those kept with a larger one.
     """
     counts = torch.bincount(y, minlength=classes).tolist()
     kept = torch.tensor([max(1, round(n * ratio ** (c / (classes - 1)))) for c, n in enumerate(counts)])
-    rank = _rank(y, torch.randperm(len(y), generator=generator(0, len(y), 0x7A11)))
+    rank = _rank(y, torch.randperm(len(y), generator=generator(seed, len(y), 0x7A11)))
     return (rank < kept[y]).nonzero().flatten()
 
 
-def with_sizes(data: P, train: int, test: int) -> P:
+def with_sizes(data: P, train: int, test: int, seed: int = 0) -> P:
     """A subset of the data with these sizes; 0 for all samples."""
     for which, size, y in (("train", train, data.train_y), ("test", test, data.test_y)):
         if not 0 <= size <= len(y):
@@ -88,17 +89,19 @@ def with_sizes(data: P, train: int, test: int) -> P:
                 f"{which}_size is {size}, but {data.name} has only {len(y):,} such samples. "
                 f"Use 1 to {len(y)}, or 0 for all of them."
             )
-    return data.part(balanced(data.train_y, train), balanced(data.test_y, test)) if train or test else data
+    if not (train or test):
+        return data
+    return data.part(balanced(data.train_y, train, seed), balanced(data.test_y, test, seed))
 
 
-def balanced(y: Tensor, size: int) -> Tensor:
+def balanced(y: Tensor, size: int, seed: int = 0) -> Tensor:
     """Positions of ``size`` random samples, ascending, with the classes as balanced as possible; 0: all.
 
     If ``y`` does not contain classes, any random samples.
     """
     if size in (0, len(y)):
         return torch.arange(len(y))
-    order = torch.randperm(len(y), generator=generator(0, len(y), size))
+    order = torch.randperm(len(y), generator=generator(seed, len(y), size))
     if y.dim() > 1:
         return order[:size].sort().values
     rank = _rank(y, order)
@@ -115,14 +118,14 @@ def _rank(y: Tensor, order: Tensor) -> Tensor:
     return rank
 
 
-def with_label_noise(data: P, part: float) -> P:
-    """Give ``round(part * n)`` training samples, always the same ones, a wrong label drawn uniformly."""
+def with_label_noise(data: P, part: float, seed: int = 0) -> P:
+    """Give ``round(part * n)`` training samples a wrong label drawn uniformly."""
     if not 0 <= part < 1:
         raise ValueError(f"label noise is {part}, but it is the fraction of wrong labels. Use 0 <= p < 1.")
     if part and data.classes < 2:
         raise ValueError(f"{data.name} has a single class, so no label can be wrong. Use label_noise 0.")
     n = len(data.train_y)
-    rng = generator(0, n, data.classes)
+    rng = generator(seed, n, data.classes)
     chosen = torch.randperm(n, generator=rng)[: round(part * n)]
     shift = torch.randint(1, max(2, data.classes), (len(chosen),), generator=rng)
     y = data.train_y.clone()

@@ -85,7 +85,7 @@ class WindowSet:
             test_at=torch.arange(begin - self.look_back, end - self.look_back - horizon + 1),
             judged_by="validation" if config.validation else "test",
         )
-        return with_sizes(made, config.train_size, config.test_size)
+        return with_sizes(made, config.train_size, config.test_size, config.data_seed or 0)
 
     def part(self, train: Tensor, test: Tensor) -> WindowSet:
         """The data set with only these windows."""

@@ -66,7 +66,8 @@ class PoseSet:
         refuse_labels(self.name, "joints", config)
         if config.augment not in AUGMENTATIONS:
             raise ValueError(f'augment is "{config.augment}". For poses, use {" or ".join(AUGMENTATIONS)}.')
-        part = with_sizes(with_validation(self, config.validation), config.train_size, config.test_size)
+        seed = config.data_seed or 0
+        part = with_sizes(with_validation(self, config.validation, seed), config.train_size, config.test_size, seed)
         return replace(part, augment=config.augment, workers=config.workers, device=config.device)
 
     def part(self, train: Tensor, test: Tensor) -> PoseSet:
