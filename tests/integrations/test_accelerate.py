@@ -363,6 +363,20 @@ def test_a_plain_prepare_is_refused():
         Accelerator(cpu=True).prepare(t.model, t.opt)
 
 
+def test_a_loss_that_is_a_sum():
+    t, plain = Training(prepared=False), Training(prepared=False)
+    loader = DataLoader(t.data, batch_size=10)
+    t.model, t.handle, loader = prepare(Accelerator(cpu=True), t.model, t.opt, loader)
+    for x, y in loader:
+        t.handle.backward(t.losses, x, y, reduce="sum")
+        t.handle.step()
+        t.handle.zero_grad()
+        plain.opt.backward(plain.losses, x, y, reduce="sum")
+        plain.opt.step()
+        plain.opt.zero_grad()
+    t.same(plain)
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_loss_of_the_whole_batch_in_a_closure_or_added_to_each_row(parts):
     """A penalty over the batch: the closure, and the scalar added to each row, are the same gradient."""

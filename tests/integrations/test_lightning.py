@@ -559,6 +559,20 @@ def test_without_selection_any_loader_will_do(tmp_path):
     same(module, plain)
 
 
+def test_a_loss_that_is_a_sum(tmp_path):
+    class Sum(Net):
+        reduce = "sum"
+
+    module, plain = Sum(SAM(rho=0.1)), Net(SAM(rho=0.1))
+    trainer(tmp_path, 1, attach=False).fit(module, DataLoader(Points(), batch_size=10))
+    opt = SharpnessAware(sgd(plain), plain.method, plain)
+    for batch in DataLoader(Points(), batch_size=10):
+        opt.backward(plain.losses, batch, reduce="sum")
+        opt.step()
+        opt.zero_grad()
+    same(module, plain)
+
+
 def test_the_other_package_selects_too(tmp_path):
     pl = pytest.importorskip("pytorch_lightning")
     theirs = importlib.import_module("ausam.integrations.pytorch_lightning")

@@ -8,7 +8,7 @@ clipping, hooks, scalers, schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from ausam.integrations._batches import mean_loss, needs_rows
 from ausam.integrations._loader import SelectiveLoader
-from ausam.optimizer.sharpness_aware import SharpnessAware
+from ausam.optimizer.sharpness_aware import Reduction, SharpnessAware
+from ausam.optimizer.source import COMPILED
 from ausam.pairing import check
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
@@ -33,6 +34,7 @@ class Losses:
     trainer: Any
     automatic_optimization: bool
     callback: type[Any]  # the SharpnessAwareCallback of the package
+    reduce: Reduction = "mean"
 
     def losses(self, batch: Any) -> Any:
         """The per-sample losses of a batch, not reduced; or ``(losses, outputs)``."""
@@ -258,7 +260,7 @@ class BatchClosure:
             return self._pass()
         scaler = getattr(self._loop.trainer.precision_plugin, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
-        loss: Tensor | None = self._opt.accumulate(self._pass, scale=scale / self._parts)
+        loss: Tensor | None = self._opt.accumulate(self._mark_compiled(self._pass), scale=scale / self._parts)
         return loss
 
     def consume_result(self) -> Any:
@@ -271,6 +273,14 @@ class BatchClosure:
         if self._result is None:
             self._result = self._closure.consume_result()
         return loss
+
+    def _mark_compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function; marked as torch.compile marks its own if Lightning compiled the module behind it."""
+        if getattr(self._module, "_compiler_ctx", None) is None:
+            return function
+        marked = partial(function)
+        setattr(marked, COMPILED, function)
+        return marked
 
     def _logging(self) -> Any:
         """Normal logging for the first pass; a context without logging for the others."""
@@ -297,10 +307,11 @@ class RowsClosure(BatchClosure):
         if self._closure._zero_grad_fn is not None:
             self._closure._zero_grad_fn()
         feedback = self._opt.backward(
-            self._losses,
+            self._mark_compiled(self._losses),
             self._batch,
             index=self._index,
             weight=self._weight,
+            reduce=self._module.reduce,
             backward=lambda loss: self._closure._backward_fn(loss / self._parts),
         )
         if self._loader is not None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
 from ausam.integrations._batches import Batches
-from ausam.optimizer.sharpness_aware import SharpnessAware
+from ausam.optimizer.sharpness_aware import Reduction, SharpnessAware
 from ausam.optimizer.source import LossFn
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
@@ -32,10 +32,18 @@ class PreparedOptimizer(AcceleratedOptimizer):
         super().__init__(opt, device_placement=placed, scaler=accelerator.scaler)
         self._accelerator = accelerator
 
-    def backward(self, loss_fn: LossFn, *batch: Any, index: Any = None, weight: Tensor | None = None) -> Feedback:
+    def backward(
+        self,
+        loss_fn: LossFn,
+        *batch: Any,
+        index: Any = None,
+        weight: Tensor | None = None,
+        reduce: Reduction = "mean",
+    ) -> Feedback:
         """``SharpnessAware.backward``, using ``accelerator.backward``."""
         opt: SharpnessAware = self.optimizer
-        return opt.backward(loss_fn, *batch, index=index, weight=weight, backward=self._accelerator.backward)
+        settings: dict[str, Any] = {"index": index, "weight": weight, "reduce": reduce}
+        return opt.backward(loss_fn, *batch, backward=self._accelerator.backward, **settings)
 
     def accumulate(self, closure: Callable[[], Any]) -> Any:
         """``SharpnessAware.accumulate`` for a loss of the whole batch; ``step`` follows, as after ``backward``.

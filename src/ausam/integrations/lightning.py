@@ -24,6 +24,7 @@ class SharpnessAwareModule(Losses, LightningModule):
 
     Define ``losses(batch)`` in place of ``training_step``: it returns per-sample losses, or ``(losses, outputs)``.
     ``configure_optimizers`` returns ``SharpnessAware(base, method, self)``, with schedulers as Lightning takes them.
+    Set ``reduce = "sum"`` in the class if your loss was a sum over the batch.
     With a policy, train on a :class:`SelectiveLoader`. The module brings its own :class:`SharpnessAwareCallback`.
     Everything else is Lightning's: clipping, accumulation, precision, schedulers, checkpoints.
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -31,7 +32,7 @@ class Inspection:
         journal.note(*self._remove)
 
     def _look(self, module: nn.Module, _: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
         if module in self._known:
             wrapper: Any = DistributedDataParallel._active_ddp_module
