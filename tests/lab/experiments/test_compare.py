@@ -3,7 +3,6 @@
 import pytest
 
 from ausam.lab.cli.main import main
-from ausam.lab.config import Config
 from ausam.lab.experiments import compare
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.from_config import configured
@@ -43,15 +42,6 @@ def test_results_agree_with_the_single_runs(compared):
     assert chosen["wrong"]["n"] == 200
     assert found["seeds"] == [0, 1]
     assert found["config"]["label_noise"] == 0.2
-
-
-def test_everything_is_written_once_a_seed(tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(compare, "_run", lambda *_: iter(()))
-    monkeypatch.setattr(compare, "write", lambda found, out: written.append(found) or found)
-    found = compare.compare({"sgd": Config(), "sam": Config()}, [0, 1], Config(), tmp_path, "", lambda *_: None)
-    assert len(written) == 2
-    assert found is written[-1]
 
 
 def test_the_page_stands_beside_the_results(compared):
