@@ -82,6 +82,24 @@ def test_charts_of_one_value_and_of_none(make):
     words(make([]))
 
 
+def test_a_strip_has_the_colours_of_the_page():
+    rows = [{"method": name, "x": x} for name, x in (("b", 1.0), ("a", 10.0), ("a", 0.0))]
+    spec = charts.strip(rows, X, BY, [X], order=("a", "b"))
+    assert {"a", "b"} <= set(words(spec))
+    (layer,) = spec["layer"]
+    assert layer["encoding"]["color"]["scale"] == {"domain": ["a", "b"], "range": ["var(--c0)", "var(--c1)"]}
+    assert len(spec["datasets"][spec["data"]["name"]]) == 2  # a logarithm of nothing is left out
+
+
+def test_other_forms_are_drawn():
+    rows = [{"x": float(i), "y": i + 1.0, "z": 2.0 ** (i % 3)} for i in range(4)]
+    z = Field("z", "loss", ".3~g")
+    named = [{"x": str(i), "y": 1.0 * i} for i in range(3)]
+    assert "score (%)" in words(charts.diagonal(rows, X, Y))
+    assert "2" in words(charts.bars(named, X, Y, rule=1.0))
+    assert "loss" in words(charts.heat(rows, X, Y, z))
+
+
 def test_pairs_of_none():
     words(some_pairs(()))
 

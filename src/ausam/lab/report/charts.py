@@ -272,7 +272,7 @@ def strip(rows: Sequence[PlainRow], x: Field, by: Field, hover: Sequence[Field],
     names = list(dict.fromkeys(row[by.key] for row in rows))
     across = alt.X(f"{x.key}:Q", title=x.title, scale=alt.Scale(type="log", nice=True))
     down = alt.Y(f"{by.key}:N", title=None, sort=names, axis=alt.Axis(labelLimit=110, grid=False))
-    colour = alt.Color(f"{by.key}:N", scale=look.colour.scale, legend=None)
+    colour = alt.Color(f"{by.key}:N", scale=look.scale, legend=None)
     dots = alt.Chart(name="marks").mark_point(filled=True, size=90, opacity=0.8)
     layers = [dots.encode(x=across, y=down, color=colour, tooltip=tooltip([by, *hover]))]
     return chart_spec(rows, layers, x, Field(by.key, ""), 24 + 26 * max(1, len(names)), x.title)

@@ -51,6 +51,7 @@ class Style:
     """How the names of a chart look."""
 
     names: list[str]  # of the rows
+    scale: Any  # of the colours
     colour: Any
     shape: Any
     dash: Any
@@ -74,6 +75,7 @@ def style(
     field, legend = f"{by.key}:N", alt.Legend(title=None, symbolType=symbol or alt.Undefined, values=shown)
     return Style(
         present,
+        scale,
         alt.Color(field, scale=scale, legend=legend),
         alt.Shape(field, scale=forms, legend=legend),
         alt.StrokeDash(field, scale=dashes, legend=legend),
