@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD
 
@@ -73,3 +74,27 @@ def test_what_is_no_module_is_refused(model):
     generator, _ = networks()
     with pytest.raises(TypeError, match="list of modules"):
         SharpnessAware(SGD(generator.parameters(), lr=0.1), SAM(0.5), model)
+
+
+def test_a_missing_wrapper_of_ddp_is_warned_of(tmp_path):
+    """The gradient of the perturbation would be averaged in silence, as with sync_perturbation=True."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        _train_with_and_without_the_wrapper()  # whose DDP is gone before its process group, or torch may wait for ever
+    finally:
+        dist.destroy_process_group()
+
+
+def _train_with_and_without_the_wrapper():
+    model = networks()[0]
+    ddp = nn.parallel.DistributedDataParallel(model)
+
+    def losses(z):
+        return ddp(z).square().sum(1)
+
+    wrapped = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.5), ddp)
+    wrapped.backward(losses, torch.randn(8, 2))  # warnings are errors here
+    bare = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.5), model)
+    with pytest.warns(RuntimeWarning, match="Give it the wrapper"):
+        bare.backward(losses, torch.randn(8, 2))
+    bare.backward(losses, torch.randn(8, 2))
