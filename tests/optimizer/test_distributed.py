@@ -645,6 +645,7 @@ def dying(folder):
             opt.step()
             opt.zero_grad()
             used += index if epoch == 1 else []
+            sampler.exchange()
             state = {"model": model.module.state_dict(), "opt": opt.state_dict(), "sampler": sampler.state_dict()}
             if rank == 0:
                 torch.save({**state, "used": used}, f"{folder}/state.pt")

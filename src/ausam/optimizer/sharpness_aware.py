@@ -141,7 +141,8 @@ class SharpnessAware(Optimizer):
         if isinstance(method, type) or not hasattr(method, "gradient"):
             raise TypeError(f"method is {method!r}, but an instance such as SAM(rho=0.05) is needed.")
         model = _one_module(model)
-        if any(type(m).__name__ == "FullyShardedDataParallel" for m in (model, *model.children())):
+        given = model if type(model) is nn.ModuleList else [model]
+        if any(type(m).__name__ == "FullyShardedDataParallel" for m in given):
             raise TypeError(
                 "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
                 "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."

@@ -223,11 +223,12 @@ class SampleSource(Source):
         return self.recorder.n
 
     def _in_evaluation_mode(self, *, strict: bool = False) -> Any:
-        training = [m.__dict__ for m in self._parameters.modules if m.training]
+        modules = [m for m in self._parameters.modules if m.training]
+        training = [m.__dict__ for m in modules]
         self.journal.note_each(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
         self._parameters.model.eval()
         result = self._call(self._loss_fn, self._batch, grad=False)
-        if strict and any(flags["training"] for flags in training):
+        if strict and any(m.training for m in modules):
             raise RuntimeError(
                 "loss_fn calls model.train(), but this method needs the model's outputs in evaluation mode. Call "
                 "model.train() in the loop, before opt.backward, and let loss_fn compute the losses only."
