@@ -223,7 +223,8 @@ class SampleSource(Source):
         return self.recorder.n
 
     def _in_evaluation_mode(self, *, strict: bool = False) -> Any:
-        modules = [m for m in self._parameters.modules if m.training]
+        # A wrapper of torch.compile may have no flag of its own: it shows that of the module inside.
+        modules = [m for m in self._parameters.modules if m.__dict__.get("training")]
         training = [m.__dict__ for m in modules]
         self.journal.note_each(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
         self._parameters.model.eval()
