@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 
@@ -27,7 +28,7 @@ def refuse_parameters(name: str, arguments: tuple[Any, ...], settings: dict[str,
     """Raise a TypeError for ``SAM(model.parameters(), SGD, rho=...)``."""
     first = arguments[0] if arguments else settings.get("params")
     bases = [a for a in (*arguments, *settings.values()) if isinstance(a, type) and issubclass(a, Optimizer)]
-    if bases or "params" in settings or (isinstance(first, Iterable) and not hasattr(first, "item")):
+    if bases or "params" in settings or (isinstance(first, Iterable) and not isinstance(first, (str, Tensor))):
         base = bases[0].__name__ if bases else "SGD"
         raise TypeError(
             f"{name} takes settings, not parameters. Wrap the optimizer: "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ausam.common.settings import Decay, Finite, PositiveCount, validate
-from ausam.common.tensors import Vector, norm
+from ausam.common.tensors import Vector, norm, scale
 from ausam.methods._inner import Inner, refuse, reuse, second
 from ausam.methods.sam import SAM
 
@@ -63,8 +63,7 @@ class AESAM:
         count, mu, v = (step.state.get(key, 0) for key in ("count", "mean", "variance"))
         share = (1 - self.delta) / (1 - self.delta ** (count + 1))
         if not math.isfinite(s):
-            # A batch beyond all bounds must not spoil the averages; the inner method's step is skipped as not finite.
-            return second(self.inner, step, g)
+            return scale(g, math.nan)  # a batch beyond all bounds must not spoil the averages: the step is skipped
         mu += share * (s - mu)
         v += share * ((s - mu) ** 2 - v)
         step.state.update(count=count + 1, mean=mu, variance=v)
