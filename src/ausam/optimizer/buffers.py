@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ausam.optimizer.journal import Journal, exhaust
+from ausam.common.atomic import exhaust
+from ausam.optimizer.journal import Journal
 
 get_buffers, get_shape = operator.itemgetter("_buffers"), operator.attrgetter("shape")
 

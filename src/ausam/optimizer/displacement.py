@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ausam.common.atomic import exhaust
 from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, sharded, where
-from ausam.optimizer.journal import Journal, exhaust, get_data, set_data
+from ausam.optimizer.journal import Journal, get_data, set_data
 from ausam.optimizer.recorder import Measured
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ausam.common.atomic import Action, exhaust
 from ausam.common.tensors import Vector, sharded
-from ausam.optimizer.journal import Action, Journal, exhaust, get_grad, set_grad
+from ausam.optimizer.journal import Journal, get_grad, set_grad
 
 NOTHING = itertools.repeat(None)
 

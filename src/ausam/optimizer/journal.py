@@ -10,24 +10,18 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ausam.common.atomic import Action, commit, exhaust
+
 get_grad = operator.attrgetter("grad")
 set_grad = Tensor.grad.__set__  # type: ignore[union-attr]
 get_data = operator.attrgetter("data")
 set_data = Tensor.data.__set__  # type: ignore[attr-defined]
-
-
-Action = tuple[Any, ...]  # a C function and its arguments
-
-# exhaust(map(f, x, y)) calls a C function f for each row of the columns x and y in one C call: for all rows, or for
-# none if a signal arrives.
-exhaust: Callable[[Iterable[Any]], Any] = functools.partial(deque, maxlen=0)
 
 
 class Journal:
@@ -62,7 +56,7 @@ class Journal:
 
     def commit(self, actions: Sequence[Action]) -> None:
         """Make the step's final changes and clear the journal, in one C call: all or nothing."""
-        exhaust(itertools.starmap(operator.call, [*actions, (self._entries.clear,)]))
+        commit([*actions, (self._entries.clear,)])
 
 
 def modes(kinds: Iterable[str]) -> list[Action]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.utils._pytree import tree_leaves
 
+from ausam.common.atomic import Action
 from ausam.common.ranks import any_of
 from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
 from ausam.common.tensors import CPU, Vector, nonfinite
@@ -25,7 +26,7 @@ from ausam.methods import Plain
 from ausam.optimizer.context import StepContext
 from ausam.optimizer.frameworks import refuse_foreign_closure, refuse_plain_accelerate
 from ausam.optimizer.inspection import Inspection
-from ausam.optimizer.journal import Action, Journal
+from ausam.optimizer.journal import Journal
 from ausam.optimizer.memory import Memory
 from ausam.optimizer.recorder import Recorder
 from ausam.optimizer.source import ClosureSource, LossFn, SampleSource, Source

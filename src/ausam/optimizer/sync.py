@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ausam.common.atomic import Action
 from ausam.common.ranks import Group, mean_over_ranks
 from ausam.common.tensors import Vector, sharded
-from ausam.optimizer.journal import Action, Journal
+from ausam.optimizer.journal import Journal
 
 
 @torch.no_grad()
