@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 # Without byte code: Python compiles the few modules that are imported, pip would compile all of torch and transformers.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 PIP    := $(BIN)/python $(INSTALL) -c constraints.txt
+# Whatever the shell says: without byte code on disk every process would compile torch again.
+export PYTHONDONTWRITEBYTECODE =
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The library alone has an environment of its own: a test that needs more than torch cannot hide.
