@@ -694,7 +694,7 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
     assert list(runs) == ["one/runs/sam/seed-0"]
     assert runs["one/runs/sam/seed-0"]["init_sha256"] == read(full / "result.json")["weights_sha256"]
     cells = recipe.cells(recipe.read("micro6", seeds=1), device="cpu")
-    assert main([*RUN, "--dry-run"]) == 0
+    assert main([*RUN, "--dry-run", "--cells"]) == 0
     shown = re.findall(r"^(\S+/\S+/seed-\d) +(\d) epochs", capsys.readouterr().out, re.MULTILINE)
     assert [name for name, _ in shown] == [c.id for c in cells]
     assert dict(shown)["one/full/seed-0"] == "3"

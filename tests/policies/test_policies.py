@@ -313,7 +313,8 @@ def test_forgetting_against_the_twin_and_by_hand():
 def test_a_fourth_column_is_there_only_for_the_policy_that_asks():
     for policy in (Full(), AUSampling(), InfoBatch(), TopLoss(), EpsilonGreedy()):
         assert SelectiveBatchSampler(5, 2, policy).scores.spread is None
-        assert set(SelectiveBatchSampler(5, 2, policy).scores.state_dict()) == {"decay", "sum", "count", "last"}
+        saved = SelectiveBatchSampler(5, 2, policy).scores.state_dict()
+        assert set(saved) == {"decay", "sum", "count", "last", "fit", "fit_epoch"}
     assert SelectiveBatchSampler(5, 2, UCB()).scores.spread.shape == (5,)
 
 

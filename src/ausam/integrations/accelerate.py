@@ -114,6 +114,23 @@ def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[
     return accelerator.prepare(*prepared, device_placement=device_placement)
 
 
+class SharedState:
+    """A sampler's state for ``accelerator.save_state``, which every process calls: scores are exchanged first."""
+
+    def __init__(self, sampler: SelectiveBatchSampler) -> None:
+        self._sampler = sampler
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state with the scores of all processes. Collective."""
+        if self._sampler.has_unshared_scores:
+            self._sampler.exchange()
+        return self._sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the state was saved."""
+        self._sampler.load_state_dict(state)
+
+
 def _prepare_ours(accelerator: Accelerator, obj: Any, models: dict[int, nn.Module], place: bool | None) -> Any:
     """The prepared optimizer or loader, if it is ours; else the object as it is."""
     if isinstance(obj, SharpnessAware):
@@ -122,7 +139,7 @@ def _prepare_ours(accelerator: Accelerator, obj: Any, models: dict[int, nn.Modul
         wrapped._is_accelerate_prepared = True
         return wrapped
     if isinstance(obj, DataLoader) and isinstance(obj.batch_sampler, SelectiveBatchSampler):
-        accelerator.register_for_checkpointing(obj.batch_sampler)
+        accelerator.register_for_checkpointing(SharedState(obj.batch_sampler))
         return prepare_loader(accelerator, obj, Batches(obj.batch_sampler), place)
     return obj
 

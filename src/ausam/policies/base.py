@@ -22,6 +22,7 @@ class Policy:
     A policy is a frozen dataclass that inherits from this class and defines ``select``. Everything else has a default:
 
     >>> from dataclasses import dataclass
+    >>> import torch
     >>> from ausam import Policy, SelectiveBatchSampler
     >>> @dataclass(frozen=True)
     ... class FirstOnes(Policy):

@@ -43,6 +43,7 @@ class SelectiveBatchSampler(BatchSampler):
     they are needed. The result is the same as planning it all at the start: a sample is a candidate once per epoch, so
     feedback from earlier batches concerns other samples. (Feedback on samples still to come would count.)
 
+    >>> import torch
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler
     >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
     >>> for index in sampler:                                         # the first epoch: every sample
