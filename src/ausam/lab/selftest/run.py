@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
 
 
 ABOUT = (
-    "Check on a device of yours, in about a minute, that every method takes the steps that it takes in float64 on the "
+    "Check on a device of yours that every method takes the steps that it takes in float64 on the "
     "CPU, that an error restores everything, mixed precision, torch.compile, resuming, loading in other processes and "
     "two processes; and time a step. The output can be pasted into an issue. The exit code is 1 if a check failed."
 )
