@@ -53,6 +53,9 @@ def pytest_report_header() -> list[str]:
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy, or colours that the shell asks for, must not change what a test sees."""
+    import torch  # here: some tests set what torch reads when it is imported
+
+    torch.set_grad_enabled(True)  # whatever the test before was interrupted in
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("no_proxy", "NO_PROXY"):

@@ -27,6 +27,7 @@ lightning = pytest.importorskip("lightning", reason='needs pip install "ausam[li
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint  # noqa: E402
+from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: E402
 from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
@@ -481,7 +482,7 @@ def test_a_scheduler_that_watches_a_metric_sees_the_validation_of_its_epoch(kind
 
 @pytest.mark.parametrize("base", [Everyday, Net])
 def test_the_learning_rate_has_its_usual_name(base, tmp_path):
-    t = trainer(tmp_path, 1, callbacks=[LearningRateMonitor("epoch")], logger=True, log_every_n_steps=1)
+    t = trainer(tmp_path, 1, callbacks=[LearningRateMonitor("epoch")], logger=CSVLogger(tmp_path), log_every_n_steps=1)
     t.fit(base(), DataLoader(Points(), batch_size=8))
     assert sorted(t.callback_metrics) == sorted(["loss" if base is Everyday else "train_loss", "lr-SGD"])
 

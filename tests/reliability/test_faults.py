@@ -441,7 +441,7 @@ def test_a_checkpoint_of_another_run_is_refused(calm, tmp_path, capsys):
         ),
         (
             {"optimizer": lambda state: {**state, "param_groups": []}},
-            "loaded state dict has a different number of parameter groups",
+            "its optimizer has 0 parameter groups, not 1",
         ),
         ({"sampler": {}}, ""),
     ],
@@ -569,7 +569,7 @@ def test_hostile_text_for_a_method_is_refused(tmp_path, monkeypatch, capsys, tex
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "table2.toml", ""])
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", ""])
 def test_a_path_is_no_table(tmp_path, capsys, name):
     assert run("reproduce", name, "--out", tmp_path / "out") == 2
     assert said(capsys).startswith(f'ausam: There is no table "{name}".')
