@@ -6,7 +6,7 @@
 cleanlab (confident learning, Northcutt et al. 2021) gets out-of-sample predictions of the same network by 5-fold cross
 validation: five more trainings. The audit and the area under the margin (Pleiss et al. 2020) read one training. Needs
 cleanlab and, for fashion-mnist and cifar10, the data in ``data``. Every seed draws weights, order and wrong labels.
-Each finished case is appended to the file; a second call goes on where the first ended.
+Each finished case is appended to the file; a second call resumes.
 """
 
 from __future__ import annotations

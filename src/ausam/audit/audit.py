@@ -22,8 +22,7 @@ class Audit:
     """What a training says about each sample: wrong labels, rare samples, redundant samples.
 
     It needs no pass of its own. Feed it the feedback of every step, with any method, any policy or none; it keeps 24
-    bytes per sample. Wrong labels stand out because their losses stay high while the others fall (Arpit et al. 2017),
-    the more so with SAM, which memorises less.
+    bytes per sample. Wrong labels stand out because their losses stay high while the others fall (Arpit et al. 2017).
 
     >>> import torch
     >>> from ausam import SAM, Feedback, SharpnessAware

@@ -51,7 +51,7 @@ class Trusted(Policy):
 
     and ``max(1, int(alpha n))`` of ``n`` samples are drawn without replacement. Above log 2 the network prefers another
     class: the cap keeps outliers from being favoured, so only learnt samples are demoted. A class that is not learnt
-    yet is never suspected, which protects rare classes. Decisions are made anew in every epoch.
+    yet is never suspected, which protects rare classes. A decision holds for one epoch.
 
     >>> from ausam import SelectiveBatchSampler, Trusted
     >>> policy = Trusted([0] * 60 + [1] * 40, epochs=30, alpha=0.5)
@@ -69,8 +69,8 @@ class Trusted(Policy):
         doubt: odds of a suspected sample, where a trusted one has 1 on average, in (0, 1].
         guess: the loss of guessing, > 0; None: log C, from the labels.
 
-    Use it where labels may be wrong, or where most samples are soon learnt. With any method; a method with a
-    perturbation memorises less, so wrong labels stand out more. Not for regression: a loss there has no natural limit.
+    Use it where labels may be wrong, or where most samples are soon learnt, with any method. Not for regression: a loss
+    there has no natural limit.
     Cost: a fraction alpha of the samples.
     """
 
