@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and what signals do to it (docs/faults.md)."""
+"""How a command ends: its exit code, and what signals do to it (docs/troubleshooting.md)."""
 
 from __future__ import annotations
 

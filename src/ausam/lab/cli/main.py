@@ -1,4 +1,4 @@
-"""The ``ausam`` command: parse, run, and turn errors into one line and an exit code (docs/faults.md)."""
+"""The ``ausam`` command: parse, run, and turn errors into one line and an exit code (docs/troubleshooting.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESUMABLE = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the arguments and run the command; errors become one line and an exit code (docs/faults.md)."""
+    """Parse the arguments and run the command; errors become one line and an exit code (docs/troubleshooting.md)."""
     argv = sys.argv[1:] if argv is None else argv
     catalogue.register()
     args = parser().parse_args(argv, argparse.Namespace(argv=argv))

@@ -1,4 +1,4 @@
-"""What can go wrong in a run, explained to the user: see docs/faults.md."""
+"""What can go wrong in a run, explained to the user: see docs/troubleshooting.md."""
 
 from __future__ import annotations
 
