@@ -1,11 +1,13 @@
 """What is done to the samples of labelled data: long tails, validation samples, and their order."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from ausam.lab.config import Config
@@ -167,3 +169,24 @@ def test_without_draws_all_seeds_share_one_data_set_which_is_read_once(monkeypat
         problem(Config(device="cpu", seed=seed, label_noise=0.2))
     assert len(reads) == 1
     forget()
+
+
+def test_likelihood_and_calibration_error_against_a_slow_twin():
+    z = torch.randn(50, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 3
+    y = torch.arange(50) % 4
+    score = Classification().score(nn.Identity(), [(z[:20], y[:20]), (z[20:], y[20:])])
+    nll, bins = 0.0, {}
+    for row, label in zip(z.tolist(), y.tolist(), strict=True):
+        total = sum(math.exp(v) for v in row)
+        p = [math.exp(v) / total for v in row]
+        nll -= math.log(p[label]) / 50
+        confidence = max(p)
+        (which,) = [b for b in range(15) if b / 15 < confidence <= (b + 1) / 15]
+        bins.setdefault(which, []).append((p.index(confidence) == label) - confidence)
+    assert score.nll == pytest.approx(nll)
+    assert score.calibration_error == pytest.approx(100 * sum(abs(sum(gaps)) for gaps in bins.values()) / 50, abs=1e-6)
+
+
+def test_a_network_that_diverged_has_no_likelihood():
+    score = Classification().score(nn.Identity(), [(torch.full((3, 2), torch.nan), torch.zeros(3, dtype=torch.int64))])
+    assert (score.nll, score.calibration_error) == (None, None)

@@ -589,5 +589,5 @@ def test_a_table_of_errors_says_that_lower_is_better():
     assert (
         runs_csv(("", named) for named in found.runs)
         .splitlines()[1]
-        .startswith(",sam,0,SAM(rho=0.1),Full(),3,MSE,,lower,0.3857,99.0,MAE 0.4,")
+        .startswith(",sam,0,SAM(rho=0.1),Full(),3,MSE,,lower,0.3857,99.0,,,MAE 0.4,")
     )

@@ -1,7 +1,8 @@
-"""Classification: cross-entropy and accuracy; for long-tailed data also accuracy by class."""
+"""Classification: cross-entropy and accuracy, likelihood and calibration; for long-tailed data accuracy by class."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ausam.lab.problems.problem import Task
 from ausam.lab.records.score import Score
 
 GROUPS = ("head", "middle", "tail")
+BINS = 15  # of confidence, in the calibration error
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,38 @@ class Classification:
 
     def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
         """Percentage of the samples that are classified correctly."""
-        right, count = torch.zeros(()), 0
+        hits, confidences, nll = [], [], 0.0
         by_class = torch.zeros(2, self.tail, dtype=torch.float64)
         for x, y in batches:
-            hit = model(x).argmax(1) == y
-            right = right.to(y.device) + hit.sum()
-            count += len(y)
+            z = model(x)
+            hit = z.argmax(1) == y
             if self.tail:
                 by_class += torch.stack([torch.bincount(of, minlength=self.tail) for of in (y[hit], y)]).cpu()
-        return Score(100.0 * float(right) / count, self.metric, parts=parts(*by_class) if self.tail else {})
+            log_p = z.cpu().double().log_softmax(1)
+            nll += float(F.nll_loss(log_p, y.cpu(), reduction="sum"))
+            hits.append(hit.cpu())
+            confidences.append(log_p.amax(1).exp())
+        hit, count = torch.cat(hits), sum(map(len, hits))
+        return Score(
+            100.0 * float(hit.sum()) / count,
+            self.metric,
+            parts=parts(*by_class) if self.tail else {},
+            nll=nll / count if math.isfinite(nll) else None,
+            calibration_error=calibration_error(torch.cat(confidences), hit) if math.isfinite(nll) else None,
+        )
+
+
+def calibration_error(confidence: Tensor, hit: Tensor) -> float:
+    """The expected calibration error in percent, over 15 equal bins of confidence (Guo et al., 2017).
+
+        sum over bins of n_b / n * |accuracy_b - mean confidence_b|
+
+    >>> calibration_error(torch.tensor([0.9, 0.9, 0.9, 0.9]), torch.tensor([True, True, True, False]))
+    15.0
+    """
+    bins = (confidence.double() * BINS).ceil().long().clamp(1, BINS) - 1
+    gap = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, hit.double() - confidence.double())
+    return round(100.0 * float(gap.abs().sum()) / len(hit), 6)
 
 
 def parts(right: Tensor, count: Tensor) -> dict[str, float]:

@@ -193,6 +193,8 @@ class Row(_Checked):
     against_sam: Difference | None = None
     skipped: Count = 0  # steps, over all its runs
     lower_is_better: bool = False  # of the score
+    nlls: tuple[float, ...] = ()  # of a classifier, one per seed; empty if not known for every seed
+    calibration_errors: tuple[float, ...] = ()  # likewise, in percent
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,6 +28,8 @@ class Score:
     unit: str = "%"  # empty for a plain number
     parts: dict[str, float] = field(default_factory=dict)
     lower_is_better: bool = False
+    nll: float | None = None  # mean negative log-likelihood of the right class, of a classifier
+    calibration_error: float | None = None  # of a classifier, in percent
 
     def __post_init__(self) -> None:
         validate(self)

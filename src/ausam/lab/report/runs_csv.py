@@ -15,7 +15,7 @@ SETTINGS = (
 FIGURES = ("train_seconds", "samples_forward", "samples_backward", "skipped_steps", "parameters", "weights_sha256")
 COLUMNS = (
     *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "better", "test_score", "train_score"),
-    "parts",
+    *("nll", "calibration_error", "parts"),
     *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "torch"),
 )
 
@@ -36,6 +36,8 @@ def _values(block: str, named: NamedRun) -> dict[str, Any]:
         "better": "lower" if run.test.lower_is_better else "higher",
         "parts": "; ".join(f"{name} {value:.6g}" for name, value in run.test.parts.items()),
         "test_score": run.test.value,
+        "nll": run.test.nll,
+        "calibration_error": run.test.calibration_error,
         "train_score": run.train.value,
         "commit": run.environment.commit,
         "torch": run.environment.versions.get("torch"),

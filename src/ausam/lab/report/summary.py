@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 
 from ausam.lab.records.results import Comparison, Difference, Row, Run
@@ -162,6 +163,18 @@ RULE = (
     "interval. A star means significant at 5 %, after Holm's correction over the rows."
 )
 
+PROBABILITIES = "NLL is the mean negative log-likelihood of the right class, ECE the expected calibration error."
+
+
+def probability_head(rows: Sequence[Row]) -> list[str]:
+    """The columns that judge a classifier's probabilities; none unless every row has them."""
+    return ["NLL", "ECE %"] if rows and all(row.nlls for row in rows) else []
+
+
+def probability_cells(row: Row) -> list[str]:
+    """Mean negative log-likelihood and calibration error."""
+    return [show(statistics.fmean(row.nlls), 3), show(statistics.fmean(row.calibration_errors), 1)]
+
 
 def row_cells(row: Row, seconds_digits: int) -> list[str]:
     """The figures of a row: score, difference from SAM, speed, samples, seconds."""
@@ -184,12 +197,14 @@ def comparison_text(comparison: Comparison) -> str:
     score, digits = heading(*metric(comparison), lower_is_better(comparison)), seconds_digits(comparison.rows)
     names = further_scores(comparison.rows)
     names = names if len(names) <= FEW_SCORES else []
-    head = ["Method", score, *map(capital, names), "from SAM [95 %]", "SAM%", "Samples%", "Train s"]
+    probable = probability_head(comparison.rows)
+    head = ["Method", score, *probable, *map(capital, names), "from SAM [95 %]", "SAM%", "Samples%", "Train s"]
     rows = []
     for row in comparison.rows:
         mean, *rest = row_cells(row, digits)
-        rows.append([row.label, mean, *score_cells(row, names), *rest])
-    return "\n".join([to_text(Table.of(head, rows)), "", RULE, *skipped_notes(comparison.rows)])
+        rows.append([row.label, mean, *(probability_cells(row) if probable else []), *score_cells(row, names), *rest])
+    notes = [RULE, *([PROBABILITIES] if probable else []), *skipped_notes(comparison.rows)]
+    return "\n".join([to_text(Table.of(head, rows)), "", *notes])
 
 
 def skipped_text(run: Run) -> str:

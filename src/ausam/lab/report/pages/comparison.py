@@ -19,6 +19,7 @@ from ausam.lab.records.score import VALIDATION, measured_on
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.summary import (
+    PROBABILITIES,
     RULE,
     ausam_rows,
     best,
@@ -27,6 +28,8 @@ from ausam.lab.report.summary import (
     headline,
     lower_is_better,
     metric,
+    probability_cells,
+    probability_head,
     row_cells,
     score_cells,
     seconds_digits,
@@ -322,11 +325,12 @@ def _about(comparison: Comparison) -> str:
 def _score_table(comparison: Comparison) -> Table:
     """Every row with its figures."""
     score = heading(*metric(comparison), lower_is_better(comparison), comma=",")
-    head = ("Method", score, "Difference from SAM, 95 % interval", "Speed, SAM = 100", "Samples, SAM = 100")
+    probable = probability_head(comparison.rows)
+    head = ("Method", score, *probable, "Difference from SAM, 95 % interval", "Speed, SAM = 100", "Samples, SAM = 100")
     digits, top, mine = seconds_digits(comparison.rows), best(comparison.rows).mean, ausam_rows(comparison.rows)
     lines = [
         Line(
-            (row.label, *row_cells(row, digits), row.epochs, row.n),
+            (row.label, *_figures(row, digits, bool(probable)), row.epochs, row.n),
             style="ours" if row in mine else "",
             detail=row.pair,
             bold=(1,) if row.mean == top else (),
@@ -334,6 +338,11 @@ def _score_table(comparison: Comparison) -> Table:
         for row in comparison.rows
     ]
     return Table((*head, "Training, s", "Epochs", "Runs"), (Section(tuple(lines)),))
+
+
+def _figures(row: Row, digits: int, probable: bool) -> list[str]:
+    score, *rest = row_cells(row, digits)
+    return [score, *(probability_cells(row) if probable else []), *rest]
 
 
 def _further_table(comparison: Comparison, names: Sequence[str]) -> Table:
@@ -352,7 +361,8 @@ def _fragments(comparison: Comparison) -> Iterator[Markup]:
         yield html.paragraph("This comparison is not complete.", "open")
     if comparison.rows:
         yield to_html(_score_table(comparison))
-        for note in (RULE, *skipped_notes(comparison.rows)):
+        probable = [PROBABILITIES] if probability_head(comparison.rows) else []
+        for note in (RULE, *probable, *skipped_notes(comparison.rows)):
             yield html.paragraph(note, "note")
     if (verdicts := verdict_table(comparison)).lines:
         yield to_html(verdicts, stack=True)
