@@ -1,4 +1,4 @@
-"""The tables of docs/results.md are those of its results."""
+"""The tables of the results' pages are those of the results beside them."""
 
 import re
 import runpy
@@ -19,13 +19,13 @@ def tool():
 
 @pytest.fixture(scope="module")
 def found(tool):
-    return records.read_finished(tool["RESULTS"], EqualCost)
+    return records.read_finished(tool["RESULTS"] / "equal-cost.json", EqualCost)
 
 
 def test_every_table_is_what_the_results_say(tool, found):
-    page = tool["PAGE"].read_text()
-    assert tool["filled"](page, found) == page  # else: make figures
-    shown = re.findall(r"<!-- table (\S+) -->", page)
+    text = {page.name: page.read_text() for page in tool["PAGES"]}
+    assert {name: tool["filled"](page, found) for name, page in text.items()} == text  # else: make figures
+    shown = re.findall(r"<!-- table (\S+) -->", text["tables.md"])
     begun = [p.name for p in found.problems if any(e.row is not None for e in p.entries)]
     assert sorted(shown) == sorted([*begun, "winners"])
 
