@@ -19,7 +19,7 @@ CORE_TESTS  := $(addprefix tests/,optimizer methods sampler policies)
 
 demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs/demo/report.html
 	$(BIN)/ausam compare sgd sam sam@0.5x0.5 sam+random ausam-0.5 --model resnet-tiny-w32 --batch-size 128 \
-		--lr 0.1 --rho 0.4 --ramp 5 --seeds 3 --out runs/demo
+		--lr 0.1 --rho 0.4 --seeds 3 --out runs/demo
 
 test: $(VENV)/.test ## what a change must pass: all but the tests marked nightly, two workers of one thread each
 	$(PYTEST)

@@ -81,7 +81,7 @@ def count() -> dict[str, Count]:
     data = TensorDataset(torch.randn(320, 8), torch.randint(3, (320,)))
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     train = Indexed(data)
-    sampler = SelectiveBatchSampler(train, batch_size=32, policy=AUSampling(alpha=0.5), seed=0)
+    sampler = SelectiveBatchSampler(train, batch_size=32, policy=AUSampling(alpha=0.5, ramp=30), seed=0)
     loader = DataLoader(train, batch_sampler=sampler)
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), SAM(rho=0.05), model)
 

@@ -38,6 +38,7 @@ VARIANTS = {
 def policy_for(name, n, **settings):
     """The policy of this name for n samples."""
     needed = {
+        "AUSampling": {"ramp": 30},
         "ClassBalanced": {"labels": torch.arange(n) * torch.arange(n) % 5},
         "Trusted": {"labels": torch.arange(n) * torch.arange(n) % 5, "epochs": 4},
         "Weighted": {"alpha": 0.5, "replacement": False},

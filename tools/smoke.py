@@ -18,7 +18,7 @@ x = torch.randn(64, 4)
 y = (x[:, 0] > 0).long()
 model = torch.nn.Linear(4, 2)
 opt = ausam.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.5), ausam.SAM(rho=0.05), model)
-sampler = ausam.SelectiveBatchSampler(64, batch_size=16, policy=ausam.AUSampling(alpha=0.5), seed=0)
+sampler = ausam.SelectiveBatchSampler(64, batch_size=16, policy=ausam.AUSampling(alpha=0.5), epochs=2, seed=0)
 seen = []
 for _ in range(4):
     for rows in sampler:

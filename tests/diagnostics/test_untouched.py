@@ -33,7 +33,16 @@ EVERY = {
         m, f, [(x, y)], checkpoints(m), [0.1], iterations=3, gradient_bound=2.0, chunk=c
     ),
     "theorem4": lambda m, f, x, y, c: theory.theorem4(
-        m, f, (x, y), AUSampling(unbiased=True), scores(), 30, index=torch.arange(10), rho=0.1, draws=40, chunk=c
+        m,
+        f,
+        (x, y),
+        AUSampling(0.5, 0.1, 1, 9, 1, None, True),
+        scores(),
+        30,
+        index=torch.arange(10),
+        rho=0.1,
+        draws=40,
+        chunk=c,
     ),
     "hessian_product": lambda m, f, x, y, c: dg.hessian_product(
         m, f, [(x, y)], torch.ones(sum(p.numel() for p in m.parameters())).double(), chunk=c

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: E402
 from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
+from ausam.integrations import _lightning  # noqa: E402
 from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule  # noqa: E402
 from tests.integrations import points  # noqa: E402
 
@@ -816,3 +818,18 @@ def test_a_pair_that_cannot_work_is_refused(tmp_path):
     assert str(told.value) == (
         "SharpnessAwareModule does not define losses(self, batch). Define it, and return one loss per sample."
     )
+
+
+@pytest.mark.parametrize(
+    ("limits", "epochs"),
+    [((30, -1), 30), ((None, 12), 6), ((-1, 11), 6), ((4, 100), 4), ((-1, -1), None), ((None, 0), None)],
+)
+def test_the_sampler_learns_how_many_epochs_the_trainer_runs(limits, epochs):
+    trainer = SimpleNamespace(max_epochs=limits[0], max_steps=limits[1], accumulate_grad_batches=2)
+    assert _lightning._epochs(trainer, batches=4) == epochs
+
+
+def test_a_fraction_of_the_epochs_needs_no_number_here(tmp_path):
+    chosen = sampler(AUSampling(0.5))
+    trainer(tmp_path, 2).fit(Net(), SelectiveLoader(Points(), chosen))
+    assert chosen.policy == AUSampling(0.5, epochs=2)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +36,7 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
+from ausam.integrations import transformers as adapter  # noqa: E402
 from ausam.integrations._batches import needs_rows  # noqa: E402
 from ausam.integrations._sequences import per_sample  # noqa: E402
 from ausam.integrations.transformers import SharpnessAwareTrainer  # noqa: E402
@@ -645,9 +647,15 @@ def test_what_cannot_work_is_refused(tmp_path, monkeypatch):
 
 
 def test_training_again_begins_at_epoch_0_and_keeps_the_scores(tmp_path):
-    t = trainer(tmp_path, Sentences(16), policy=AUSampling(0.5, ramp=1), num_train_epochs=1)
+    t = trainer(tmp_path, Sentences(16), policy=AUSampling(0.5), num_train_epochs=1)
     t.train()
     t.train()
     assert t.sharpness_aware.steps == 4
     assert t.batches.selective.scores.count.tolist() == [2] * 16
     assert t.batches.selective.epoch == 1
+
+
+@pytest.mark.parametrize(("epochs", "steps", "expected"), [(3.0, -1, 3), (2.5, -1, 3), (3.0, 10, 5), (0.0, -1, 1)])
+def test_the_sampler_learns_how_many_epochs_the_trainer_runs(epochs, steps, expected):
+    args = SimpleNamespace(num_train_epochs=epochs, max_steps=steps, gradient_accumulation_steps=2)
+    assert adapter._epochs(args, batches=4) == expected

@@ -181,7 +181,7 @@ def test_samples_are_ranked_by_what_the_parts_measure(method):
     model = network(batchnorm=False)
     opt = SharpnessAware(sgd(model), method, model)
     x, y = batches(1, n=40)[0]
-    sampler = SelectiveBatchSampler(40, 8, AUSampling(0.5), seed=1)
+    sampler = SelectiveBatchSampler(40, 8, AUSampling(0.5, ramp=30), seed=1)
     known = torch.zeros(40)
     for epoch in range(4):
         for index in map(torch.tensor, sampler):

@@ -104,7 +104,7 @@ def test_without_a_reading_the_meta_device_itself_is_enough(name):
 
 
 def test_the_sampler_takes_what_waits_on_a_device_without_reading_it():
-    sampler = SelectiveBatchSampler(64, batch_size=16, policy=AUSampling(0.5))
+    sampler = SelectiveBatchSampler(64, batch_size=16, policy=AUSampling(0.5, ramp=30))
     next(iter(sampler))
     step = subject("SAM", "ignore")
     sampler.update(step())  # the index is on the CPU, the losses are not there to be read

@@ -16,7 +16,7 @@ N, BATCH = 48, 8
 MORE_POLICIES = {
     "InfoBatch second": POLICIES["InfoBatch"](on="second"),
     "TopLoss el2n": POLICIES["TopLoss"](signal="el2n"),
-    "AUSampling progress": POLICIES["AUSampling"](score="progress", full_epochs=2, trim=0.9, mix=0.5),
+    "AUSampling progress": POLICIES["AUSampling"](ramp=30, score="progress", full_epochs=2, trim=0.9, mix=0.5),
 }
 EVERY_POLICY = {name: policy_for(name, N) for name in POLICIES} | MORE_POLICIES
 

@@ -784,7 +784,7 @@ def test_records_of_samples_that_occur_often(index, decay):
 
 
 def test_pick_counts_the_samples_that_all_processes_were_offered():
-    sampler = SelectiveBatchSampler(20, 5, AUSampling(0.4), rank=0, world_size=2)
+    sampler = SelectiveBatchSampler(20, 5, AUSampling(0.4, ramp=30), rank=0, world_size=2)
     sampler._scores.record(torch.arange(20), torch.rand(20))
     # The first epoch uses everything. Two batches of five in each of two processes are an epoch.
     assert [len(sampler.pick(torch.arange(5))) for _ in range(4)] == [5, 5, 2, 2]

@@ -103,7 +103,7 @@ def test_an_overflow_in_either_pass_skips_the_whole_step(name, overflow):
     clean, model = network(), network()
     reference, opt = optimizer(clean, make(name)), optimizer(model, make(name))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=10**6)
-    sampler = SelectiveBatchSampler(48, 8, AUSampling())
+    sampler = SelectiveBatchSampler(48, 8, AUSampling(ramp=30))
     next(iter(sampler))
     hit, passes = step_of_two_passes(name), 0
 

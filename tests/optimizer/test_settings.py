@@ -15,6 +15,7 @@ from ausam import AESAM, METHODS, POLICIES, RST, SAF, SAM, VSAM, Plain, Sharpnes
 from ausam.common.settings import (
     Count,
     Decay,
+    Duration,
     NonNegative,
     OneOf,
     Part,
@@ -59,8 +60,8 @@ DEFAULTS = {
     "Repeated": {"alpha": 0.5, "batch": "full"},
     "ClassBalanced": {"alpha": 0.5},
     "AUSampling": {
-        **{"alpha": 0.5, "s_min": 0.1, "s_max": 1.0, "ramp": 30, "full_epochs": 1, "ema": None},
-        **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness"},
+        **{"alpha": 0.5, "s_min": 0.1, "s_max": 1.0, "ramp": 0.15, "full_epochs": 1, "ema": None},
+        **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness", "epochs": None},
     },
     "Trusted": {"alpha": 0.5, "start": 0.25, "ema": 0.5, "doubt": 0.1, "guess": None},
     "InfoBatch": {"prune": 0.5, "anneal": 0.125, "epochs": None, "on": "first"},
@@ -83,6 +84,8 @@ def illegal(rule, optional):
         return [("no such name", ValueError), (3, ValueError)]
     if isinstance(rule, YesNo):
         return [(1, TypeError), ("yes", TypeError), (None, TypeError)]
+    if isinstance(rule, Duration):
+        return [(x, TypeError) for x in NOT_NUMBERS] + [(x, ValueError) for x in (-1, -0.5, 1.5, math.inf, math.nan)]
     bad = [(x, ValueError) for x in (math.inf, -math.inf, math.nan)]
     bad += [(x, TypeError) for x in NOT_NUMBERS if not (x is None and optional)]
     if math.isfinite(rule.low):

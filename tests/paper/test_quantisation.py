@@ -378,7 +378,7 @@ def test_ranges_move_once_a_step_from_the_pass_at_w(name):
 def test_policies_train_a_quantised_network(policy):
     model = small()
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.05), METHODS["SAM"](), model)
-    sampler = SelectiveBatchSampler(48, 12, POLICIES[policy]())
+    sampler = SelectiveBatchSampler(48, 12, POLICIES[policy](), epochs=3)
     torch.manual_seed(1)
     x, y = torch.randn(48, 1, 4, 4), torch.arange(48) % 3
     for _ in range(2):

@@ -89,7 +89,7 @@ def test_off_they_change_nothing():
             return torch.where(high > low, 0.1 + (g - low) / (high - low) * (upper - 0.1), 1.0)
 
     assert trained(AUSampling(ramp=2), some) == trained(Paper(ramp=2), some)
-    assert AUSampling(0.5, 0.1, 1.0, 30, 1, None, False) == AUSampling()  # and come after the older ones
+    assert AUSampling(0.5, 0.1, 1.0, 0.15, 1, None, False) == AUSampling()  # and come after the older ones
 
 
 def test_the_signed_score_ignores_a_loss_that_falls():

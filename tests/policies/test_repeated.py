@@ -97,7 +97,7 @@ def test_a_second_lap_meets_other_neighbours():
 @pytest.mark.parametrize(("n", "size", "alpha"), [(1000, 128, 0.5), (1000, 128, 0.25), (640, 64, 0.75), (100, 10, 0.4)])
 def test_reduced_batches_take_as_many_steps_as_ausampling(n, size, alpha):
     sampler = SelectiveBatchSampler(n, size, Repeated(alpha, "reduced"))
-    other = SelectiveBatchSampler(n, size, AUSampling(alpha))
+    other = SelectiveBatchSampler(n, size, AUSampling(alpha, ramp=30))
     other.set_epoch(1)
     assert len(sampler) == len(other)
     assert {len(batch) for batch in list(sampler)[:-1]} == {int(alpha * size)}

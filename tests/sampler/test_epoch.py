@@ -209,7 +209,7 @@ def test_a_choice_for_an_epoch_is_saved_while_it_is_needed():
         (Random(0.5), Full(), True),
         (InfoBatch(0.5), Full(), True),
         (Full(), InfoBatch(0.5), True),
-        (AUSampling(0.5, s_max=0.5), AUSampling(0.5), False),
+        (AUSampling(0.5, s_max=0.5, ramp=30), AUSampling(0.5, ramp=30), False),
         (Repeated(0.5), Repeated(0.4), True),
         (Repeated(0.5), Repeated(0.5, "reduced"), True),
         (Repeated(0.5), Full(), True),

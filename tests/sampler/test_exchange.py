@@ -126,7 +126,7 @@ def test_what_is_on_the_cpu_does_not_wait():
 @pytest.mark.parametrize("world", [1, 2])
 def test_differences_of_float64_losses_are_taken_in_float64(world):
     place = {} if world == 1 else {"rank": 0, "world_size": 2}
-    sampler = SelectiveBatchSampler(4, 2, AUSampling(), **place)
+    sampler = SelectiveBatchSampler(4, 2, AUSampling(ramp=30), **place)
     loss = torch.tensor([1e4, 3e4], dtype=torch.float64)
     sharpness = torch.tensor([1e-6, 3e-7], dtype=torch.float64)
     assert bool(((loss + sharpness).float() == loss.float()).all())  # float32 cannot tell them apart

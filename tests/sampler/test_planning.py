@@ -193,7 +193,7 @@ BATCHWISE = [
     Random(0.3),
     AUSampling(0.5, ramp=0),
     AUSampling(0.4, ramp=0, unbiased=True, ema=0.7),
-    AUSampling(0.5, full_epochs=0),
+    AUSampling(0.5, ramp=30, full_epochs=0),
     TopLoss(0.5),
     TopLoss(0.4, "sharpness"),
     TopLoss(0.4, "progress"),

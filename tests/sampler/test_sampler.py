@@ -134,9 +134,9 @@ def test_normalisation_and_ramp():
         torch.testing.assert_close(odds, torch.tensor(expected))
     torch.testing.assert_close(AUSampling(s_min=0.2, ramp=0).odds(g, 0)[0], torch.tensor([0.2, 1.0, 0.6]))
     for epoch in (0, 1, 30):  # a rising bound that has not begun to rise, and bounds that are equal: uniform
-        flat = AUSampling(s_min=0.3, s_max=0.3).odds(g, epoch)
+        flat = AUSampling(s_min=0.3, s_max=0.3, ramp=30).odds(g, epoch)
         torch.testing.assert_close(flat / flat[:, :1], torch.ones(2, 3))
-    torch.testing.assert_close(AUSampling(s_min=0.0).odds(g, 0), torch.ones(2, 3))
+    torch.testing.assert_close(AUSampling(s_min=0.0, ramp=30).odds(g, 0), torch.ones(2, 3))
 
 
 def test_unseen_samples_take_the_mean_of_their_mini_batch():
@@ -209,7 +209,7 @@ def test_unbiased_keeps_the_draw_and_weighs_it():
 
 
 def test_weights_before_the_draw_begins_and_with_alpha_one():
-    sampler = SelectiveBatchSampler(8, batch_size=4, policy=AUSampling(0.5, unbiased=True))
+    sampler = SelectiveBatchSampler(8, batch_size=4, policy=AUSampling(0.5, ramp=30, unbiased=True))
     list(sampler)  # the first epoch: every sample
     assert sampler.weight(torch.arange(4)) is None
     sampler = fed(AUSampling(1.0, unbiased=True), torch.rand(8), batch_size=4)
@@ -253,7 +253,7 @@ def test_weights_reach_the_gradient():
 
 
 def test_the_mean_of_all_visits():
-    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling())
+    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling(ramp=30))
     for value in (1.0, 3.0, 8.0):
         feed(sampler, [1], [value])
     assert sampler.scores.mean[1] == 4.0
@@ -262,7 +262,7 @@ def test_the_mean_of_all_visits():
 
 
 def test_the_moving_average_by_hand():
-    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling(ema=0.5))
+    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling(ramp=30, ema=0.5))
     expected = []
     for value, average in [(1.0, 1.0), (3.0, (0.5 * 1 + 3) / 1.5), (5.0, (0.25 * 1 + 0.5 * 3 + 5) / 1.75)]:
         feed(sampler, [1], [value])
@@ -274,7 +274,7 @@ def test_the_moving_average_by_hand():
 
 def test_policies_take_the_signal_they_rank_by():
     feedback = Feedback(torch.tensor([0, 1]), torch.tensor([1.0, 5.0]), torch.tensor([4.0, 4.5]))
-    by_sharpness = SelectiveBatchSampler(2, 2, AUSampling())
+    by_sharpness = SelectiveBatchSampler(2, 2, AUSampling(ramp=30))
     by_loss = SelectiveBatchSampler(2, 2, Full())
     by_sharpness.update(feedback)
     by_loss.update(feedback)
@@ -283,7 +283,7 @@ def test_policies_take_the_signal_they_rank_by():
 
 
 def test_rows_that_are_not_finite_leave_no_trace():
-    sampler = SelectiveBatchSampler(4, 4, AUSampling())
+    sampler = SelectiveBatchSampler(4, 4, AUSampling(ramp=30))
     feed(sampler, range(4), [1.0, float("nan"), float("inf"), 2.0])
     assert sampler.scores.count.tolist() == [1, 0, 0, 1]
     assert sampler.scores.last[[0, 3]].tolist() == [1.0, 2.0]
@@ -294,7 +294,7 @@ def test_rows_that_are_not_finite_leave_no_trace():
 
 
 def test_the_first_epoch_uses_every_sample_then_a_part():
-    sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5), seed=0)
+    sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5), epochs=200, seed=0)
     first = list(sampler)
     assert [len(b) for b in first] == [4, 4, 2]
     assert sorted(itertools.chain(*first)) == list(range(10))
@@ -304,13 +304,13 @@ def test_the_first_epoch_uses_every_sample_then_a_part():
 
 
 def test_full_epochs():
-    none = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, full_epochs=0), seed=0)
+    none = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, ramp=30, full_epochs=0), seed=0)
     assert [len(b) for b in none] == [2, 2, 1]
-    two = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, full_epochs=2), seed=0)
+    two = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, ramp=30, full_epochs=2), seed=0)
     for size in (10, 10, 5):
         assert sum(map(len, two)) == size
         feed(two, range(10), torch.rand(10))
-    uniform = AUSampling(alpha=0.5, full_epochs=0)
+    uniform = AUSampling(alpha=0.5, ramp=30, full_epochs=0)
     kept, _ = uniform.choose(Scores(6), 0, torch.arange(6).expand(DRAWS, 6), generator(0))
     for i in range(6):
         assert_frequency(int((kept == i).sum()), DRAWS, 0.5, i)
@@ -397,7 +397,7 @@ class Counted(Dataset):
 def test_samples_that_are_not_chosen_are_never_read(workers):
     counted = Counted(21)
     data = Indexed(counted)
-    sampler = SelectiveBatchSampler(data, batch_size=8, policy=AUSampling(alpha=0.5), seed=0)
+    sampler = SelectiveBatchSampler(data, batch_size=8, policy=AUSampling(alpha=0.5), epochs=200, seed=0)
     loader = DataLoader(data, batch_sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
     assert len(loader) == 3
     for epoch in range(3):
@@ -675,7 +675,7 @@ def test_set_epoch_goes_on_with_an_interrupted_pass_of_that_epoch_only():
     [
         (new(n=41), ("for 40 samples", "has 41", "the dataset of the saved run")),
         (new(Full()), ("of sharpness", "Full ranks by loss", "the policy of the saved run")),
-        (new(AUSampling(ema=0.9)), ("decay 1.0", "uses 0.9", "the policy of the saved run")),
+        (new(AUSampling(ramp=3, ema=0.9)), ("decay 1.0", "uses 0.9", "the policy of the saved run")),
     ],
     ids=["size", "signal", "decay"],
 )
@@ -727,7 +727,7 @@ def test_picks_can_be_reproduced_and_resumed():
 
 
 def test_pick_errors():
-    sampler = fed(AUSampling(), [1.0, 2.0, 3.0])
+    sampler = fed(AUSampling(ramp=30), [1.0, 2.0, 3.0])
     before = sampler.state_dict()
     for bad, shape in ((torch.zeros(2, 2, dtype=torch.int64), "(2, 2)"), (torch.zeros(0, dtype=torch.int64), "(0,)")):
         with refused(ValueError, f"index has shape {shape}", "shape (n,)"):
@@ -743,7 +743,7 @@ def test_pick_errors():
 
 @pytest.mark.parametrize("how", ["iterate", "pick", "nothing but NaN"])
 def test_no_score_at_all_is_said(how):
-    sampler = SelectiveBatchSampler(6, 3, AUSampling(0.5))
+    sampler = SelectiveBatchSampler(6, 3, AUSampling(0.5, ramp=30))
     for index in sampler:
         if how == "nothing but NaN":  # the feedback of a method that does not evaluate perturbed weights
             feed(sampler, index, [float("nan")] * 3)

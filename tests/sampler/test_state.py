@@ -136,7 +136,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(policy):
 
 def test_a_damaged_state_of_a_stream_is_refused_and_changes_nothing():
     def stream():
-        sampler = SelectiveBatchSampler(N, 5, AUSampling(0.5), seed=3)
+        sampler = SelectiveBatchSampler(N, 5, AUSampling(0.5, ramp=30), seed=3)
         return SelectiveStream([(i, i) for i in range(N)], lambda raw: (float(raw), 0), sampler)
 
     a, b = stream(), stream()

@@ -68,6 +68,18 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Duration:
+    """A number of epochs, or a fraction of all epochs."""
+
+    def holds(self, x: float) -> bool:
+        """Whether ``x`` is one or the other."""
+        return 0 <= x < 1 or (x >= 1 and math.isfinite(x) and x == int(x))
+
+    def __str__(self) -> str:
+        return "a whole number of epochs >= 0, or a fraction of them in (0, 1)"
+
+
+@dataclass(frozen=True)
 class YesNo:
     """True or False, and nothing that is merely truthy or falsy."""
 
@@ -87,8 +99,9 @@ Count = Annotated[int, COUNT]
 POSITIVE_COUNT = Range(low=1, whole=True)
 PositiveCount = Annotated[int, POSITIVE_COUNT]
 Flag = Annotated[bool, YesNo()]
+Epochs = Annotated[float, Duration()]
 
-Rule = Range | OneOf | YesNo
+Rule = Range | OneOf | YesNo | Duration
 
 
 def validate(settings: Any) -> None:
@@ -118,9 +131,14 @@ def checked_value(owner: str, name: str, value: Any, rule: Rule, *, optional: bo
         return value
     or_none = ", or None" if optional else ""
     number = _number(value)
+    if isinstance(rule, Duration):
+        if number is None or not rule.holds(number):
+            kind = TypeError if number is None else ValueError
+            raise kind(f"{owner}: {name} is {_shown(value)}. It must be {rule}{or_none}.")
+        return int(number) if number == int(number) else number
     if number is None:
-        kind = WHOLE if rule.whole else "a number"
-        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {kind}{_bounds(rule)}{or_none}.")
+        what = WHOLE if rule.whole else "a number"
+        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {what}{_bounds(rule)}{or_none}.")
     if rule.whole and not isinstance(number, int):
         raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE}{_bounds(rule)}{or_none}.")
     if not rule.holds(number):

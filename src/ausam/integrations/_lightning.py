@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from math import ceil
 from typing import Any
 
 import torch
@@ -138,6 +139,8 @@ class Attachment:
                 "them once and would not validate after a shorter epoch. Use "
                 "Trainer(reload_dataloaders_every_n_epochs=1)."
             )
+        if (epochs := _epochs(trainer, len(loader))) is not None:
+            loader.batches.selective.set_total_epochs(epochs)
         # Lightning restores loaders in the middle of an epoch, but not at its end, where the scores matter too.
         for state in trainer.fit_loop._combined_loader_states_to_load:
             loader.load_state_dict(state)
@@ -167,6 +170,16 @@ class Attachment:
         loader = selective_loader(trainer)
         if loader is not None:
             loader.batches.selective.exchange()
+
+
+def _epochs(trainer: Any, batches: int) -> int | None:
+    """The number of epochs that the trainer will run with this many batches each; None if only time limits it."""
+    limits = []
+    if (trainer.max_epochs or -1) > 0:
+        limits.append(trainer.max_epochs)
+    if trainer.max_steps > 0:
+        limits.append(ceil(trainer.max_steps * trainer.accumulate_grad_batches / batches))
+    return min(limits) if limits else None
 
 
 def selective_loader(trainer: Any) -> SelectiveLoader | None:

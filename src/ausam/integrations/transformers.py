@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,7 @@ class SharpnessAwareTrainer(Trainer):
             split = bool(self.accelerator.split_batches)
             options: dict[str, Any] = {"drop_last": args.dataloader_drop_last, "seed": seed, "split": split}
             self.batches = Placeholders(SelectiveBatchSampler(data, size, self.policy, **options))
+        self.batches.selective.set_total_epochs(_epochs(args, len(self.batches)))
         collate = self._get_collator_with_removed_columns(self.data_collator, description="Training")
         loader = DataLoader(
             data,
@@ -237,6 +239,14 @@ class SharpnessAwareTrainer(Trainer):
             return begun
         self.batches.load_state_dict(torch.load(Path(folder) / STATE, map_location="cpu", weights_only=True))
         return self.batches.selective.epoch, self.batches.resumed
+
+
+def _epochs(args: Any, batches: int) -> int:
+    """The number of epochs that the Trainer will run with this many batches each."""
+    passes: float = args.num_train_epochs
+    if args.max_steps > 0:
+        passes = args.max_steps * args.gradient_accumulation_steps / batches
+    return max(1, ceil(passes))
 
 
 def _one_method(given: Any, method: Method | None, settings: Mapping[str, Any] | None) -> Method:

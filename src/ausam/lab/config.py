@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args
 
-from ausam.common.settings import Count, NonNegative, OneOf, Positive, PositiveCount, Probability, Range, validate
+from ausam.common.settings import (
+    Count,
+    Epochs,
+    NonNegative,
+    OneOf,
+    Positive,
+    PositiveCount,
+    Probability,
+    Range,
+    validate,
+)
 from ausam.optimizer.sharpness_aware import NonFinite
 
 RhoShape = Annotated[str, OneOf(("constant", "linear", "cosine", "lr"))]
@@ -86,7 +96,9 @@ class Config:
     alpha: float | None = setting(None, "fraction of each mini-batch that the policy keeps, 0 < alpha <= 1")
     s_min: float | None = setting(None, "lower bound of AUSampling's odds")
     s_max: float | None = setting(None, "upper bound of AUSampling's odds")
-    ramp: int | None = setting(None, "epochs over which AUSampling's upper bound rises")
+    ramp: Epochs | None = setting(
+        None, "epochs over which AUSampling's upper bound rises, or a fraction of all epochs below 1"
+    )
     epochs: PositiveCount = setting(30, "epochs, >= 1")
     batch_size: PositiveCount = setting(128, "samples per mini-batch, before selection")
     lr: Positive = setting(0.1, "peak learning rate; it falls to 0 along a cosine")

@@ -60,7 +60,6 @@ DATA: dict[str, Entry] = {
             "epochs": 20,
             "batch_size": 32,
             "lr": 0.005,
-            "ramp": 3,  # of 20 epochs, as 30 of 210
             "augment": "none",
             "workers": 0,
             "threads": 1,

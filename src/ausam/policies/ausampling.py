@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Count, Decay, Flag, NonNegative, OneOf, Part, Positive, Probability, Range
+from ausam.common.settings import (
+    Count,
+    Decay,
+    Epochs,
+    Flag,
+    NonNegative,
+    OneOf,
+    Part,
+    Positive,
+    PositiveCount,
+    Probability,
+    Range,
+)
 from ausam.policies.base import Policy
 from ausam.policies.draws import Choice, kept_count, weighted_sample
 
@@ -31,7 +43,7 @@ class AUSampling(Policy):
     Deng, Pang, Zhang, Guo: Asymptotic Unbiased Sample Sampling to Speed Up Sharpness-Aware Minimization, AAAI 2025.
 
     >>> from ausam import AUSampling, SelectiveBatchSampler
-    >>> sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5))
+    >>> sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5), epochs=30)
     >>> [len(batch) for batch in sampler]
     [4, 4, 2]
 
@@ -39,7 +51,9 @@ class AUSampling(Policy):
         alpha: fraction of each mini-batch to keep, in (0, 1].
         s_min: lower bound of the odds, in [0, s_max]. The paper: 0.1.
         s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks.
-        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start), >= 0; 0: at once.
+        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start): a fraction of all
+            epochs, below 1, or a whole number of epochs, >= 0; 0: at once. The paper: 30 of 200, a fraction of 0.15. A
+            fraction is rounded to whole epochs, at least one, and needs the number of epochs.
         full_epochs: number of initial epochs that use every sample, >= 0. The paper: 1. With 0 the first epoch is
             drawn uniformly.
         ema: None for the mean of all visits (the paper), or a number in [0, 1): weight of the past in an exponential
@@ -53,6 +67,7 @@ class AUSampling(Policy):
         mix: fraction of each draw's probability that is uniform, in [0, 1]. The paper: 0.
         score: "sharpness" (the paper); "signed": ``max(0, L_i(w + e) - L_i(w))``; "progress": how much the loss of the
             sample fell between its last two visits, known from the second visit on.
+        epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says.
 
     A sample without a score gets the mean of its mini-batch. Equal scores mean uniform sampling. Needs a method that
     evaluates the loss at perturbed weights, unless score is "progress". Cost: a fraction alpha of the samples, after
@@ -62,13 +77,14 @@ class AUSampling(Policy):
     alpha: Part = 0.5
     s_min: NonNegative = 0.1
     s_max: Positive = 1.0
-    ramp: Count = 30
+    ramp: Epochs = 0.15
     full_epochs: Count = 1
     ema: Decay | None = None
     unbiased: Flag = False
     trim: Annotated[float, Range(low=0.0, high=1.0, low_open=True, high_open=True)] | None = None
     mix: Probability = 0.0
     score: Annotated[str, OneOf(("sharpness", "signed", "progress"))] = "sharpness"
+    epochs: PositiveCount | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,6 +122,24 @@ class AUSampling(Policy):
         """Weight of a sample's past in its score."""
         return 1.0 if self.ema is None else self.ema
 
+    @property
+    def ramp_epochs(self) -> int:
+        """The ramp as a whole number of epochs."""
+        if self.ramp == int(self.ramp):
+            return int(self.ramp)
+        if self.epochs is None:
+            raise ValueError(
+                f"AUSampling: ramp is {self.ramp:g}, a fraction of the epochs, but their number is not known. Say how "
+                "many epochs you train, SelectiveBatchSampler(..., epochs=30), or give the ramp in epochs, ramp=5."
+            )
+        return max(1, int(self.ramp * self.epochs + 0.5))
+
+    def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:  # noqa: ARG002
+        """Nothing; but a ramp that cannot be honoured is refused before the first batch."""
+        if self.alpha < 1:
+            _ = self.ramp_epochs
+        return ()
+
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """A weighted draw without replacement in each mini-batch."""
         odds = self.odds(scores.of(candidates), epoch)
@@ -116,7 +150,8 @@ class AUSampling(Policy):
 
         Two additions to the paper: ``trim`` changes the scores beforehand, and ``mix`` changes the odds afterwards.
         """
-        rise = min(1.0, epoch / self.ramp) if self.ramp else 1.0
+        ramp = self.ramp_epochs
+        rise = min(1.0, epoch / ramp) if ramp else 1.0
         upper = self.s_min + rise * (self.s_max - self.s_min)
         if not g.sum().isfinite():
             g = torch.where(g.isnan(), g.nanmean(dim=1, keepdim=True), g).nan_to_num_(0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Generator, Tensor
@@ -142,6 +142,18 @@ class Sliced(Policy):
     def size(self, n: int) -> int:
         """Number of samples kept of a mini-batch of ``n``."""
         raise NotImplementedError(f"{type(self).__name__} must define size(n).")
+
+
+def with_epochs(policy: Policy, epochs: int | None) -> Policy:
+    """The policy in a training of this many epochs: a field ``epochs`` that is None gets the number."""
+    if epochs is None or not takes_epochs(policy) or policy.epochs is not None:  # type: ignore[attr-defined]
+        return policy
+    return replace(policy, epochs=epochs)  # type: ignore[type-var]
+
+
+def takes_epochs(policy: Policy) -> bool:
+    """Whether the policy has a field for the number of epochs of the whole training."""
+    return is_dataclass(policy) and "epochs" in {f.name for f in fields(policy)}
 
 
 # Members that the sampler uses.

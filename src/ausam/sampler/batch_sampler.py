@@ -15,7 +15,7 @@ from ausam.common.random import generator
 from ausam.common.settings import COUNT, POSITIVE_COUNT, YesNo, checked_value
 from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
-from ausam.policies.base import Policy, Sliced, validate_policy
+from ausam.policies.base import Policy, Sliced, validate_policy, with_epochs
 from ausam.policies.signals import measure, signal_name
 from ausam.policies.trusted import Suspected, Trusted
 from ausam.sampler.checks import (
@@ -24,6 +24,7 @@ from ausam.sampler.checks import (
     dataset_length,
     feedback_index,
     index_vector,
+    refuse_other_epochs,
     refuse_rebuilding,
     refuse_sizes,
     warn_if_unscored,
@@ -45,7 +46,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     >>> import torch
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler
-    >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
+    >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), epochs=30, seed=0)
     >>> for index in sampler:                                         # the first epoch: every sample
     ...     loss = torch.rand(len(index))
     ...     sampler.update(Feedback(torch.tensor(index), loss, loss + 0.1))
@@ -56,6 +57,8 @@ class SelectiveBatchSampler(BatchSampler):
         dataset: the dataset (only its length is used), or its length, >= 1.
         batch_size: samples per mini-batch before the policy chooses, >= 1; per process if there are several.
         policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
+        epochs: number of epochs of the whole training, >= 1, for a policy that counts in fractions of it
+            (``AUSampling(ramp=0.15)``, ``InfoBatch``); None: not known, or known to the policy or the framework.
         drop_last: leave out a short last mini-batch.
         seed: determines the plan, together with the epoch and the scores; a whole number >= 0.
         rank: rank of this process; None: torch.distributed's, or 0 for a single process.
@@ -90,6 +93,7 @@ class SelectiveBatchSampler(BatchSampler):
         batch_size: int,
         policy: Policy,
         *,
+        epochs: int | None = None,
         drop_last: bool = False,
         seed: int = 0,
         rank: int | None = None,
@@ -105,7 +109,8 @@ class SelectiveBatchSampler(BatchSampler):
         self.min_batch: int = checked_value(OWNER, "min_batch", min_batch, POSITIVE_COUNT)
         self.split: bool = checked_value(OWNER, "split", split, YesNo())
         self.drop_last = checked_value(OWNER, "drop_last", drop_last, YesNo())
-        self.policy = policy
+        refuse_other_epochs(policy, epochs)
+        self.policy = self._given_policy = with_epochs(policy, epochs)
         self.seed: int = checked_value(OWNER, "seed", seed, COUNT)
         self.epoch = 0  # of the next pass
         refuse_sizes(n, self.mini_batch, self.min_batch, self.drop_last)
@@ -136,6 +141,14 @@ class SelectiveBatchSampler(BatchSampler):
         """
         self._scores.flush()
         return self._scores
+
+    def set_total_epochs(self, epochs: int) -> None:
+        """Set the number of epochs of the whole training, for frameworks that know it; one that you gave is kept."""
+        self.policy = with_epochs(self._given_policy, checked_value(OWNER, "epochs", epochs, POSITIVE_COUNT))
+        if self._interrupted:
+            self._interrupted.policy = self.policy
+        else:
+            self._next = None
 
     @property
     def rank_and_world_size(self) -> tuple[int, int]:

@@ -90,6 +90,18 @@ def refuse_sizes(n: int, batch_size: int, min_batch: int, drop_last: bool) -> No
         raise ValueError(f"min_batch is {min_batch}, but the dataset has {n} samples. Use a smaller min_batch.")
 
 
+def refuse_other_epochs(policy: Policy, epochs: int | None) -> None:
+    """Refuse a number of epochs that is none, or that contradicts the policy's."""
+    if epochs is None:
+        return
+    checked_value(OWNER, "epochs", epochs, POSITIVE_COUNT, optional=True)
+    own = getattr(policy, "epochs", None)
+    if own not in (None, epochs):
+        raise ValueError(
+            f"{OWNER}: epochs is {epochs}, but {type(policy).__name__} has epochs={own}. Give the number once."
+        )
+
+
 def refuse_rebuilding(*args: Any, **kwargs: Any) -> None:
     """Raise a TypeError if a sampler is passed as the dataset: a framework is rebuilding our sampler."""
     if any(isinstance(given, Sampler) for given in (*args[:1], kwargs.get("dataset"))):

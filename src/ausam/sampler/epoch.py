@@ -99,7 +99,8 @@ class Epoch:
         self.begun = first.start if first else 0  # the position where this pass begins
         self.handed_out = 0  # batches
         self.consumed = 0  # samples of this process
-        self._policy, self._scores, self._weights = policy, scores, weights
+        self.policy = policy
+        self._scores, self._weights = scores, weights
         self._updated = updated
         self._rank, self._world = 0, 1
         self._spans = BatchSpans(plan.total - self.begun, plan.total, 1)
@@ -153,7 +154,7 @@ class Epoch:
             return self.plan.chosen(block, self.choice)
         if self.plan.scope == "slice":
             return self.plan.candidates(block)
-        index, weight = self.plan.drawn(block, self._policy, self._scores)
+        index, weight = self.plan.drawn(block, self.policy, self._scores)
         if weight is not None:
             self._weights.put(index, weight)
         return index

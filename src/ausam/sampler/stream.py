@@ -49,7 +49,7 @@ class SelectiveStream:
     worker if there are any. Batches look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
 
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
-    >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), seed=0)
+    >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), epochs=30, seed=0)
     >>> source = [(i, str(i)) for i in range(100)]
     >>> stream = SelectiveStream(source, lambda raw: (float(raw), 0), sampler)
     >>> for x, y, index in stream:                                    # the first pass: every sample

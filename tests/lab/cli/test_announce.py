@@ -4,7 +4,6 @@ import pytest
 
 from ausam.lab.cli import announce
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.from_config import configured
 from tests.lab.helpers import read, run
 
 FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]
@@ -34,36 +33,6 @@ def test_the_first_line(tmp_path, capsys, command):
     out, err = capsys.readouterr()
     assert err.splitlines()[0] == f"{DEFAULT}, 2 epochs, batch 64"
     assert "wrong labels" not in out
-
-
-@pytest.mark.parametrize(
-    ("given", "remedy"),
-    [
-        ({"policy": "AUSampling", "epochs": 3}, "Use --ramp 0,"),
-        ({"policy": "AUSampling", "epochs": 30}, "Use --ramp 4,"),
-        ({"policy": "AUSampling(ramp=40)", "epochs": 20}, "Use ramp=3,"),
-        ({"policy": "AUSampling", "epochs": 31}, ""),
-        ({"policy": "AUSampling", "epochs": 30, "ramp": 5}, ""),
-        ({"policy": "AUSampling", "epochs": 1}, ""),  # the only epoch uses every sample anyway
-        ({"policy": "Random", "epochs": 3}, ""),
-    ],
-)
-def test_a_ramp_as_long_as_the_training(given, remedy):
-    text = announce.long_ramp([resolve(**given)])
-    assert bool(text) == bool(remedy)
-    assert remedy in text
-
-
-def test_the_ramp_is_told_once(tmp_path, capsys):
-    names = ["sam", "ausam-0.5", "ausam-0.7"]
-    assert announce.long_ramp([configured(name, resolve(epochs=3)) for name in names]) == (
-        "AUSampling: the influence of the scores grows over 30 epochs (ramp), but the training has 3, so they hardly "
-        "count. Use --ramp 0, about 0.15 of the epochs."
-    )
-    assert run("compare", *names, "--seeds", 1, *FEW, "--out", tmp_path / "run") == 0
-    assert capsys.readouterr().err.count("hardly count") == 1
-    assert run("train", "sam", *FEW, "--out", tmp_path / "other") == 0
-    assert "hardly count" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

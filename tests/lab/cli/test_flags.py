@@ -66,3 +66,8 @@ def test_no_command():
     with pytest.raises(SystemExit) as left:
         run()
     assert left.value.code == 2
+
+
+def test_an_optional_number_is_read_as_a_number():
+    args = parser().parse_args(["train", "--data-seed", "3", "--ramp", "0.2", "--rho", "0.1"])
+    assert (args.data_seed, args.ramp, args.rho) == (3, 0.2, 0.1)

@@ -141,7 +141,8 @@ def test_the_ramp_keeps_its_part_of_the_epochs():
     assert tune._shortened(config, {}, 10).ramp == 4
     assert tune._shortened(config, {"ramp": 6}, 10).ramp == 2
     assert tune._shortened(config, {}, 30) == config
-    assert tune._shortened(resolve(epochs=30), {}, 10).ramp == 10  # of AUSampling's own 30
+    assert tune._shortened(resolve(epochs=30), {}, 10).ramp is None  # a fraction of the epochs by default
+    assert tune._shortened(resolve(epochs=30, ramp=0.2), {}, 10).ramp == 0.2
 
 
 def test_without_values_rho_and_alpha_are_searched():

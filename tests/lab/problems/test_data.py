@@ -723,7 +723,7 @@ def test_only_what_is_chosen_is_asked_for(squares):
     assert (len(squares.train_y), len(squares.test_y), squares.classes, squares.channels) == (24, 12, 3, 1)
     assert torch.bincount(squares.train_y[~squares.wrong]).sum() == 22
     asked = squares.train.dataset.asked
-    sampler = SelectiveBatchSampler(24, 8, AUSampling(0.5), seed=0)
+    sampler = SelectiveBatchSampler(24, 8, AUSampling(0.5, ramp=30), seed=0)
     for epoch, count in ((0, 24), (1, 12)):
         asked.clear()
         seen = []

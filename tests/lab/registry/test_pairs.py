@@ -27,7 +27,7 @@ def test_names_are_pairs():
     half = Pair("AUSAM-0.35@0.5", "SAM", "AUSampling(alpha=0.35)", epochs=0.5, name="ausam-0.35@0.5")
     assert pair("ausam-0.35@0.5") == half
     method, policy = method_and_policy(configured("ausam-0.4@0.5", config), steps=240)
-    assert (method, policy) == (METHODS["SAM"](rho=0.2), POLICIES["AUSampling"](alpha=0.4))
+    assert (method, policy) == (METHODS["SAM"](rho=0.2), POLICIES["AUSampling"](alpha=0.4, epochs=15))
     assert configured("sam@0.5", config).epochs == 15
 
 
@@ -133,8 +133,8 @@ def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
     assert shown["sgd"] == "Plain() × Full()"
     assert shown["ausam-0.4"] == "SAM(rho=0.2) × AUSampling(alpha=0.4)"
     assert shown["ausam-0.5"] == "SAM(rho=0.2) × AUSampling(alpha=0.5)"
-    assert shown["ae-looksam"] == "AESAM(inner=LookSAM(rho=0.2), total_steps=480) × Full()"
-    assert shown["sam+info"] == "SAM(rho=0.2) × InfoBatch(prune=0.5, epochs=30, on='second')"
+    assert shown["ae-looksam"] == "AESAM(inner=LookSAM(rho=0.2)) × Full()"
+    assert shown["sam+info"] == "SAM(rho=0.2) × InfoBatch(prune=0.5, on='second')"
 
 
 @pytest.mark.parametrize(

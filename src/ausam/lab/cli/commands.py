@@ -66,7 +66,7 @@ def train_command(args: argparse.Namespace) -> int:
         if here.rank:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
-        announce.runs(config, [config], given, sys.stderr)
+        terminal.write_error(f"{announce.problem(config, given)}\n")
         if args.resume and run_folder.saved_config(out) is None:
             terminal.write_error(f"{out} has no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
@@ -94,7 +94,7 @@ def compare_command(args: argparse.Namespace) -> int:
     _set_threads(config)
     runs = {pair(name).name: configured(name, config, rho_given="rho" in given) for name in names}
     _prepare(config, list(runs.values()), given)
-    announce.runs(config, list(runs.values()), given, sys.stderr)
+    terminal.write_error(f"{announce.problem(config, given)}\n")
     command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))

@@ -41,9 +41,8 @@ def _add_settings(
         if f.name in skip:
             continue
         hint = hints[f.name]
-        kind = (
-            next(t for t in typing.get_args(hint) if t is not type(None)) if isinstance(hint, types.UnionType) else hint
-        )
+        # X | None is a union of types, or of typing if X is annotated
+        kind = next((t for t in typing.get_args(hint) if t is not type(None)), hint)
         if kind is bool:
             flag = f"--{f.name.replace('_', '-')}"
             parser.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=f.metadata["help"])

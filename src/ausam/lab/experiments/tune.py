@@ -17,7 +17,6 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ausam import AUSampling
 from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam.lab.experiments.cells import Cell
 from ausam.lab.experiments.compare import named_run
@@ -197,12 +196,13 @@ def _round(
 
 
 def _shortened(config: Config, settings: Settings, epochs: int) -> Config:
-    """The settings of a trial in a round; the ramp of AUSampling keeps its fraction of the epochs."""
+    """The settings of a trial in a round; a ramp given in epochs keeps its fraction of them."""
     whole = replace(config, **settings)
     if epochs == config.epochs:
         return whole
-    ramp = AUSampling.ramp if whole.ramp is None else whole.ramp
-    return replace(whole, epochs=epochs, ramp=round(ramp * epochs / config.epochs))
+    in_epochs = whole.ramp is not None and whole.ramp >= 1
+    ramp = round(whole.ramp * epochs / config.epochs) if in_epochs and whole.ramp else whole.ramp
+    return replace(whole, epochs=epochs, ramp=ramp)
 
 
 def called(settings: Settings) -> str:

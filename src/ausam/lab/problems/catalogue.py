@@ -62,7 +62,6 @@ FORECAST = {
     "lr": 0.001,
     "weight_decay": 1e-5,
     "rho": 0.5,
-    "ramp": 3,  # of 20 epochs, as 30 of 200
 }
 
 DATASETS: dict[str, Entry] = {

@@ -20,6 +20,9 @@ EXAMPLES = {"method": "SAM(rho=0.1)", "policy": "AUSampling(alpha=0.5)"}
 
 NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looked at
 
+# Arguments that the data and the length of a run decide, with values for a look at the others.
+OF_A_RUN = {"total_steps": 1, "epochs": 1, "labels": NO_LABELS}
+
 CALL = re.compile(r"\s*(?P<name>[^()]*[^()\s])\s*(\((?P<arguments>.*)\))?\s*", re.DOTALL)
 
 
@@ -139,8 +142,11 @@ def _text(value: Any) -> str:
 
 
 def brief(thing: object) -> str:
-    """A method or policy as text: its first argument, and those that differ from their defaults."""
-    shown = [f for f in fields(thing) if f.repr]  # type: ignore[arg-type]
+    """A method or policy as text: its first argument, and those that differ from their defaults.
+
+    What the length of a run decides is left out.
+    """
+    shown = [f for f in fields(thing) if f.repr and f.name not in OF_A_RUN]  # type: ignore[arg-type]
     given = [
         f"{f.name}={_shown(f.name, value)}"
         for i, f in enumerate(shown)

@@ -91,7 +91,7 @@ def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
                 if own
                 else f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
             )
-            raise ValueError(f"{flag} is {given[name]}, but {why}, so it has no effect. Leave out {flag}.")
+            raise ValueError(f"{flag} is {given[name]:g}, but {why}, so it has no effect. Leave out {flag}.")
     shape = given.get("rho_schedule") or "constant"
     if shape != "constant" and not any(has_radius(run.method) for run in runs):
         methods = " and ".join(dict.fromkeys(run.method for run in runs))

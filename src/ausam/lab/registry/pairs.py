@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ausam import METHODS, POLICIES
 from ausam.lab.config import Config
-from ausam.lab.registry.expressions import NO_LABELS, arguments_of, canonical, construct, has_radius, parse
+from ausam.lab.registry.expressions import OF_A_RUN, arguments_of, canonical, construct, has_radius, parse
 from ausam.lab.registry.lookup import nearest, unknown
 from ausam.lab.registry.user_code import is_own, refuse_other_form
 from ausam.policies.ausampling import RECOMMENDED
@@ -107,9 +107,6 @@ ALPHA = re.compile(rf"(?P<name>.+)-(?P<alpha>{NUMBER})")
 OUTSIDE = re.compile(r"(?P<name>.+)-(?P<alpha>\d+(\.\d+)?)")  # a number that may be no alpha
 
 FRACTIONS = re.compile(r"(?P<name>.+)@(?P<epochs>\d*\.?\d+)(x(?P<batch>\d*\.?\d+))?", re.IGNORECASE | re.DOTALL)
-
-# Arguments that the data and the length of a run decide, with values for a look at the others.
-OF_A_RUN = {"total_steps": 1, "epochs": 1, "labels": NO_LABELS}
 
 # What a pair may be written as besides a name in the table.
 FORMS = [

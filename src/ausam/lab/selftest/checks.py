@@ -159,7 +159,9 @@ def resumes(device: str) -> str:
     """Saved in the middle and loaded again, a training with memory and scores ends at the same bits."""
 
     def begin() -> tuple[Training, SelectiveBatchSampler]:
-        return Training(network(device), LookSAM(0.05)), SelectiveBatchSampler(SAMPLES, 16, AUSampling(0.5), seed=3)
+        return Training(network(device), LookSAM(0.05)), SelectiveBatchSampler(
+            SAMPLES, 16, AUSampling(0.5, ramp=0), seed=3
+        )
 
     def epoch(training: Training, sampler: SelectiveBatchSampler) -> None:
         for chosen in sampler:
@@ -192,7 +194,7 @@ def workers(device: str) -> str:
     seen: list[list[list[int]]] = []
     for count in (0, 2):
         x, y = data()
-        sampler = SelectiveBatchSampler(SAMPLES, 16, AUSampling(0.5), seed=5)
+        sampler = SelectiveBatchSampler(SAMPLES, 16, AUSampling(0.5, ramp=0), seed=5)
         loader = DataLoader(Indexed(TensorDataset(x, y)), batch_sampler=sampler, num_workers=count)
         batches = []
         own = copy.deepcopy(training.model.state_dict())

@@ -207,7 +207,7 @@ def policies_of(subject: Subject, epoch: int) -> dict[str, tuple[Policy, Scores]
     alpha = getattr(subject.policy, "alpha", None) or subject.config.alpha or 0.5
     alpha = alpha if alpha < 1 else 0.5
     own = {"s_min": subject.config.s_min, "s_max": subject.config.s_max, "ramp": subject.config.ramp}
-    drawn = construct("policy", "AUSampling", alpha=alpha, **own)
+    drawn = construct("policy", "AUSampling", alpha=alpha, epochs=subject.config.epochs, **own)
     if isinstance(subject.policy, AUSampling):
         drawn = replace(subject.policy, alpha=alpha, unbiased=False)
     sharp, loss = Scores(len(subject.index)), Scores(len(subject.index), 0.0)

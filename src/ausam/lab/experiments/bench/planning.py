@@ -49,10 +49,10 @@ def planning(repeats: int, on_turn: OnTurn, sizes: tuple[int, ...] = SIZES) -> I
 def measure(samples: int) -> Planning:
     """Plan the second epoch of AUSampling batch by batch, with scores present and losses fed back as in training."""
     torch.set_num_threads(1)
-    _epoch(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5)))  # warm-up: one-time allocations
+    _epoch(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5, ramp=30)))  # warm-up: one-time allocations
     before = resident(forget=True)
     start = time.perf_counter()
-    sampler = SelectiveBatchSampler(samples, BATCH, AUSampling(0.5))
+    sampler = SelectiveBatchSampler(samples, BATCH, AUSampling(0.5, ramp=30))
     build = time.perf_counter() - start
     first, seconds, state, peak = _epoch(sampler)
     held = (max(peak, resident()) - before) / samples - TABLE

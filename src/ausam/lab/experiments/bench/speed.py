@@ -17,7 +17,7 @@ from ausam.lab.networks.build import build
 
 BATCH = 128
 DECODE = 1e-3  # seconds per sample
-HALF = AUSampling(0.5)
+HALF = AUSampling(0.5, ramp=30)
 
 
 def in_memory(repeats: int, on_turn: OnTurn) -> Iterator[str]:
