@@ -1,7 +1,7 @@
 """Every picture of the documentation, drawn from the results beside it: ``make figures``.
 
 The results.json of a comparison is kept as ``docs/results/NAME.json``, and a chart of its report becomes a PNG beside
-it. ``equal-cost.json`` is the results.json of ``ausam reproduce equal-cost``. The theory's figures come from
+it. ``equal-cost-0.2.json`` is a results.json of ``ausam reproduce equal-cost``. The theory's figures come from
 ``theory*.json``.
 """
 
@@ -75,12 +75,12 @@ def draw(chart: Chart, target: Path) -> None:
 
 def draw_frontier(problem: str, target: Path) -> None:
     """What each budget bought on one problem of the benchmark at equal cost, as a file."""
-    whole = records.read_finished(RESULTS / "equal-cost.json", EqualCost)
+    whole = records.read_finished(RESULTS / "equal-cost-0.2.json", EqualCost)
     found = next(found for found in whole.problems if found.name == problem)
     shown = tuple(entry for entry in found.entries if entry.name not in OFF_SCALE.get(problem, ()))
     spec = equal_cost.frontier(replace(found, entries=shown))
     if spec is None:
-        raise ValueError(f"equal-cost.json has no finished run of {problem}.")
+        raise ValueError(f"equal-cost-0.2.json has no finished run of {problem}.")
     files.write(target, vega.png(spec, "light", 1.5))
 
 

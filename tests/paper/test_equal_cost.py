@@ -28,8 +28,9 @@ test_size = 100
 epochs = 4
 threads = 1
 [budget."0.5"]
+sgd = "sam@0.5x0.5"
 controls = ["sgd", "sam@0.5x0.5"]
-contenders = ["ausam-0.5"]
+contenders = [{ name = "ausam-0.5", twin = "sam@0.5x0.5" }]
 [budget."1"]
 controls = ["sam"]
 [[block]]
@@ -37,6 +38,7 @@ name = "one"
 column = "noisy"
 settings = { label_noise = 0.2 }
 method.Plain = { lr = 0.02 }
+primary = "ausam-0.5"
 tuning = "rho by hand"
 budget."1".contenders = ["gsam"]
 [[block]]
@@ -82,11 +84,12 @@ def test_the_recipe_is_legal_throughout():
     for block in found.blocks:
         assert set(block.settings) <= known
         assert len(block.names) == len(block.rows), "a method has one cost, so it stands under one budget"
-        under = {budget: [row for row in block.rows if row.budget == budget] for budget in (0.25, 0.5, 0.75, 1.0)}
-        assert sum(map(len, under.values())) == len(block.rows)
-        for rows in under.values():
-            assert {row.control for row in rows} == {True, False}
-        assert {"sgd", "sam", "sam@0.5x0.5", "sam@0.25x0.25", "ausam-0.5"} <= set(block.names)
+        by_name = {row.name: row for row in block.rows}
+        for row in block.rows:
+            assert row.control == (not row.sgd), "every contender is compared with SGD"
+            assert {row.budget} >= {by_name[name].budget for name in (row.twin, row.sgd) if name}
+        assert by_name[block.primary].twin
+        assert "sam" in by_name, "headroom needs it"
         assert block.tuning
     for cell in recipe.cells(recipe.read("equal-cost", seeds=1), device="cpu"):
         method_and_policy(cell.config, steps=1000)
@@ -136,6 +139,19 @@ def test_blocks_have_their_own_rows_and_seeds(micro):
     assert (gsam.budget, gsam.control) == (1.0, False)
     (recipe.FOLDER / "micro.toml").write_text(MICRO.replace('without = ["sgd"]', 'without = ["sgdd"]'))
     with pytest.raises(ValueError, match="two leaves out sgdd, which is not one of its rows"):
+        recipe.read("micro")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('twin = "sam@0.5x0.5"', 'twin = "sam+random"', "one compares ausam-0.5 with sam.random, which is not one of"),
+        ('primary = "ausam-0.5"', 'primary = "gsam"', "The primary row of one, gsam, must .* have a twin"),
+    ],
+)
+def test_a_contrast_needs_its_rows(micro, old, new, message):
+    (recipe.FOLDER / "micro.toml").write_text(MICRO.replace(old, new))
+    with pytest.raises(ValueError, match=message):
         recipe.read("micro")
 
 

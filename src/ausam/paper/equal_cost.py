@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ausam.lab.records.results import BudgetProblem, Entry, EqualCost, Row
+from ausam.lab.records.results import BudgetProblem, Entry, EqualCost
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
-from ausam.lab.report.summary import heading, skipped_notes
+from ausam.lab.report.summary import heading, probability_cells, probability_head, skipped_notes
 from ausam.lab.report.table import (
     LATEX,
     Line,
@@ -24,7 +25,15 @@ from ausam.lab.report.table import (
 from ausam.lab.report.text import NONE, join, show
 from ausam.lab.report.vega import Field, Spec
 from ausam.lab.report.verdict import Verdict, interval
-from ausam.paper.budgets import VERDICTS, best, budgets, entry_verdict, winners
+from ausam.paper.budgets import (
+    VERDICTS,
+    budgets,
+    difference,
+    headroom,
+    nll_difference,
+    primary_entries,
+    primary_verdict,
+)
 from ausam.paper.tables import MISSING
 
 if TYPE_CHECKING:
@@ -33,24 +42,32 @@ if TYPE_CHECKING:
 RULES = (
     "Cost is the number of samples through forward and backward passes, SAM = 100 %: SAM passes every sample twice per "
     "epoch, SGD once. Every row costs about its budget; the column Samples% has the exact figure.",
-    "Controls, marked (c), use no sample scores: a random subset, every sample in turn, shorter training, smaller "
-    "batches, plain SGD, or odds by class, which need the labels. Contenders are compared with the control of their "
-    "budget that has the best mean score. This choice favours the controls, so the comparison is conservative.",
-    "± is the standard deviation over seeds. A difference is the mean over the common seeds, with its 95 % interval. "
-    "A star means significant at 5 %, after Holm's correction over all contenders of the problem.",
+    "Every contender has a random twin: the same method on as many samples, drawn at random. The twin, the SGD that a "
+    "contender is compared with, and the primary contrast of each problem were fixed before anything ran. Rows marked "
+    "(c) are controls: their choice of samples uses no score.",
+    "± is the standard deviation over seeds, which draw everything: weights, order, wrong labels, tails and splits. A "
+    "difference is the mean over the common seeds, with its 95 % t interval. A star means significant at 5 %: alone "
+    "for the primary contrast, after Holm's correction within a budget for all others, which are exploration.",
+    "Headroom is SAM at its full cost less the random twin: where it is near 0, no choice of samples can gain much.",
+    "NLL is the mean negative log-likelihood of the right class (lower is better), ECE the expected calibration error.",
 )
-KINDS = ("AUSAM", "other contender", "control")
+KINDS = ("contender", "control")
 TOLERANCE = 0.1  # a row that misses its budget by more is listed
-FIRST = "Who wins where"
+FIRST = "The primary contrasts"
+GAINS = ("over its random twin", "over SGD")
+GAINS_NOTE = (
+    "The primary contender of each problem, with 95 % intervals: to the right of 0 it is better at the same cost."
+)
 FRONTIER_NOTE = (
-    "Named: the best contender and the best control of each budget. Dashed: the best control up to each cost."
+    "Named: the primary contender, SAM, and the SGD of each budget. Dashed: the best control up to each cost."
 )
 STYLES = {Verdict.BETTER: "good", Verdict.WORSE: "bad"}  # of the verdict on the page
 
 
 def tables(benchmark: EqualCost) -> list[Table]:
-    """Who wins where, followed by everything that ran on each problem."""
-    return [who_wins(benchmark), *map(problem_table, _begun(benchmark))]
+    """The primary contrasts, followed by everything that ran on each problem."""
+    first = primary_table(benchmark)
+    return [*([first] if first.lines else []), *map(problem_table, _begun(benchmark))]
 
 
 def _begun(benchmark: EqualCost) -> list[BudgetProblem]:
@@ -63,22 +80,31 @@ def _begun_budgets(problem: BudgetProblem) -> list[float]:
     return budgets(entry for entry in problem.entries if entry.row is not None)
 
 
-def who_wins(benchmark: EqualCost) -> Table:
-    """One line per problem and budget of which anything has run."""
-    sections = []
+def primary_table(benchmark: EqualCost) -> Table:
+    """One line per problem of which anything has run."""
+    lines = []
     for problem in _begun(benchmark):
-        lines = []
-        for winner in winners(problem):
-            if winner.budget not in _begun_budgets(problem):
-                continue
-            contender, control = winner.contender, winner.control
-            sides = [NONE if e is None else f"{e.label} {_score(e)}" for e in (contender, control)]
-            difference = NONE if contender is None else _against(contender)
-            cells = (problem.title, _percent(winner.budget), *sides, difference, VERDICTS[winner.verdict])
-            lines.append(Line(cells, style=STYLES.get(winner.verdict, "")))
-        sections.append(Section(tuple(lines)))
-    head = ("Problem", "Budget", "Best contender", "Best control", "Difference [95 %]", "Verdict")
-    return Table(head, tuple(sections), FIRST, left=(0, 1, 2, 3, 5))
+        contender, twin = primary_entries(problem)
+        if contender is None:
+            continue
+        digits = 2 if contender.row is None else contender.row.decimals
+        verdict = primary_verdict(problem)
+        cells = (
+            problem.title,
+            contender.label,
+            _percent(contender.budget),
+            _score(contender),
+            interval(difference(contender, twin), digits),
+            interval(nll_difference(contender, twin), 3),
+            interval(contender.from_sgd, digits),
+            interval(headroom(problem), digits),
+            VERDICTS[verdict],
+        )
+        lines.append(Line(cells, style=STYLES.get(verdict, "")))
+    head = ("Problem", "Contender", "Cost", "Score", "from its random twin [95 %]", "NLL from its twin [95 %]")
+    return Table(
+        (*head, "from SGD [95 %]", "Headroom [95 %]", "Against chance"), (Section(tuple(lines)),), FIRST, left=(0, 1, 8)
+    )
 
 
 def shown(problem: BudgetProblem, budget: float | None = None) -> list[Entry]:
@@ -89,20 +115,31 @@ def shown(problem: BudgetProblem, budget: float | None = None) -> list[Entry]:
 
 def problem_table(problem: BudgetProblem) -> Table:
     """Everything that ran on a problem, by budget."""
+    rows = [e.row for e in problem.entries if e.row is not None]
+    probable = probability_head(rows)
     sections = []
     for budget in _begun_budgets(problem):
-        under, lines = shown(problem, budget), []
-        firsts = [best(entry for entry in under if entry.control is kind) for kind in (True, False)]
-        for entry in under:
+        lines = []
+        for entry in shown(problem, budget):
             row = entry.row
-            figures = [MISSING, *[NONE] * 4] if row is None else [_score(entry), _against(entry), *_costs(entry, row)]
+            likely = probability_cells(row) if row is not None and probable else [NONE] * len(probable)
+            cost = None if entry.cost is None else 100 * entry.cost
             label = entry.label + (" (c)" if entry.control else "")
-            cells = (_percent(budget), label, *figures, str(0 if row is None else row.n))
-            lines.append(Line(cells, style="best" if entry in firsts else ""))
+            digits = 2 if row is None else row.decimals
+            differences = [interval(d, digits) for d in (entry.from_twin, entry.from_sgd)]
+            cells = (
+                _percent(budget),
+                label,
+                _score(entry),
+                *likely,
+                *differences,
+                show(cost, 1),
+                str(row.n if row else 0),
+            )
+            lines.append(Line(cells, style="best" if entry.name == problem.primary else ""))
         sections.append(Section(tuple(lines)))
-    row = next((e.row for e in problem.entries if e.row is not None), None)
-    score = "Score" if row is None else heading(row.metric, row.unit, row.lower_is_better)
-    head = ("Budget", "Method", score, "from the best control [95 %]", "Samples%", "Train s", "Time%", "Runs")
+    score = heading(rows[0].metric, rows[0].unit, rows[0].lower_is_better) if rows else "Score"
+    head = ("Budget", "Method", score, *probable, "from its random twin [95 %]", "from SGD [95 %]", "Samples%", "Runs")
     return Table(head, tuple(sections), problem.title, left=(0, 1))
 
 
@@ -110,34 +147,29 @@ def _score(entry: Entry) -> str:
     return MISSING if entry.row is None else show(entry.row.mean, entry.row.decimals, entry.row.std)
 
 
-def _against(entry: Entry) -> str:
-    return NONE if entry.row is None or entry.control else interval(entry.against, entry.row.decimals)
-
-
-def _costs(entry: Entry, row: Row) -> list[str]:
-    cost = None if entry.cost is None else 100 * entry.cost
-    return [show(cost, 1), show(row.mean_seconds, 1, row.std_seconds), show(row.part_of_sam, 0)]
-
-
 def _percent(part: float) -> str:
     return f"{100 * part:g} %"
 
 
 def headline(benchmark: EqualCost) -> str:
-    """One or two sentences: how often a contender beats the best control."""
-    every = [(problem, winner) for problem in benchmark.problems for winner in winners(problem)]
-    decided = [(p, w) for p, w in every if w.verdict not in (Verdict.UNFINISHED, Verdict.ONE_SEED)]
+    """One or two sentences: on which problems the chosen samples were worth more than as many random ones."""
+    verdicts = {p.title: primary_verdict(p) for p in benchmark.problems if p.primary}
+    decided = {name: v for name, v in verdicts.items() if v not in (Verdict.UNFINISHED, Verdict.ONE_SEED)}
     if not decided:
-        return "No conclusion yet: no budget of any problem has all of its runs."
-    won = [(p, w) for p, w in decided if w.verdict is Verdict.BETTER]
-    lost = [(p, w) for p, w in decided if w.verdict is Verdict.WORSE]
-    text = f"In {len(won)} of {len(decided)} places (a problem under a budget) a contender beats the best control"
-    if won:
-        names = [f"{w.contender.label} on {p.title} at {_percent(w.budget)}" for p, w in won if w.contender is not None]
-        text += f": {join(names)}"
-    text += f". In {len(lost)} the best control beats every contender; in the others no difference is shown."
-    rest = len(every) - len(decided)
-    return text + (f" {rest} of {len(every)} places are unfinished." if rest else "")
+        return "No conclusion yet: no primary contrast has all of its runs."
+    clauses = []
+    for kind, says in (
+        (Verdict.BETTER, "better than as many random ones on {}"),
+        (Verdict.WORSE, "worse on {}"),
+        (Verdict.LEVEL, "level on {}"),
+        (Verdict.UNCLEAR, "not shown to differ on {}"),
+    ):
+        if names := [name for name, v in decided.items() if v is kind]:
+            clauses.append(says.format(join(names)))
+    rest = len(verdicts) - len(decided)
+    return f"The chosen samples were {join(clauses)}." + (
+        f" {rest} of {len(verdicts)} problems are unfinished." if rest else ""
+    )
 
 
 def footnotes(benchmark: EqualCost) -> list[str]:
@@ -196,63 +228,81 @@ def latex(benchmark: EqualCost) -> str:
 
 def csv_text(benchmark: EqualCost) -> str:
     """One line per problem, budget and method, as CSV with a heading."""
-    columns = ("problem", "budget", "name", "control", "runs", "metric", "unit", "better", "mean", "std", "cost")
-    head = (*columns, "seconds", "from_best_control", "low", "high", "p_holm", "verdict")
-    rows = []
+    columns = ("problem", "budget", "name", "control", "primary", "runs", "metric", "unit", "better", "mean", "std")
+    figures = ("nll", "calibration_error", "cost")
+    contrasts = ("from_twin", "low", "high", "p_holm", "from_sgd", "sgd_low", "sgd_high", "sgd_p_holm")
+    lines = []
     for problem in benchmark.problems:
         for entry in problem.entries:
-            known: list[object] = [problem.name, entry.budget, entry.name, entry.control]
+            values: list[object] = [
+                problem.name,
+                entry.budget,
+                entry.name,
+                entry.control,
+                entry.name == problem.primary,
+            ]
             if (row := entry.row) is not None:
                 better = "lower" if row.lower_is_better else "higher"
-                known += [row.n, row.metric, row.unit, better, row.mean, row.std, entry.cost, row.mean_seconds]
-            if row is not None and (d := entry.against) is not None:
-                known += [d.mean, d.low, d.high, d.p, VERDICTS[entry_verdict(entry)]]
-            rows.append(known)
-    return to_csv(Table.of(head, rows))
+                likely = [statistics.fmean(v) if v else None for v in (row.nlls, row.calibration_errors)]
+                values += [row.n, row.metric, row.unit, better, row.mean, row.std, *likely, entry.cost]
+                for d in (entry.from_twin, entry.from_sgd):
+                    values += [None] * 4 if d is None else [d.mean, d.low, d.high, d.p]
+            lines.append(values)
+    return to_csv(Table.of((*columns, *figures, *contrasts), lines))
+
+
+def gains(benchmark: EqualCost) -> Spec | None:
+    """The primary contender of each problem: its gain over its random twin and over SGD, with 95 % intervals."""
+    marks = []
+    for problem in _begun(benchmark):
+        contender, twin = primary_entries(problem)
+        if contender is None or contender.row is None or contender.row.unit != "%":
+            continue
+        by_name = {entry.name: entry for entry in problem.entries}
+        for kind, rival in zip(GAINS, (twin, by_name.get(contender.sgd)), strict=True):
+            d = difference(contender, rival)
+            if d is not None and d.low is not None and d.high is not None:
+                mark = {"problem": problem.title, "kind": kind, "gain": d.mean, "low": d.low, "high": d.high}
+                marks.append(mark | {"method": contender.label, "says": interval(d)})
+    if not marks:
+        return None
+    return charts.forest(
+        marks,
+        Field("gain", "gain in accuracy (percentage points)"),
+        Field("problem", "problem"),
+        Field("kind", "kind"),
+        [Field("method", "method"), Field("says", "gain")],
+        GAINS,
+    )
 
 
 def frontier(problem: BudgetProblem) -> Spec | None:
     """Score against cost, one mark per entry; dashed: the best control up to each cost."""
-    firsts = [best(e for e in problem.entries if (e.budget, e.control) == kind) for kind in _kinds(problem.entries)]
     marks = []
     for entry in problem.entries:
         if (row := entry.row) is None or entry.cost is None:
             continue
-        kind = KINDS[2] if entry.control else KINDS[0] if entry.is_ausam else KINDS[1]
-        texts = {"method": entry.label, "kind": kind, "score": f"{_score(entry)} {row.unit}", "from": _against(entry)}
-        spent = {"cost": f"{100 * entry.cost:.1f} %", "time": f"{show(row.mean_seconds, 1, row.std_seconds)} s"}
-        at = {"x": 100 * entry.cost, "y": row.mean}
-        marks.append({**texts, **spent, **at, "runs": row.n} | (_label(entry, firsts) if entry in firsts else {}))
+        texts = {"method": entry.label, "kind": KINDS[entry.control], "score": f"{_score(entry)} {row.unit}"}
+        at = {"cost": f"{100 * entry.cost:.1f} %", "x": 100 * entry.cost, "y": row.mean, "runs": row.n}
+        named = entry.name in (problem.primary, "sam") or entry.name in {e.sgd for e in problem.entries}
+        side = {"strong": True} | ({"before": True} if entry.budget >= 1 else {}) if named else {}
+        marks.append({**texts, **at, **side})
     if not marks:
         return None
-    marks.sort(key=lambda mark: KINDS.index(mark["kind"]), reverse=True)  # the last are drawn on top
+    marks.sort(key=lambda mark: KINDS.index(str(mark["kind"])), reverse=True)  # the last are drawn on top
     row = next(e.row for e in problem.entries if e.row is not None)
-    name = f"{row.metric}{f' ({row.unit})' if row.unit else ''}"
-    hover = [Field("method", "method"), Field("score", row.metric), Field("from", "from the best control")]
-    hover += [Field("cost", "samples, SAM = 100 %"), Field("time", "training time"), Field("runs", "runs")]
+    hover = [Field("method", "method"), Field("score", row.metric), Field("cost", "samples, SAM = 100 %")]
     return charts.scatter(
         marks,
         Field("x", "samples through forward and backward (%, SAM = 100)"),
-        Field("y", name),
+        Field("y", f"{row.metric}{f' ({row.unit})' if row.unit else ''}"),
         Field("kind", "kind"),
-        hover,
+        [*hover, Field("runs", "runs")],
         names=Field("method", "method"),
-        pareto=[mark for mark in marks if mark["kind"] == KINDS[2]],
+        pareto=[mark for mark in marks if mark["kind"] == KINDS[1]],
         lower=row.lower_is_better,
         order=KINDS[::-1],
     )
-
-
-def _label(entry: Entry, firsts: Sequence[Entry | None]) -> dict[str, bool]:
-    """A label that stays clear of the edge, and of the label of the other best entry of the budget."""
-    under = [e.row.mean for e in firsts if e is not None and e.row is not None and e.budget == entry.budget]
-    lowest = entry.row is not None and entry.row.mean == min(under) < max(under)
-    placed = {"strong": True, "below": lowest, "before": entry.budget >= 1}
-    return {name: True for name, value in placed.items() if value}
-
-
-def _kinds(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
-    return list(dict.fromkeys((entry.budget, entry.control) for entry in entries))
 
 
 def render(benchmark: EqualCost) -> str:
@@ -265,14 +315,17 @@ def _fragments(benchmark: EqualCost) -> Iterator[Markup]:
     yield html.paragraph(headline(benchmark), "lead")
     if benchmark.missing:
         missing = f"{benchmark.missing} of {benchmark.runs} runs are missing."
-        yield html.paragraph(f"{missing} A verdict needs all runs of a problem and budget.", "open")
-    yield html.heading(FIRST)
-    yield to_html(who_wins(benchmark), stack=True)
-    for i, problem in enumerate(_begun(benchmark)):
+        yield html.paragraph(f"{missing} A verdict needs all runs of a primary contrast.", "open")
+    if (spec := gains(benchmark)) is not None:
+        yield from html.pictures([Picture("gains", spec, note=GAINS_NOTE)], hint=True)
+    if (first := primary_table(benchmark)).lines:
+        yield html.heading(FIRST)
+        yield to_html(first, stack=True)
+    for problem in _begun(benchmark):
         yield html.heading(problem.title, link=f"{problem.name}/report.html")
         yield html.paragraph(problem.about, "soft")
         if (spec := frontier(problem)) is not None:
-            yield from html.pictures([Picture(problem.name, spec, note=FRONTIER_NOTE)], hint=not i)
+            yield from html.pictures([Picture(problem.name, spec, note=FRONTIER_NOTE)], hint=False)
         yield to_html(problem_table(problem))
     yield html.heading("How to read this")
     for note in footnotes(benchmark):

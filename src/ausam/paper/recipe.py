@@ -38,6 +38,8 @@ class RecipeRow:
     budget: float | None = None  # at equal cost: the fraction of SAM's samples that it may use
     control: bool = False  # its choice of samples does not depend on scores
     label: str = ""  # its name in the table; empty: that of the pair
+    twin: str = ""  # of a contender: the row with as many samples, drawn at random
+    sgd: str = ""  # of a contender: the base optimizer of its budget
 
     @property
     def in_paper(self) -> bool:
@@ -57,6 +59,8 @@ class Block:
     seeds: int  # runs of each row
     tuning: str = ""  # which settings were tuned, and on what
     of_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings of rows, by class of method
+    primary: str = ""  # at equal cost: the contender whose difference from its twin is the question
+    margin: float = 0.0  # scores whose difference is within it are level
 
     @property
     def title(self) -> str:
@@ -151,6 +155,15 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
         if name not in {row.name for row in rows}:
             raise ValueError(f"{block['name']} leaves out {name}, which is not one of its rows.")
     rows = [row for row in rows if row.name not in without]
+    rates = block.get("rates", {})
+    if strange := set(rates) - {row.name for row in rows}:
+        raise ValueError(f"{block['name']} has a learning rate for {min(strange)}, which is not one of its rows.")
+    rows = [replace(r, settings={"lr": rates[r.name]} | r.settings) if r.name in rates else r for r in rows]
+    for row in rows:
+        if strange := {row.twin, row.sgd} - {r.name for r in rows} - {""}:
+            raise ValueError(f"{block['name']} compares {row.name} with {min(strange)}, which is not one of its rows.")
+    if (primary := block.get("primary", "")) and not any(row.name == primary and row.twin for row in rows):
+        raise ValueError(f"The primary row of {block['name']}, {primary}, must be one of its rows and have a twin.")
     return Block(
         block["name"],
         block.get("group", ""),
@@ -160,17 +173,23 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
         block.get("seeds", content["seeds"]),
         block.get("tuning", ""),
         {find("method", name, METHODS).__name__: own for name, own in block.get("method", {}).items()},
+        block.get("primary", ""),
+        block.get("margin", content.get("margin", 0.0)),
     )
 
 
 def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]:
     """The controls and contenders of each budget: first those of all blocks, then the block's own."""
-    return [
-        RecipeRow(**({"name": row} if isinstance(row, str) else row), budget=float(budget), control=kind == "controls")
-        for budget in sorted({*shared, *own}, key=float)
-        for kind in ("controls", "contenders")
-        for row in (*shared.get(budget, {}).get(kind, []), *own.get(budget, {}).get(kind, []))
-    ]
+    rows = []
+    for budget in sorted({*shared, *own}, key=float):
+        both = shared.get(budget, {}), own.get(budget, {})
+        sgd = both[1].get("sgd", both[0].get("sgd", ""))
+        for kind in ("controls", "contenders"):
+            for row in (*both[0].get(kind, []), *both[1].get(kind, [])):
+                given = {"name": row} if isinstance(row, str) else row
+                beside = {} if kind == "controls" else {"sgd": sgd}
+                rows.append(RecipeRow(**beside | given, budget=float(budget), control=kind == "controls"))
+    return rows
 
 
 def base(block: Block, **here: Any) -> Config:

@@ -194,7 +194,7 @@ def _problem(block: Block, found: Comparison) -> BudgetProblem:
             run = ours.get(row.name)
             cost = None if run is None else (run.samples_forward + run.samples_backward) / sam
             name = row.label or label(row.name, found.config.base)
-            entries.append(Entry(row.name, name, row.budget, row.control, run, cost))
+            entries.append(Entry(row.name, name, row.budget, row.control, run, cost, row.twin, row.sgd))
     return BudgetProblem(
         name=block.name,
         title=block.title,
@@ -202,6 +202,8 @@ def _problem(block: Block, found: Comparison) -> BudgetProblem:
         tuning=block.tuning,
         seeds=found.seeds,
         entries=budgets.compare_entries(entries),
+        primary=block.primary,
+        margin=block.margin,
     )
 
 

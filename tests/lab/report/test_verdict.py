@@ -9,7 +9,7 @@ def test_the_truth_table():
         Verdict.UNFINISHED: [None],
         Verdict.ONE_SEED: [Difference(1, 0.5), Difference(1, 0.0)],
         # several seeds whose differences are equal have no p, and are not one seed
-        Verdict.LEVEL: [Difference(2, 0.5), Difference(3, 0.0), Difference(3, 0.5, -0.1, 1.1, 0.08)],
+        Verdict.UNCLEAR: [Difference(2, 0.5), Difference(3, 0.0), Difference(3, 0.5, -0.1, 1.1, 0.08)],
         Verdict.BETTER: [Difference(3, 0.5, 0.1, 0.9, 0.05)],
         Verdict.WORSE: [Difference(3, -0.5, -0.9, -0.1, 0.01)],
     }

@@ -212,6 +212,11 @@ class Row(_Checked):
         return statistics.fmean(self.scores)
 
     @property
+    def nll_of_seed(self) -> dict[int, float]:
+        """The likelihood of each seed; empty if not known."""
+        return dict(zip(self.seeds, self.nlls, strict=True)) if self.nlls else {}
+
+    @property
     def merit(self) -> float:
         """The mean score, with a sign such that larger is better."""
         return -self.mean if self.lower_is_better else self.mean
@@ -331,12 +336,10 @@ class Entry(_Checked):
     control: bool  # its choice of samples does not depend on scores
     row: Row | None = None
     cost: Positive | None = None  # the fraction of SAM's samples that it used, forward and backward
-    against: Difference | None = None  # from the best control of the budget; contenders only
-
-    @property
-    def is_ausam(self) -> bool:
-        """Whether it is AUSAM, or another method on AUSAM's choice of samples."""
-        return self.name.startswith("ausam") or (self.row is not None and "AUSampling" in self.row.pair)
+    twin: str = ""  # contenders: the entry with as many samples, drawn at random
+    sgd: str = ""  # contenders: the base optimizer that the recipe fixed for this budget
+    from_twin: Difference | None = None  # p corrected within the budget
+    from_sgd: Difference | None = None  # likewise
 
 
 @dataclass(frozen=True)
@@ -349,6 +352,8 @@ class BudgetProblem:
     tuning: str  # which settings were tuned, and on what
     seeds: tuple[int, ...]
     entries: tuple[Entry, ...]
+    primary: str = ""  # the contender whose difference from its twin was named before anything ran
+    margin: float = 0.0  # scores whose difference is within it are level; 0: never
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,40 @@ def pairs(rows: Sequence[PlainRow], x: Field, by: Field, kind: Field, kinds: tup
     return chart_spec(rows, layers, x, Field(by.key, ""), 24 + 26 * max(1, len(names)), about)
 
 
+def forest(
+    rows: Sequence[PlainRow], x: Field, by: Field, kind: Field, hover: Sequence[Field], kinds: Sequence[str]
+) -> Spec:
+    """A mark with its interval per row, the names below each other, and a line at zero: a forest plot.
+
+    Arguments:
+        rows: each with the figure, ``low`` and ``high``.
+        x: the figure.
+        by: the name, one band of the chart.
+        kind: what tells the marks of one name apart; it has a colour, a shape and a place in the band.
+        hover: what the tooltip of a mark shows.
+        kinds: all kinds, in legend order.
+    """
+    import altair as alt
+
+    names, chosen = list(dict.fromkeys(row[by.key] for row in rows)), isolated(kind)
+    look = style(rows, kind, shapes=1, order=kinds)
+    full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
+    # The longest names take two lines on a telephone, rather than half of the width.
+    label = alt.Axis(labelLimit=150, grid=False, labelExpr="split(datum.label, ', ')")
+    at = {
+        "x": axis(alt.X, x),
+        "y": alt.Y(f"{by.key}:N", title=None, sort=names, axis=label),
+        "yOffset": alt.YOffset(f"{kind.key}:N", sort=list(kinds)),
+    }
+    zero = alt.Chart(alt.InlineData(values=[{x.key: 0.0}]), name="zero").mark_rule(stroke=SOFT, strokeDash=[4, 4])
+    ends = at | {"x": axis(alt.X, Field("low", x.title, x.form)), "x2": "high:Q"}
+    bars = alt.Chart(name="bars").mark_rule(strokeWidth=2).encode(**ends, color=look.colour, opacity=full)
+    marks = alt.Chart(name="marks").mark_point(filled=True, size=90, stroke=PAPER, strokeWidth=1)
+    marks = marks.encode(**at, color=look.colour, shape=look.shape, opacity=full, tooltip=tooltip([by, kind, *hover]))
+    layers = [zero.encode(x=f"{x.key}:Q"), bars, marks.add_params(chosen)]
+    return chart_spec(rows, layers, x, Field(by.key, ""), 40 + 48 * max(1, len(names)), x.title)
+
+
 def diagonal(rows: Sequence[PlainRow], x: Field, y: Field) -> Spec:
     """A dot per row, and the dashed line on which both figures are equal."""
     import altair as alt

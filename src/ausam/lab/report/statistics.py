@@ -44,8 +44,12 @@ def paired(a: Row, b: Row) -> Difference | None:
 
     A single seed has no interval and no p; nor do differences without spread.
     """
-    theirs = dict(zip(b.seeds, b.scores, strict=True))
-    d = [score - theirs[seed] for seed, score in zip(a.seeds, a.scores, strict=True) if seed in theirs]
+    return paired_values(*(dict(zip(row.seeds, row.scores, strict=True)) for row in (a, b)))
+
+
+def paired_values(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
+    """The same for any two figures by seed."""
+    d = [value - b[seed] for seed, value in a.items() if seed in b]
     if not d:
         return None
     n, mean = len(d), statistics.fmean(d)

@@ -75,7 +75,7 @@ def headline(comparison: Comparison) -> str:
     says = {
         Verdict.BETTER: "beats {}",
         Verdict.WORSE: "falls behind {}",
-        Verdict.LEVEL: "is not shown to differ from {}",
+        Verdict.UNCLEAR: "is not shown to differ from {}",
     }
     clauses = [says[kind].format(join(rivals[kind])) for kind in says if rivals[kind]]
     text += f" It {join(clauses)}." if clauses else ""

@@ -13,12 +13,13 @@ class Verdict(Enum):
 
     BETTER = "better"
     WORSE = "worse"
-    LEVEL = "no difference shown"
+    LEVEL = "level"
+    UNCLEAR = "no difference shown"
     ONE_SEED = "open (one seed)"
     UNFINISHED = "unfinished"
 
 
-def verdict(difference: Difference | None, *, lower_is_better: bool = False) -> Verdict:
+def verdict(difference: Difference | None, *, lower_is_better: bool = False, margin: float = 0.0) -> Verdict:
     """What the difference of a row from another says about the row.
 
     Equal differences of several seeds have no spread, hence no p: whatever their mean, no difference is shown.
@@ -27,17 +28,22 @@ def verdict(difference: Difference | None, *, lower_is_better: bool = False) -> 
     'better'
     >>> verdict(Difference(n=2, mean=1.5)).value
     'no difference shown'
+    >>> verdict(Difference(n=9, mean=0.1, low=-0.1, high=0.3, p=0.3), margin=0.5).value
+    'level'
 
     Arguments:
         difference: over the common seeds; None without such a seed.
         lower_is_better: of the score.
+        margin: two rows are level if the whole interval lies within it, >= 0; 0: never.
     """
     if difference is None:
         return Verdict.UNFINISHED
     if difference.n == 1:
         return Verdict.ONE_SEED
     if not difference.clear:
-        return Verdict.LEVEL
+        low, high = difference.low, difference.high
+        within = low is not None and high is not None and -margin < low and high < margin
+        return Verdict.LEVEL if within else Verdict.UNCLEAR
     return Verdict.BETTER if (difference.mean > 0) != lower_is_better else Verdict.WORSE
 
 
