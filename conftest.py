@@ -6,6 +6,7 @@ Property tests draw the same examples each time, without a deadline: a test must
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,11 +52,19 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy, or colours that the shell asks for, must not change what a test sees."""
+def _gradient_mode() -> Iterator[None]:
+    """A test that leaves gradients disabled fails itself, and not the tests after it."""
+    yield
     import torch  # here: some tests set what torch reads when it is imported
 
-    torch.set_grad_enabled(True)  # whatever the test before was interrupted in
+    if not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        pytest.fail("This test, or the code that it calls, leaves torch's gradients disabled.")
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy, or colours that the shell asks for, must not change what a test sees."""
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("no_proxy", "NO_PROXY"):

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-import ausam.optimizer.sharpness_aware
+import ausam.optimizer.nonfinite
 import ausam.optimizer.step
 from ausam import SAM, SharpnessAware
 from ausam.common.random import generator
@@ -40,7 +40,7 @@ RHO, LR, MOMENTUM = 0.05, 1e-3, 0.9
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "norm and scaling": [(ausam.optimizer.step, "ascent_")],
     "moving the weights": [(Displacement, "__enter__"), (Displacement, "__exit__")],
-    "finite or not": [(ausam.optimizer.sharpness_aware, "nonfinite")],
+    "finite or not": [(ausam.optimizer.nonfinite, "nonfinite_flag")],
     "buffers": [(Snapshot, "take"), (Snapshot, "note"), (Snapshot, "restore")],
     "gradient slots": [(GradientSlots, "__init__"), (GradientSlots, "collect"), (GradientSlots, "deposit")],
     "what has changed": [(TrainedParameters, "refresh"), (Swappable, "__call__")],

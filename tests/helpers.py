@@ -124,7 +124,8 @@ def assert_equal(a, b):
     assert type(a) is type(b)
     if isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        if not torch.equal(a, b):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
     elif isinstance(a, dict):
         assert a.keys() == b.keys()
         for k in a:
@@ -135,6 +136,15 @@ def assert_equal(a, b):
             assert_equal(x, y)
     else:
         assert a == b
+
+
+def same(a, b):
+    """Whether they are equal in this sense."""
+    try:
+        assert_equal(a, b)
+    except AssertionError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ausam import SAM, FriendlySAM, LookSAM, Plain, PreviousGradientSAM, SharpnessAware
-from ausam.common.tensors import nonfinite
+from ausam.optimizer.nonfinite import nonfinite_flag
 from tests.helpers import assert_equal, data, losses_of, network, refused, train, values
 from tests.optimizer.parts import BASES, PLACES, Remembering, spoil
 
@@ -136,11 +136,11 @@ def test_huge_is_not_infinite():
 def test_what_is_not_finite_is_found_in_every_kind_of_tensor_and_nothing_is_changed(make, bad):
     for value, expected in ((bad, True), (3e38, False)):
         vector, twin = make(value), make(value)
-        assert bool(nonfinite(vector)) is expected
-        assert bool(nonfinite([], *[t for t in vector if t is not None])) is expected
+        assert bool(nonfinite_flag(vector)) is expected
+        assert bool(nonfinite_flag([], *[t for t in vector if t is not None])) is expected
         for a, b in zip(vector, twin, strict=True):
             assert a is b is None or torch.equal(a.to_dense().nan_to_num(), b.to_dense().nan_to_num())
-    assert not nonfinite([None])
+    assert not nonfinite_flag([None])
 
 
 @pytest.mark.filterwarnings("ignore:The loss or the gradient:RuntimeWarning")

@@ -170,3 +170,24 @@ def test_a_damaged_state_is_refused_and_changes_nothing(damage):
     with pytest.raises((ValueError, TypeError)):
         opt.load_state_dict(state)
     assert_equal(opt.state_dict(), before)
+
+
+def test_an_interrupted_load_changes_nothing():
+    """Not even if the base has loaded its part already."""
+    model = network()
+    opt = SharpnessAware(BASES["adamw"](model.parameters()), LookSAM(0.1), model)
+    train(opt, model, 2)
+    before = copy.deepcopy(opt.state_dict())
+    train(opt, model, 1)
+    after = copy.deepcopy(opt.state_dict())
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    hook = opt.base.register_load_state_dict_post_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        opt.load_state_dict(before)
+    assert_equal(opt.state_dict(), after)
+    hook.remove()
+    opt.load_state_dict(before)
+    assert_equal(opt.state_dict(), before)

@@ -1,126 +1,91 @@
 """A signal inside update or load_state_dict changes everything or nothing: scores, position, what waits."""
 
-import random
-import signal
-import statistics
-import time
+from __future__ import annotations
 
 import pytest
 import torch
 
 from ausam import UCB, AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
-from tests.helpers import assert_equal
+from tests import signals
+from tests.helpers import few_or_many
+from tests.signals import cut_off
 
-SIGNALS = 20  # that cut a call off, of each kind
 N = 64
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals")
-
-
-class Interrupt(BaseException):
-    """What the handler raises, as Python's own does KeyboardInterrupt."""
+pytestmark = pytest.mark.skipif(not signals.HERE, reason="this system has no timer signals")
 
 
 class Sampler:
     """A sampler in the middle of its second epoch."""
 
     def __init__(self, policy):
-        self.sampler = SelectiveBatchSampler(N, 16, policy, seed=1)
-        self.owner = self.sampler
-        for index in self.sampler:
-            self.sampler.update(self.feedback(index))
-        self.batches = iter(self.sampler)
+        self.policy = policy
+        self.reset()
+        self.update()
+        self.other = self.state()
+        self.reset()
+
+    def reset(self):
+        self.owner = self.sampler = SelectiveBatchSampler(N, 16, self.policy, seed=1)
+        self.begin()
+
+    def begin(self):
+        for index in self.indices():
+            self.owner.update(feedback(index))
+        self.batches = self.indices()  # kept, so that the pass is not over
         self.index = next(self.batches)
-        self.saved = self.owner.state_dict()
 
-    def feedback(self, index):
-        index = torch.as_tensor(index)
-        return Feedback(index, torch.sin(index.float()) + 2, torch.cos(index.float()) + 3)
-
-    def update(self):
-        self.owner.update(self.feedback(self.index))
-
-    def load(self):
-        self.owner.load_state_dict(self.other)
+    def indices(self):
+        return iter(self.sampler)
 
     def state(self):
         return self.owner.state_dict()
+
+    def update(self):
+        self.owner.update(feedback(self.index))
+
+    def load(self):
+        self.owner.load_state_dict(self.other)
 
 
 class Stream(Sampler):
     """The same for a stream."""
 
-    def __init__(self, policy):
-        self.sampler = SelectiveBatchSampler(N, 16, policy, seed=1)
+    def reset(self):
+        self.sampler = SelectiveBatchSampler(N, 16, self.policy, seed=1)
         self.owner = SelectiveStream([(i, i) for i in range(N)], lambda raw: (float(raw), 0), self.sampler)
-        for _, _, index in self.owner:
-            self.owner.update(self.feedback(index))
-        self.batches = iter(self.owner)
-        _, _, self.index = next(self.batches)
-        self.saved = self.owner.state_dict()
+        self.begin()
+
+    def indices(self):
+        return (index for _, _, index in self.owner)
 
 
-def same_state(a, b):
-    try:
-        assert_equal(a, b)
-    except AssertionError:
-        return False
-    return True
+def feedback(index):
+    index = torch.as_tensor(index)
+    return Feedback(index, torch.sin(index.float()) + 2, torch.cos(index.float()) + 3)
 
 
-def raise_interrupt(*_):
-    raise Interrupt
-
-
-def interrupted(action, seconds):
-    """Whether a signal after so many seconds cut the action off."""
-    before = signal.signal(signal.SIGALRM, raise_interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        action()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except Interrupt:
-        return True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    return False
-
-
-def typical_seconds(build, name):
-    spent = []
-    for _ in range(5):
-        subject = build()
-        start = time.perf_counter()
-        getattr(subject, name)()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent)
-
-
-@pytest.mark.parametrize("policy", [AUSampling(0.5, ramp=0), UCB(0.5, period=1)], ids=lambda p: type(p).__name__)
-@pytest.mark.parametrize("kind", [Sampler, Stream])
+@pytest.mark.parametrize("count", few_or_many(10, 250))
 @pytest.mark.parametrize("name", ["update", "load"])
-def test_a_signal_leaves_all_or_nothing(kind, policy, name):
-    if kind is Stream and policy.scope == "epoch":
-        pytest.skip("a stream takes no policy of scope epoch")
+@pytest.mark.parametrize(
+    ("kind", "policy"),  # a stream takes no policy of scope epoch
+    [(Sampler, AUSampling(0.5, ramp=0)), (Sampler, UCB(0.5, period=1)), (Stream, AUSampling(0.5, ramp=0))],
+    ids=["sampler-batch", "sampler-epoch", "stream"],
+)
+def test_a_signal_leaves_all_or_nothing(kind, policy, name, count):
+    subject = kind(policy)
+    subject.call = lambda: getattr(subject, name)()
+    cut_off(subject, count)
 
-    def build():
-        subject = kind(policy)
-        twin = kind(policy)
-        twin.update()
-        subject.other = twin.state()
-        return subject
 
-    before, done = build(), build()
-    getattr(done, name)()
-    expected = before.state(), done.state()
-    assert not same_state(*expected)
-    usual, rng, hits = typical_seconds(build, name), random.Random(0), 0
-    for _ in range(20 * SIGNALS):  # a busy machine may need more tries; it cannot fail by that
-        subject = build()
-        if interrupted(getattr(subject, name), max(1e-6, rng.uniform(0, 1.5) * usual)):
-            hits += 1
-            state = subject.state()
-            assert any(same_state(state, whole) for whole in expected)
-        if hits == SIGNALS:
-            break
+@pytest.mark.parametrize("policy", [AUSampling(0.5, ramp=0), UCB(0.5, period=1)], ids=["batch", "epoch"])
+def test_loading_never_disables_gradients(policy, monkeypatch):
+    """As copy.deepcopy of a tensor does: a signal at that moment would leave them disabled."""
+    subject = Sampler(policy)
+
+    def refuse(_):
+        raise AssertionError("gradients are disabled here")
+
+    monkeypatch.setattr(torch.no_grad, "__enter__", refuse)
+    subject.load()
+    subject.state()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,6 +46,14 @@ def local(t: Tensor) -> Tensor:
 def whole(t: Tensor) -> Tensor:
     """A sharded tensor, assembled from its parts; any other tensor unchanged."""
     return t.full_tensor() if sharded(t) else t  # type: ignore[attr-defined]
+
+
+def clone_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the dict with tensors of its own.
+
+    ``copy.deepcopy`` disables gradients while it copies a tensor, and a signal at that moment leaves them disabled.
+    """
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in values.items()}
 
 
 def present(x: Vector) -> list[Tensor]:
@@ -123,27 +131,6 @@ def _by_kind(tensors: list[Tensor]) -> list[list[Tensor]]:
     for t in tensors:
         kinds.setdefault((t.dtype, t.device), []).append(t)
     return list(kinds.values())
-
-
-def nonfinite(x: Vector, *others: Tensor) -> Tensor:
-    """A scalar that is 0 if every number in ``x`` and the other tensors is finite, else 1; it stays on the device.
-
-    Entries may be sparse. For sharded ones, only this process's part counts.
-    """
-    tensors = [*present(x), *others]
-    if not tensors:
-        return torch.zeros(())
-    on_cpu = tensors[0].is_cpu
-    flag = ZERO.clone() if on_cpu else torch.zeros((), dtype=torch.float32, device=tensors[0].device)
-    try:
-        if not PLAIN.issuperset(map(type, tensors)):
-            tensors = list(map(local, tensors))
-        # GradScaler's own test: one fused call, faster than a norm. It also multiplies by one.
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, ONE if on_cpu else torch.ones_like(flag))
-    except RuntimeError:  # several devices or precisions, a sparse or complex one, memory that cannot be written
-        finite = [(t if dense([t]) else t.coalesce().values()).isfinite().all().to(flag.device) for t in tensors]
-        flag = torch.stack(finite).all().logical_not()
-    return flag
 
 
 def scale(x: Vector, factor: float | Tensor) -> Vector:

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from ausam.integrations._batches import mean_loss, needs_rows
 from ausam.integrations._loader import SelectiveLoader
-from ausam.optimizer.sharpness_aware import Reduction, SharpnessAware
+from ausam.optimizer.arguments import Reduction
+from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.optimizer.source import COMPILED
 from ausam.pairing import check
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
 from ausam.integrations._batches import Batches
-from ausam.optimizer.sharpness_aware import Reduction, SharpnessAware
+from ausam.optimizer.arguments import Reduction
+from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.optimizer.source import LossFn
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 

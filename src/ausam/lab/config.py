@@ -16,7 +16,7 @@ from ausam.common.settings import (
     Range,
     validate,
 )
-from ausam.optimizer.sharpness_aware import NonFinite
+from ausam.optimizer.nonfinite import NonFinite
 
 RhoShape = Annotated[str, OneOf(("constant", "linear", "cosine", "lr"))]
 Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]

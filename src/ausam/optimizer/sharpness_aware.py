@@ -3,57 +3,35 @@
 from __future__ import annotations
 
 import enum
-import functools
 import itertools
 import operator
 import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
-from torch.utils._pytree import tree_leaves
+from torch.optim import Optimizer
 
 from ausam.common.atomic import Action
-from ausam.common.ranks import any_of
 from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
-from ausam.common.tensors import CPU, Vector, nonfinite
+from ausam.common.tensors import Vector
 from ausam.feedback import Feedback
 from ausam.methods import Plain
+from ausam.optimizer.arguments import Reduction, as_module, backward_arguments, refuse_parameters, validate_parts
 from ausam.optimizer.context import StepContext
-from ausam.optimizer.frameworks import refuse_foreign_closure, refuse_plain_accelerate
+from ausam.optimizer.frameworks import refuse_foreign_closure
 from ausam.optimizer.inspection import Inspection
 from ausam.optimizer.journal import Journal
 from ausam.optimizer.memory import Memory
+from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.recorder import Recorder
 from ausam.optimizer.source import ClosureSource, LossFn, SampleSource, Source
+from ausam.optimizer.state import COUNTERS, validated
 from ausam.optimizer.step import Method, Step
 from ausam.optimizer.sync import average_gradients
-
-NonFinite = Literal["skip", "raise", "ignore"]
-Reduction = Literal["mean", "sum"]
-P = ParamSpec("P")
-
-GRAPH_FROM_OUTSIDE = (
-    "An argument of loss_fn has a grad_fn: it was computed from weights before opt.backward. A method needs its value "
-    "at other weights too, so the gradient would be wrong, and retain_graph=True does not help. Compute it inside "
-    "loss_fn, or pass x.detach() if no gradient should flow through it."
-)
-
-HOOKS = (
-    "_optimizer_step_pre_hooks",
-    "_optimizer_step_post_hooks",
-    "_optimizer_state_dict_pre_hooks",
-    "_optimizer_state_dict_post_hooks",
-    "_optimizer_load_state_dict_pre_hooks",
-    "_optimizer_load_state_dict_post_hooks",
-)
-
-
-COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
+from ausam.optimizer.wrapper import HOOKS, OptimizerWrapper
 
 
 class Grad(enum.Enum):
@@ -64,22 +42,7 @@ class Grad(enum.Enum):
     NONFINITE = enum.auto()
 
 
-def _refuse_parameters(init: Callable[P, None]) -> Callable[P, None]:
-    """Refuse what other libraries take as the first argument, before Python complains of their settings."""
-
-    @functools.wraps(init)
-    def checked_init(*arguments: P.args, **settings: P.kwargs) -> None:
-        if len(arguments) > 1 and not isinstance(arguments[1], Optimizer):
-            raise TypeError(
-                f"base is a {type(arguments[1]).__name__}, but a torch.optim.Optimizer is needed. Write "
-                "SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
-            )
-        init(*arguments, **settings)
-
-    return checked_init
-
-
-class SharpnessAware(Optimizer):
+class SharpnessAware(OptimizerWrapper):
     """A torch optimizer whose gradient comes from a sharpness-aware method.
 
     ``opt.backward(loss_fn, *batch)`` replaces ``loss.backward()``. Everything after it stays the same: clipping,
@@ -114,10 +77,7 @@ class SharpnessAware(Optimizer):
     optimizer; hooks on ``base``, and torch's global ones, receive the base.
     """
 
-    # A fused base asks GradScaler for its scale. Without this, GradScaler would give it to us and base.step() miss it.
-    _step_supports_amp_scaling = False
-
-    @_refuse_parameters
+    @refuse_parameters
     def __init__(
         self,
         base: Optimizer,
@@ -129,30 +89,11 @@ class SharpnessAware(Optimizer):
         seed: int = 0,
         replay: bool = False,
     ) -> None:
-        # No super().__init__(): groups, state, defaults and hooks are the base's own, through properties.
+        # No super().__init__(): groups, state and defaults are the base's own.
         if isinstance(base, SharpnessAware):
             raise TypeError("The base is already a SharpnessAware. Wrap the plain torch optimizer, once.")
-        if not isinstance(base, Optimizer):
-            raise TypeError(f"base is a {type(base).__name__}, but a torch.optim.Optimizer is needed, e.g. SGD(...).")
-        if isinstance(base, LBFGS):
-            raise TypeError(
-                "LBFGS searches along a line and evaluates its closure many times per step, so one sharpness-aware "
-                "gradient per step has no meaning for it. Use SGD, Adam, AdamW or RMSprop."
-            )
-        if isinstance(method, type) or not hasattr(method, "gradient"):
-            raise TypeError(f"method is {method!r}, but an instance such as SAM(rho=0.05) is needed.")
-        model = _one_module(model)
-        given = model if type(model) is nn.ModuleList else [model]
-        if any(type(m).__name__ == "FullyShardedDataParallel" for m in given):
-            raise TypeError(
-                "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
-                "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
-            )
-        if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
-            raise TypeError(
-                "The model is, or contains, a TorchScript module, whose parameters and buffers cannot be moved. Train "
-                "the module that it was made from, and script or trace it afterwards."
-            )
+        validate_parts(base, method)
+        model = as_module(model)
         checked_value("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
         checked_value("SharpnessAware", "seed", seed, COUNT)
         checked_value("SharpnessAware", "replay", replay, YesNo())
@@ -177,8 +118,7 @@ class SharpnessAware(Optimizer):
         self._under_way: dict[Source, int] = {}  # the sources of unfinished steps, and their threads
         self._warned: set[str] = set()
         self._inspected = False
-        for hooks in HOOKS:  # ours: a hook receives this optimizer with all of its state, not the base
-            setattr(self, hooks, OrderedDict())
+        self._clear_hooks()
 
     @property
     def model(self) -> nn.Module:
@@ -187,9 +127,8 @@ class SharpnessAware(Optimizer):
 
     @model.setter
     def model(self, model: nn.Module) -> None:
-        model = _one_module(model)
         if model is not self.model:  # otherwise we would lose track of the gradients that DDP has not averaged
-            self._context = StepContext(model, self.base, self.sync_perturbation)
+            self._context = StepContext(as_module(model), self.base, self.sync_perturbation)
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -216,21 +155,12 @@ class SharpnessAware(Optimizer):
             reduce: "mean" (default), or "sum" for a script whose loss has ``reduction="sum"``: its learning rate
                 expects the gradient of the sum over the batch. The perturbation is the same.
         """
-        if not callable(loss_fn):
-            raise TypeError(
-                f"opt.backward got a {type(loss_fn).__name__}, but it needs the function that computes the losses, "
-                "because a method evaluates them more than once. In place of loss.backward() write "
-                'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
-            )
-        if reduce not in get_args(Reduction):
-            raise ValueError(f'opt.backward: reduce is {reduce!r}. It must be "mean" or "sum".')
-        if any(isinstance(x, Tensor) and x.grad_fn is not None for x in tree_leaves(batch)):
-            raise ValueError(GRAPH_FROM_OUTSIDE)
-        recorder = Recorder(_as_index(index))
+        index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
+        recorder = Recorder(index)
         source = SampleSource(
             loss_fn,
             batch,
-            _as_weight(weight),
+            weight,
             backward,
             *self._step_arguments(recorder),
             total=reduce == "sum",
@@ -308,9 +238,17 @@ class SharpnessAware(Optimizer):
                     if "nothing" not in self._warned:  # that says more
                         self._warn_once(message, message, stacklevel=4)
             self._context.guard.undo_last_pass()
-            accepted = self.nonfinite == "ignore" or self._finite(source, gradient)
+            accepted = self.nonfinite == "ignore" or not any_nonfinite(
+                self._context.sync.group, gradient, *source.recorder.passes
+            )
             if not accepted:
-                self._refuse(step, gradient)
+                discard(step, gradient, self._context.guard, self.nonfinite)
+                self._warn_once(
+                    "skipped",
+                    f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
+                    "This warning appears once; `opt.skipped` counts such steps.",
+                    stacklevel=4,
+                )
             returned = result()
             final = (torch._C._set_grad_enabled, graphs)
             self._commit(source, gradient, memory.renewed(step.state) if accepted else None, final)
@@ -381,40 +319,11 @@ class SharpnessAware(Optimizer):
                 stacklevel=5,
             )
 
-    def _finite(self, source: Source, gradient: Vector) -> bool:
-        flag, group = nonfinite(gradient, *source.recorder.passes), self._context.sync.group
-        # Perhaps only one process met it. If the others continued, they would wait for it or diverge from it.
-        return not (flag.item() if group is None else any_of(flag, group))
-
-    def _refuse(self, step: Step, gradient: Vector) -> None:
-        """Undo a step that is not finite; only a non-finite ``.grad`` remains."""
-        self._context.guard.rollback()
-        for table, place, before in reversed(step.written):
-            table.index_put_(place, before)
-        if self.nonfinite == "raise":
-            raise RuntimeError(
-                f"The loss or the gradient of step {self.steps} is not finite. Weights and buffers are restored. "
-                'Look for bad input or too large a learning rate, or pass nonfinite="skip" to skip such batches.'
-            )
-        for g in gradient:
-            if g is not None:
-                # Otherwise a finite gradient of an infinite loss would pass GradScaler's test and be used. All of them,
-                # because the first may be empty here: a parameter without elements, or another process's shard.
-                (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
-        self._warn_once(
-            "skipped",
-            f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
-            "This warning appears once; `opt.skipped` counts such steps.",
-            stacklevel=5,
-        )
-
     def _to_be_skipped(self) -> bool:
         """Whether ``.grad`` still holds a non-finite gradient: it may have been cleared or unscaled since."""
         if self._grad is not Grad.NONFINITE:
             return False
-        flag = nonfinite([p.grad for g in self.param_groups for p in g["params"]])
-        group = self._context.sync.group
-        return bool(flag.item()) if group is None else any_of(flag, group)
+        return any_nonfinite(self._context.sync.group, [p.grad for g in self.param_groups for p in g["params"]])
 
     def _warn_if_passed_by(self) -> None:
         """Warn if the gradients of a step do not come from the method."""
@@ -448,57 +357,12 @@ class SharpnessAware(Optimizer):
     def _hooks(self, name: str) -> list[Callable[..., Any]]:
         return list(getattr(self, name).values())
 
-    # -- the base's own ------------------------------------------------------------------------------------------
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The base's parameter groups, never a copy: load_state_dict replaces the list."""
-        return self.base.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.base.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        """The base's state, without anything of the method's."""
-        return self.base.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.base.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The base's defaults."""
-        return self.base.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.base.defaults = defaults
-
-    def __getattr__(self, name: str) -> Any:
-        """Forward everything else, such as hooks, to the base."""
-        if name.startswith("__") or "base" not in self.__dict__:
-            raise AttributeError(name)
-        refuse_plain_accelerate(name)
-        if name in ("first_step", "second_step"):
-            raise AttributeError(
-                f"SharpnessAware has no {name}: it makes both passes itself. Replace both, and loss.backward(), by "
-                "opt.backward(loss_fn, *batch) and opt.step()."
-            )
-        return getattr(self.base, name)
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the base's parameters."""
         self.base.zero_grad(set_to_none=set_to_none)
         for source in self._under_way:
             if isinstance(source, ClosureSource):
                 source.cleared = True
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to the base, with the base's defaults."""
-        self.base.add_param_group(param_group)
 
     def __repr__(self) -> str:
         count = sum(p.numel() for g in self.param_groups for p in g["params"])
@@ -534,15 +398,17 @@ class SharpnessAware(Optimizer):
         for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        ours = _validated(state_dict.get("ausam", {}))
+        ours = validated(state_dict.get("ausam", {}))
         name = type(self.method).__name__
         other = ours.get("method", name) != name
         trained = self._context.parameters
         trained.refresh()
         memory = Memory() if other or "memory" not in ours else Memory.load(ours["memory"], trained.params)
         counters = {counter: ours.get(counter, 0) for counter in COUNTERS}
-        self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
-        self.__dict__.update(counters, _memory=memory, _memory_at_step=memory)
+        self._load(
+            {k: v for k, v in state_dict.items() if k != "ausam"},
+            {**counters, "_memory": memory, "_memory_at_step": memory},
+        )
         if other:
             warnings.warn(
                 f"The state was saved with {ours['method']} and is loaded into {name}: "
@@ -551,6 +417,18 @@ class SharpnessAware(Optimizer):
             )
         for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
             hook(self)
+
+    def _load(self, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+        """Load the base's part and ours: all or nothing if a signal arrives, or if the base refuses its part."""
+        journal = Journal(self._context.parameters.kinds)
+        # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
+        journal.note(self.base.__dict__.update, dict(self.base.__dict__))
+        try:
+            self.base.load_state_dict(theirs)
+            journal.commit([(self.__dict__.update, ours)])
+        except BaseException:
+            journal.undo()
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
@@ -561,50 +439,3 @@ class SharpnessAware(Optimizer):
         model = state.pop("model")
         self.__dict__.update(state)
         self._set_up(model)
-
-
-def _as_index(index: Any) -> Tensor | None:
-    if index is None:
-        return None
-    given: Tensor = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
-    if given.dim() != 1 or given.dtype.is_floating_point or given.dtype == torch.bool:
-        raise TypeError(
-            f"index has shape {tuple(given.shape)} and type {given.dtype}, but it must be one whole number per sample: "
-            "the dataset index that Indexed(dataset) returns."
-        )
-    return given
-
-
-def _as_weight(weight: Any) -> Tensor | None:
-    if weight is None or isinstance(weight, Tensor):
-        return weight
-    try:
-        return torch.as_tensor(weight, dtype=torch.float32, device=CPU)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(
-            f"weight is a {type(weight).__name__}, but one number per sample is needed: sampler.weight(index)."
-        ) from None
-
-
-def _one_module(model: Any) -> nn.Module:
-    """The module, or several as one."""
-    if isinstance(model, nn.Module):
-        return model
-    if isinstance(model, (list, tuple)) and model and all(isinstance(m, nn.Module) for m in model):
-        return nn.ModuleList(model)
-    raise TypeError(
-        f"model is a {type(model).__name__}, but it must be the torch.nn.Module being trained, or a list of modules."
-    )
-
-
-def _validated(ours: dict[str, Any]) -> dict[str, Any]:
-    """Our part of a state dict, or an error that says what is wrong with it."""
-    memory = ours.get("memory", {}) if isinstance(ours, dict) else None
-    if not isinstance(memory, dict) or (memory and not (isinstance(memory.get("values"), dict) and "owners" in memory)):
-        raise ValueError(
-            'The part "ausam" of the state dict is damaged: its memory has no values and owners. Nothing was loaded. '
-            "Use another checkpoint, or remove that part to start the method from scratch."
-        )
-    for counter in COUNTERS:
-        checked_value('state_dict["ausam"]', counter, ours.get(counter, 0), COUNT)
-    return ours

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence, Sized
-from dataclasses import asdict
 from typing import Any, cast
 
 from torch import Tensor
@@ -13,7 +11,7 @@ from torch.utils.data import BatchSampler
 from ausam.common.atomic import Action, commit
 from ausam.common.random import generator
 from ausam.common.settings import COUNT, POSITIVE_COUNT, YesNo, checked_value
-from ausam.common.tensors import CPU
+from ausam.common.tensors import CPU, clone_tensors
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy, Sliced, validate_policy, with_epochs
 from ausam.policies.signals import measure, signal_name
@@ -362,7 +360,7 @@ class SelectiveBatchSampler(BatchSampler):
             "picks": self._picks,
             "scores": self.scores.state_dict(),
             "plan": plan,
-            "choice": None if choice is None else asdict(choice),
+            "choice": None if choice is None else clone_tensors(vars(choice)),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -377,8 +375,8 @@ class SelectiveBatchSampler(BatchSampler):
                 f"The saved scores are of {state['signal']}, but {type(self.policy).__name__} ranks by "
                 f"{signal_name(self.policy.signal)}. Resume with the policy of the saved run."
             )
-        plan, saved = copy.deepcopy(state["plan"]), copy.deepcopy(state["choice"])
-        choice = None if saved is None else EpochChoice(**saved)
+        plan = None if state["plan"] is None else clone_tensors(state["plan"])
+        choice = None if state["choice"] is None else EpochChoice(**clone_tensors(state["choice"]))
         interrupted = None
         if plan is not None:
             interrupted = resume(plan, self.policy, self._scores, self._weights, choice, updated=state["updated"])

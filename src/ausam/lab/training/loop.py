@@ -32,8 +32,8 @@ from ausam.lab.training.network import network
 from ausam.lab.training.ranks import ALONE, Ranks
 from ausam.lab.training.schedule import learning_rate
 from ausam.lab.training.selection import selection_summary
+from ausam.optimizer.nonfinite import NonFinite
 from ausam.optimizer.rho_schedule import Shape
-from ausam.optimizer.sharpness_aware import NonFinite
 
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 

@@ -1,0 +1,66 @@
+"""What happens when a loss or a gradient is inf or NaN: the step changes nothing, and ``opt.step`` passes it over.
+
+The optimizer's ``nonfinite`` says whether that is an error. The scores of a sampler ignore such losses by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ausam.common.ranks import Group, any_of
+from ausam.common.tensors import ONE, PLAIN, ZERO, Vector, dense, local
+from ausam.optimizer.buffers import BufferGuard
+from ausam.optimizer.step import Step
+
+NonFinite = Literal["skip", "raise", "ignore"]
+
+
+def any_nonfinite(group: Group, x: Vector, *others: Tensor) -> bool:
+    """Whether any number is inf or NaN, in any process of the group.
+
+    All must know: if the others continued, they would wait for the process that met it, or diverge from it.
+    """
+    flag = nonfinite_flag(x, *others)
+    return bool(flag.item()) if group is None else any_of(flag, group)
+
+
+def nonfinite_flag(x: Vector, *others: Tensor) -> Tensor:
+    """A scalar that is 0 if every number in ``x`` and the other tensors is finite, else 1; it stays on the device.
+
+    Entries may be sparse. For sharded ones, only this process's part counts.
+    """
+    tensors = [t for t in (*x, *others) if t is not None]
+    if not tensors:
+        return torch.zeros(())
+    on_cpu = tensors[0].is_cpu
+    flag = ZERO.clone() if on_cpu else torch.zeros((), dtype=torch.float32, device=tensors[0].device)
+    try:
+        if not PLAIN.issuperset(map(type, tensors)):
+            tensors = list(map(local, tensors))
+        # GradScaler's own test: one fused call, faster than a norm. It also multiplies by one.
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, ONE if on_cpu else torch.ones_like(flag))
+    except RuntimeError:  # several devices or precisions, a sparse or complex one, memory that cannot be written
+        finite = [(t if dense([t]) else t.coalesce().values()).isfinite().all().to(flag.device) for t in tensors]
+        flag = torch.stack(finite).all().logical_not()
+    return flag
+
+
+def discard(step: Step, gradient: Vector, guard: BufferGuard, nonfinite: NonFinite) -> None:
+    """Undo what a step that is not finite has changed, and raise if the user asked for it.
+
+    Otherwise the gradient becomes NaN. A finite gradient of an infinite loss would pass GradScaler's test and be used.
+    """
+    guard.rollback()
+    for table, place, before in reversed(step.written):
+        table.index_put_(place, before)
+    if nonfinite == "raise":
+        raise RuntimeError(
+            f"The loss or the gradient of step {step.number} is not finite. Weights and buffers are restored. "
+            'Look for bad input or too large a learning rate, or pass nonfinite="skip" to skip such batches.'
+        )
+    for g in gradient:  # all, because the first may be empty here: no elements, or another process's shard
+        if g is not None:
+            (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
