@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
+import statistics
 
 import hypothesis
 import pytest
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ausam import AESAM, METHODS, POLICIES, RST, SAM, LookSAM
+from ausam import AESAM, METHODS, POLICIES, RST, SAM, LookSAM, SharpnessAware
 
 # Arguments that have no default, or one that is meant for trainings longer than a test.
 EXAMPLES = {
@@ -82,6 +84,11 @@ def with_logits(model):
     return losses
 
 
+def optimizer(model, method, *, lr=0.1, momentum=0.9, **settings):
+    """SGD for the model, driven by the method."""
+    return SharpnessAware(torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum), method, model, **settings)
+
+
 def train(opt, model, steps, first=0):
     """Steps on the batches of seeds ``first``, ``first + 1``, and so on."""
     for step in range(first, first + steps):
@@ -111,6 +118,16 @@ def values(model):
     return {k: v.clone() for k, v in model.state_dict().items()}
 
 
+def flat(tensors):
+    """All numbers in one vector."""
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def weights(model):
+    """A copy of the parameters in one vector."""
+    return flat(model.parameters()).detach().clone()
+
+
 def through_a_file(state):
     """A state, saved and loaded again as a stranger's file would be."""
     file = io.BytesIO()
@@ -138,6 +155,12 @@ def assert_equal(a, b):
         assert a == b
 
 
+def same_weights(a, b, *, rtol=0.0, atol=0.0):
+    """Two models have equal parameters and buffers, whatever their names."""
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        torch.testing.assert_close(x, y, rtol=rtol, atol=atol, msg=name)
+
+
 def same(a, b):
     """Whether they are equal in this sense."""
     try:
@@ -154,3 +177,27 @@ def refused(kind, *parts):
         yield error
     for part in parts:
         assert part in str(error.value)
+
+
+# -- AUSampling, slowly ------------------------------------------------------------------------------------------------
+
+
+def quantile(values, q):
+    """By linear interpolation between the sorted values."""
+    values = sorted(values)
+    place = q * (len(values) - 1)
+    below, above = math.floor(place), math.ceil(place)
+    return values[below] + (place - below) * (values[above] - values[below])
+
+
+def slow_odds(g, s_min, s_max, trim=None, mix=0.0):
+    """Equations 7 and 8 of the paper, sample by sample, without the division by the sum; None is an unknown score."""
+    known = [x for x in g if x is not None]
+    mean = statistics.fmean(known) if known else 0.0
+    g = [mean if x is None else x for x in g]
+    if trim is not None:
+        edge, lowest = quantile(g, trim), min(g)
+        g = [lowest if x > edge else x for x in g]
+    low, high = min(g), max(g)
+    odds = [s_min + (x - low) / (high - low) * (s_max - s_min) if high > low else 1.0 for x in g]
+    return [(1 - mix) * o / sum(odds) + mix / len(g) for o in odds] if mix else odds

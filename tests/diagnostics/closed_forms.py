@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-
-def flat(tensors):
-    return torch.cat([t.reshape(-1) for t in tensors])
+from tests.helpers import flat
 
 
 def loop(model, loss_fn, x, y):

@@ -10,6 +10,7 @@ from torch import nn
 from ausam import diagnostics as dg
 from ausam.diagnostics.objective import Objective
 from tests.diagnostics.test_untouched import EVERY, checkpoints, plain
+from tests.helpers import losses_of
 
 REFUSED = "No parameter of the model gets a gradient from loss_fn"
 LOSSES_ONLY = ("loss_line", "loss_surface", "loss_between")
@@ -28,10 +29,6 @@ def two(kind):
     x, y = torch.randn(10, 4).double(), torch.randint(3, (10,))
     first(x)
     return first, second, x, y
-
-
-def losses_of(model):
-    return lambda x, y: F.cross_entropy(model(x), y, reduction="none")
 
 
 def counted(losses):

@@ -35,6 +35,7 @@ from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
 from ausam.integrations import _lightning  # noqa: E402
 from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule  # noqa: E402
+from tests.helpers import same_weights  # noqa: E402
 from tests.integrations import points  # noqa: E402
 
 # Lightning's own: of torch's pytree, of workers that a loader of so few samples does not need, of schedulers that it
@@ -76,11 +77,6 @@ def trainer(folder, epochs=3, kind=Trainer, attach=True, **changes):
     callbacks = [*changes.pop("callbacks", []), *([adapter(kind).SharpnessAwareCallback()] if attach else [])]
     settings = {"devices": 1, "callbacks": callbacks, **QUIET, **checkpoints, **changes}
     return kind(max_epochs=epochs, default_root_dir=folder, **settings)
-
-
-def same(a, b):
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        assert torch.equal(x, y), name
 
 
 # -- an ordinary module: one line is new, and a callback ---------------------------------------------------------------
@@ -171,7 +167,7 @@ def test_an_ordinary_module_trains_as_a_plain_loop(package, parts, settings, cli
     t = trainer(tmp_path, 2, pl.Trainer, accumulate_grad_batches=parts, **settings)
     t.fit(module, DataLoader(Points(), batch_size=8))
     plain, opt, losses, grads = in_a_loop(SAM(rho=0.1), 2, parts, clip)
-    same(module, plain)
+    same_weights(module, plain)
     assert t.global_step == opt.steps == 2 * -(-7 // parts)
     assert module.passes == 2 * 2 * 7  # two per batch, and no more
     assert len(module.seen) == len(grads)  # the hook sees the final gradient, once per step
@@ -187,7 +183,7 @@ def test_an_ordinary_module_trains_as_a_plain_loop(package, parts, settings, cli
 def test_methods_that_remember_go_through_the_closure_too(method, tmp_path):
     module = Everyday(method)
     trainer(tmp_path, 2, accumulate_grad_batches=2, **NORM).fit(module, DataLoader(Points(), batch_size=8))
-    same(module, in_a_loop(method, 2, 2, by_norm)[0])
+    same_weights(module, in_a_loop(method, 2, 2, by_norm)[0])
 
 
 def test_mixed_precision_is_lightnings(tmp_path):
@@ -195,14 +191,14 @@ def test_mixed_precision_is_lightnings(tmp_path):
     method = FriendlySAM(rho=0.1)
     module = Everyday(method)
     trainer(tmp_path, 2, precision="bf16-mixed", **NORM).fit(module, DataLoader(Points(), batch_size=8))
-    same(module, in_a_loop(method, 2, clip=by_norm, cast=torch.bfloat16)[0])
+    same_weights(module, in_a_loop(method, 2, clip=by_norm, cast=torch.bfloat16)[0])
     module = Everyday(method)
     half = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     t = trainer(tmp_path, 2, plugins=[half], accumulate_grad_batches=2, **NORM)
     t.fit(module, DataLoader(Points(), batch_size=8))
     scaler = torch.amp.GradScaler("cpu")
     plain, opt, *_ = in_a_loop(method, 2, 2, by_norm, scaler, torch.float16)
-    same(module, plain)
+    same_weights(module, plain)
     assert t.optimizers[0].steps == opt.steps == 8
 
 
@@ -213,7 +209,7 @@ def test_a_method_that_remembers_continues_from_lightnings_checkpoint(tmp_path):
     trainer(tmp_path, 3, callbacks=[saver], accumulate_grad_batches=2).fit(whole, loader)
     t = trainer(tmp_path, 3, accumulate_grad_batches=2)
     t.fit(rest, loader, ckpt_path=tmp_path / "epoch=0.ckpt")
-    same(rest, whole)
+    same_weights(rest, whole)
     assert t.optimizers[0].steps == t.global_step == 12
 
 
@@ -227,7 +223,7 @@ def test_a_compiled_module_trains_alike(tmp_path):
     module = Silent()
     trainer(tmp_path, 2).fit(torch.compile(module, backend="eager"), DataLoader(Points(), batch_size=8))
     torch.compiler.reset()
-    same(module, in_a_loop(SAM(rho=0.1), 2)[0])
+    same_weights(module, in_a_loop(SAM(rho=0.1), 2)[0])
 
 
 def test_a_batch_without_a_loss_is_passed_over(tmp_path):
@@ -246,7 +242,7 @@ def test_a_batch_without_a_loss_is_passed_over(tmp_path):
     batch = list(DataLoader(Points(), batch_size=8))[1]
     opt.backward(lambda x, y: F.cross_entropy(plain.net(x), y, reduction="none"), *batch.values())
     opt.step()
-    same(module, plain)
+    same_weights(module, plain)
 
 
 def test_manual_optimisation_calls_backward_and_step(tmp_path):
@@ -265,7 +261,7 @@ def test_manual_optimisation_calls_backward_and_step(tmp_path):
     module = Manual()
     t = trainer(tmp_path, 2)
     t.fit(module, DataLoader(Points(), batch_size=8))
-    same(module, in_a_loop(SAM(rho=0.1), 2)[0])
+    same_weights(module, in_a_loop(SAM(rho=0.1), 2)[0])
     assert t.global_step == 14
 
 
@@ -310,7 +306,7 @@ def test_an_optimizer_made_early_or_for_a_part_of_the_module_is_attached_too(tmp
         module = kind()
         t = trainer(tmp_path, 2, **NORM)
         t.fit(module, DataLoader(Points(), batch_size=8))
-        same(module, in_a_loop(SAM(rho=0.1), 2, clip=by_norm)[0])
+        same_weights(module, in_a_loop(SAM(rho=0.1), 2, clip=by_norm)[0])
         assert t.optimizers[0].model is module
         assert not t.optimizers[0]._optimizer_step_pre_hooks  # removed again: the next fit adds its own
 
@@ -541,7 +537,7 @@ def test_it_trains_as_a_plain_loop(policy, workers, parts, tmp_path):
     t = trainer(tmp_path, attach=False, accumulate_grad_batches=parts, **NORM, **options(policy))  # it brings its own
     t.fit(module, SelectiveLoader(data, chosen, num_workers=workers))
     plain, read, expected, opt = by_hand(policy, parts=parts)
-    same(module, plain)
+    same_weights(module, plain)
     assert t.global_step == opt.steps == len(module.lr)
     assert module.lr[0] == 0.1
     assert module.lr[-1] == pytest.approx(0.1 * 0.7**2)
@@ -559,7 +555,7 @@ def test_without_selection_any_loader_will_do(tmp_path):
         opt.backward(plain.losses, batch)
         opt.step()
         opt.zero_grad()
-    same(module, plain)
+    same_weights(module, plain)
 
 
 def test_a_loss_that_is_a_sum(tmp_path):
@@ -573,7 +569,7 @@ def test_a_loss_that_is_a_sum(tmp_path):
         opt.backward(plain.losses, batch, reduce="sum")
         opt.step()
         opt.zero_grad()
-    same(module, plain)
+    same_weights(module, plain)
 
 
 def test_the_other_package_selects_too(tmp_path):
@@ -587,7 +583,7 @@ def test_the_other_package_selects_too(tmp_path):
     module, chosen = Other(), sampler()
     trainer(tmp_path, kind=pl.Trainer, attach=False, **NORM).fit(module, SelectiveLoader(Points(), chosen))
     plain, _, expected, _ = by_hand(None)
-    same(module, plain)
+    same_weights(module, plain)
     assert torch.equal(chosen.scores.sum, expected.scores.sum)
 
 
@@ -640,7 +636,7 @@ def test_hooks_see_batches_without_an_index(tmp_path):
     data = Points()
     data.x = -data.x
     trainer(tmp_path, 2).fit(mirrored, SelectiveLoader(data, sampler()))
-    same(module, mirrored)
+    same_weights(module, mirrored)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -655,7 +651,7 @@ def test_it_continues_from_lightnings_checkpoint(at, workers, tmp_path):
     t = trainer(tmp_path, callbacks=[], **NORM)
     t.fit(module, SelectiveLoader(data, chosen, num_workers=workers), ckpt_path=tmp_path / f"step={at}.ckpt")
     assert t.global_step == 18
-    same(module, whole)
+    same_weights(module, whole)
     _, read, expected, _ = by_hand(None)
     assert torch.equal(chosen.scores.sum, expected.scores.sum)
     if not workers:
@@ -668,7 +664,7 @@ def test_it_continues_from_a_checkpoint_of_the_end_of_an_epoch(tmp_path):
     trainer(tmp_path, callbacks=[saver]).fit(whole, SelectiveLoader(Points(), sampler()))
     module, data, chosen = Net(), Points(), sampler()
     trainer(tmp_path).fit(module, SelectiveLoader(data, chosen), ckpt_path=tmp_path / "epoch=0.ckpt")
-    same(module, whole)
+    same_weights(module, whole)
     assert len(data.read) == 2 * 6 * 4  # the scores came along, or the policy could not choose
     assert chosen.epoch == 3
 

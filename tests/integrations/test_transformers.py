@@ -21,7 +21,7 @@ from ausam import (
     SelectiveBatchSampler,
     SharpnessAware,
 )
-from tests.helpers import VARIANTS, make
+from tests.helpers import VARIANTS, make, same_weights
 
 pytest.importorskip("accelerate", reason='needs pip install "ausam[transformers]"')
 transformers = pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
@@ -142,11 +142,6 @@ def by_hand(model, data, method, policy, epochs, parts=1):
     return opt, sampler, used
 
 
-def same(a, b):
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-7, msg=name)
-
-
 @pytest.mark.parametrize(
     "policy", [AUSampling(0.5, ramp=1), InfoBatch(prune=0.5, epochs=8)], ids=lambda p: type(p).__name__
 )
@@ -157,7 +152,7 @@ def test_it_trains_as_a_plain_loop(policy, tmp_path):
     t.train()
     read = list(data.read)
     opt, sampler, used = by_hand(plain, data, LookSAM(rho=0.1, k=2), policy, 3)
-    same(model, plain)
+    same_weights(model, plain, rtol=1e-6, atol=1e-7)
     assert t.sharpness_aware.steps == opt.steps
     assert int(model.classifier[0].num_batches_tracked) == opt.steps  # once a step, though there are two passes
     assert torch.equal(t.batches.selective.scores.count, sampler.scores.count)
@@ -172,7 +167,7 @@ def test_accumulated_batches_add_up(tmp_path):
     t.train()
     opt, *_ = by_hand(plain, data, SAM(rho=0.1), Full(), 2, parts=3)
     assert t.state.global_step == opt.steps == 4
-    same(model, plain)
+    same_weights(model, plain, rtol=1e-6, atol=1e-7)
 
 
 def test_without_a_policy_the_trainers_own_batches_are_used(tmp_path):
@@ -192,7 +187,7 @@ def test_without_a_policy_the_trainers_own_batches_are_used(tmp_path):
         opt.step()
         opt.zero_grad()
     assert [set(b) for b in seen] == [{"input_ids", "labels"}] * 2
-    same(model, plain)
+    same_weights(model, plain, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +363,7 @@ def test_a_loss_of_ones_own_is_the_one_that_is_trained(kind, tmp_path):
             return loss
 
         opt.step(closure)
-    same(model, plain)
+    same_weights(model, plain, rtol=1e-6, atol=1e-7)
     theirs(WeightedPlain, tmp_path, bare, {"num_train_epochs": 1})
     assert not torch.equal(next(bare.parameters()), next(model.parameters()))  # the method did something
 
@@ -416,7 +411,7 @@ def test_a_compiled_model_trains_alike(policy, tmp_path):
         theirs(SharpnessAwareTrainer, tmp_path, model, compilation, method=SAM(rho=0.1), policy=policy)
         result.append(model)
     torch.compiler.reset()
-    same(*result)
+    same_weights(*result, rtol=1e-6, atol=1e-7)
 
 
 def test_an_optimizer_by_hand_is_used_as_it_is(tmp_path):
@@ -430,7 +425,7 @@ def test_an_optimizer_by_hand_is_used_as_it_is(tmp_path):
     t.train()
     assert t.sharpness_aware is opt
     by_hand(plain, Sentences(), LookSAM(rho=0.1, k=2), policy, 2)
-    same(model, plain)
+    same_weights(model, plain, rtol=1e-6, atol=1e-7)
 
 
 def test_the_plain_trainer_is_refused(tmp_path):
@@ -484,7 +479,7 @@ def test_a_dataset_of_hugging_face_is_chosen_from(tmp_path):
     models = [classifier(), classifier()]
     for model, data in zip(models, (own, datasets.Dataset.from_dict(rows)), strict=True):
         trainer(tmp_path, data, model, policy=AUSampling(0.5, ramp=1)).train()
-    same(*models)
+    same_weights(*models, rtol=1e-6, atol=1e-7)
 
 
 def test_a_batch_size_that_does_not_fit_is_reduced(tmp_path):

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ausam import SAM, AUSampling, Indexed, SelectiveBatchSampler, SharpnessAware
-from tests.helpers import losses_of
+from tests.helpers import losses_of, slow_odds
 from tests.methods.slow import BASES, assert_same, network, sam_perturbation, slow_two_passes
 
 
@@ -25,12 +25,6 @@ class Watched(AUSampling):
         odds = self.odds(scores.of(candidates), epoch) if epoch else [None] * len(candidates)
         self.seen.extend((c.tolist(), o, c[k].tolist()) for c, o, k in zip(candidates, odds, kept, strict=True))
         return kept, weight
-
-
-def slow_odds(g, epoch, s_min, s_max, start):
-    """Equations 7 and 8 of the paper (without the division by the sum), s_max rising until epoch ``start``."""
-    bound = s_max if epoch >= start else s_min + (s_max - s_min) * epoch / start
-    return [s_min + (gi - min(g)) / (max(g) - min(g)) * (bound - s_min) for gi in g]
 
 
 @pytest.mark.parametrize("batchnorm", [False, True])
@@ -72,7 +66,8 @@ def test_ausam(batchnorm):
             assert len(set(kept)) == len(kept)
             assert set(kept) <= set(candidates)
             if epoch:
-                slowly = torch.tensor(slow_odds([known[i] for i in candidates], epoch, 0.1, 0.5, 3))
+                bound = 0.5 if epoch >= 3 else 0.1 + (0.5 - 0.1) * epoch / 3  # s_max, rising until epoch 3
+                slowly = torch.tensor(slow_odds([known[i] for i in candidates], 0.1, bound))
                 torch.testing.assert_close(odds, slowly, rtol=1e-4, atol=1e-5)
 
         adlp = torch.tensor([sum(dlp[i]) / len(dlp[i]) for i in range(n)])

@@ -13,19 +13,11 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from ausam import ASAM, SAM, Plain, SharpnessAware
-from tests.helpers import assert_equal, data, losses_of, network, refused, train, values
+from tests.helpers import assert_equal, data, losses_of, network, optimizer, refused, train, values, weights
 from tests.optimizer.parts import BASES, Branches
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
-
-
-def optimizer(model, method):
-    return SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model)
-
-
-def flat(model):
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -33,8 +25,8 @@ def flat(model):
 def test_what_was_in_grad_is_kept_unless_the_closure_clears_it(clears, to_none):
     """Lightning's accumulate_grad_batches: the first micro-batch is back-propagated, the second comes as a closure."""
     model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, SAM(0.2))
-    w = flat(model)
+    opt = optimizer(model, SAM(0.2), momentum=0.0)
+    w = weights(model)
 
     def closure():
         if clears:
@@ -53,13 +45,13 @@ def test_what_was_in_grad_is_kept_unless_the_closure_clears_it(clears, to_none):
     nn.utils.vector_to_parameters(w + 0.2 * g / g.norm(), twin.parameters())
     sharp = torch.autograd.grad(F.cross_entropy(twin(X[4:]), Y[4:]) / 2, list(twin.parameters()))
     total = torch.cat([t.flatten() for t in sharp]) + (0.0 if clears else first)
-    torch.testing.assert_close(flat(model), w - 0.1 * total, rtol=0, atol=1e-12)
+    torch.testing.assert_close(weights(model), w - 0.1 * total, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [dict, tuple, list, float, None], ids=str)
 def test_a_closure_may_return_what_it_likes(shape):
     model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, SAM(0.2))
+    opt = optimizer(model, SAM(0.2), momentum=0.0)
 
     def closure():
         opt.zero_grad()
@@ -71,15 +63,15 @@ def test_a_closure_may_return_what_it_likes(shape):
             return shape((loss, loss.detach() * 0))
         return loss.item() if shape is float else None
 
-    before = flat(model)
+    before = weights(model)
     value = opt.step(closure)
-    assert not torch.equal(flat(model), before)
+    assert not torch.equal(weights(model), before)
     assert value is None if shape is None else isinstance(value, shape)
 
 
 def test_a_part_that_is_not_finite_skips_the_step():
     model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, SAM(0.2))
+    opt = optimizer(model, SAM(0.2), momentum=0.0)
 
     def closure():
         opt.zero_grad()
@@ -87,16 +79,16 @@ def test_a_part_that_is_not_finite_skips_the_step():
         loss.backward()
         return {"main": loss, "extra": torch.tensor(float("nan"))}
 
-    before = flat(model)
+    before = weights(model)
     with pytest.warns(RuntimeWarning, match="not finite"):
         opt.step(closure)
-    assert torch.equal(flat(model), before)
+    assert torch.equal(weights(model), before)
     assert opt.skipped == 1
 
 
 def test_a_step_that_passes_the_method_by_warns_once():
     model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, SAM(0.2))
+    opt = optimizer(model, SAM(0.2), momentum=0.0)
     F.cross_entropy(model(X), Y).backward()
     with pytest.warns(RuntimeWarning, match=r"gradients that SAM did not compute.*opt\.backward\(loss_fn") as caught:
         opt.step()
@@ -110,7 +102,7 @@ def test_a_step_that_passes_the_method_by_warns_once():
 
 def test_plain_needs_no_warning():
     model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, Plain())
+    opt = optimizer(model, Plain(), momentum=0.0)
     F.cross_entropy(model(X), Y).backward()
     opt.step()
 
@@ -119,12 +111,12 @@ def test_plain_needs_no_warning():
 def test_a_loss_in_place_of_the_function_is_refused_with_the_remedy(wrong):
     model = network(batchnorm=False, dtype=torch.float64)
     with pytest.raises(TypeError, match=r"needs the function that computes the losses.*In place of loss\.backward\(\)"):
-        optimizer(model, SAM(0.2)).backward(wrong)
+        optimizer(model, SAM(0.2), momentum=0.0).backward(wrong)
 
 
 def test_hooks_get_what_torchs_own_optimizer_would_give_them():
     model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, SAM(0.2))
+    opt = optimizer(model, SAM(0.2), momentum=0.0)
     seen = []
     opt.register_step_pre_hook(lambda o, args, kwargs: seen.append(("pre", o, len(args), kwargs)))
     opt.register_step_post_hook(lambda o, args, kwargs: seen.append(("post", o, len(args), kwargs)))
@@ -146,7 +138,7 @@ def test_hooks_get_what_torchs_own_optimizer_would_give_them():
 
 
 def test_a_hook_may_change_the_state_dict():
-    opt = optimizer(network(batchnorm=False, dtype=torch.float64), SAM(0.2))
+    opt = optimizer(network(batchnorm=False, dtype=torch.float64), SAM(0.2), momentum=0.0)
     opt.register_state_dict_post_hook(lambda o, state: {**state, "extra": 1})
     assert opt.state_dict()["extra"] == 1
     opt.register_load_state_dict_pre_hook(lambda o, state: {k: v for k, v in state.items() if k != "extra"})
@@ -327,7 +319,7 @@ def test_a_closure_that_clears_our_gradients_keeps_those_of_another_optimizer(re
 
 def test_no_hook_is_left_after_a_closure():
     model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, SAM(0.2))
+    opt = optimizer(model, SAM(0.2), momentum=0.0)
 
     def closure():
         loss = F.cross_entropy(model(X), Y)

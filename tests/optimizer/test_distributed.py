@@ -39,7 +39,7 @@ from ausam import (
 )
 from ausam.sampler.exchange import split_repeats
 from ausam.sampler.scores import Scores
-from tests.helpers import assert_equal, make, refused
+from tests.helpers import assert_equal, make, optimizer, refused, weights, with_logits
 from tests.processes import group
 
 N = 40
@@ -53,26 +53,10 @@ def network():
     return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def optimizer(model, method, **more):
-    return SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), method, model, **more)
-
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def losses_of(model):
-    def losses(x, y):
-        z = model(x)
-        return F.cross_entropy(z, y, reduction="none"), z
-
-    return losses
-
-
 def train(model, method, sampler, passes, **more):
     """The batches of each pass and its length as announced; the model and the sampler are trained."""
     opt = optimizer(model, method, **more)
-    losses, seen = losses_of(model), []
+    losses, seen = with_logits(model), []
     for _ in range(passes):
         announced = len(sampler)
         batches = []
@@ -122,7 +106,7 @@ def check_uneven(rank, folder):
 
 def accumulate(model, method, rank, world, steps=5, parts=3):
     """Micro-batches of which only the last is synchronised; each process has its rows of each."""
-    opt, losses = optimizer(model, method), losses_of(model)
+    opt, losses = optimizer(model, method), with_logits(model)
     data = torch.Generator().manual_seed(7)
     for step in range(steps):
         for part in range(parts):
@@ -235,7 +219,7 @@ def check_branches(rank, folder):
 
 def broken(model, rank, how, quiet):
     """Four steps, of which the second meets something not finite in process 1 alone, or is left out."""
-    opt, losses = optimizer(model, SAM(0.1), nonfinite="raise" if how == "raise" else "skip"), losses_of(model)
+    opt, losses = optimizer(model, SAM(0.1), nonfinite="raise" if how == "raise" else "skip"), with_logits(model)
     skipped = []
     for step in range(4):
         bad = rank == 1 and step == 1
@@ -292,7 +276,7 @@ def check_resume(rank, folder):
     model = DistributedDataParallel(network())
     sampler = SelectiveBatchSampler(N, 4, PAIR, seed=3)
     train(model, SAM(0.1), sampler, 1)
-    opt, losses, batches = optimizer(model, SAM(0.1)), losses_of(model), []
+    opt, losses, batches = optimizer(model, SAM(0.1)), with_logits(model), []
     for index in sampler:
         batches.append(index)
         i = torch.tensor(index)
@@ -318,7 +302,7 @@ def shards(mesh):
 
 
 def steps(model, opt, rank, world, first, last):
-    losses = losses_of(model)
+    losses = with_logits(model)
     for step in range(first, last):
         rows = torch.arange(8)[rank::world] + 8 * (step % 5)
         opt.backward(losses, X[rows], Y[rows], index=rows)
@@ -366,7 +350,7 @@ def check_sharded(rank, folder):
 
     before = whole_weights(model)
     bad = X[:4] * float("nan") if rank else X[:4]
-    opt.backward(losses_of(model), bad, Y[:4])
+    opt.backward(with_logits(model), bad, Y[:4])
     opt.step()
     opt.zero_grad()
     found["skipped"] = torch.equal(before, whole_weights(model)), opt.skipped
@@ -377,12 +361,12 @@ def check_sharded(rank, folder):
     lone = optimizer(small, SAM(0.1))
     before = whole_weights(small)
     bad = torch.tensor([float("inf"), 0.0, 0.0, 0.0])  # an infinite loss whose gradient is finite
-    lone.backward(lambda x, y: losses_of(small)(x, y)[0] + bad, X[:4].unsqueeze(1), Y[:4])
+    lone.backward(lambda x, y: with_logits(small)(x, y)[0] + bad, X[:4].unsqueeze(1), Y[:4])
     lone.step()
     found["small"] = torch.equal(before, whole_weights(small)), lone.skipped, lone.steps
     model.set_requires_gradient_sync(False)
     try:
-        opt.backward(losses_of(model), X[:4], Y[:4])
+        opt.backward(with_logits(model), X[:4], Y[:4])
     except RuntimeError as error:
         found["refused"] = str(error)
     return found
@@ -636,7 +620,7 @@ def dying(folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=limit)
     model = DistributedDataParallel(network())
     sampler = SelectiveBatchSampler(N, 4, PAIR, seed=3)
-    opt, losses = optimizer(model, SAM(0.1)), losses_of(model)
+    opt, losses = optimizer(model, SAM(0.1)), with_logits(model)
     used = []
     try:
         for epoch, index in ((e, i) for e in range(2) for i in sampler):
@@ -668,7 +652,7 @@ def test_a_process_that_dies_does_not_leave_the_other_waiting_and_one_process_go
     sampler = SelectiveBatchSampler(N, 8, PAIR)
     sampler.load_state_dict(state["sampler"])
     assert (opt.steps, sampler.epoch, len(sampler)) == (7, 1, 3)
-    losses, rest = losses_of(model), []
+    losses, rest = with_logits(model), []
     for index in sampler:
         i = torch.tensor(index)
         sampler.update(opt.backward(losses, X[i], Y[i], index=i))

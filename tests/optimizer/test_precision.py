@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ausam import METHODS, SAM, AUSampling, Plain, SelectiveBatchSampler, SharpnessAware
-from tests.helpers import make
+from tests.helpers import make, optimizer
 
 X = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(3, (48,), generator=torch.Generator().manual_seed(2))
@@ -24,11 +24,9 @@ def network(*middle):
     return nn.Sequential(nn.Linear(4, 16), *(middle or (nn.BatchNorm1d(16),)), nn.Tanh(), nn.Linear(16, 3))
 
 
-def optimizer(model, method, **more):
-    return SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), method, model, **more)
+def in_single(model):
+    """The losses in single precision, and the outputs."""
 
-
-def losses_of(model):
     def losses(x, y):
         z = model(x)
         return F.cross_entropy(z.float(), y, reduction="none"), z
@@ -49,7 +47,7 @@ def advance(opt):
 def plain_run(opt, model, steps, **more):
     for step in steps:
         x, y, index = batch(step)
-        opt.backward(losses_of(model), x, y, index=index, **more)
+        opt.backward(in_single(model), x, y, index=index, **more)
         advance(opt)
 
 
@@ -71,8 +69,8 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit(name, clip):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=3)
     for step in range(14):
         x, y, index = batch(step)
-        a.backward(losses_of(plain), x, y, index=index)
-        b.backward(losses_of(scaled), x, y, index=index, backward=lambda loss: scaler.scale(loss).backward())
+        a.backward(in_single(plain), x, y, index=index)
+        b.backward(in_single(scaled), x, y, index=index, backward=lambda loss: scaler.scale(loss).backward())
         if clip:
             scaler.unscale_(b)
             for model in (plain, scaled):
@@ -119,7 +117,7 @@ def test_an_overflow_in_either_pass_skips_the_whole_step(name, overflow):
         before, memory = copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict()["ausam"]["memory"]["values"])
         visits = sampler.scores.count.clone()
         with pytest.warns(RuntimeWarning, match="not finite") if step == hit else contextlib.nullcontext():
-            feedback = opt.backward(losses_of(model), x, y, index=index, backward=backward)
+            feedback = opt.backward(in_single(model), x, y, index=index, backward=backward)
         sampler.update(feedback)
         scaler.step(opt)
         scaler.update()
@@ -160,7 +158,7 @@ def test_half_precision_with_a_scale_that_is_too_large_at_first():
         x, y, index = batch(opt.steps)
         expected = contextlib.nullcontext() if tries else pytest.warns(RuntimeWarning, match="not finite")
         with expected, torch.autocast("cpu", torch.float16):
-            opt.backward(losses_of(model), x, y, index=index, backward=lambda loss: scaler.scale(loss).backward())
+            opt.backward(in_single(model), x, y, index=index, backward=lambda loss: scaler.scale(loss).backward())
         scaler.step(opt)
         scaler.update()
         opt.zero_grad()
@@ -181,14 +179,14 @@ def sam_by_hand(model, rho, lr, steps, bf16=False):
     for step in steps:
         x, y, _ = batch(step)
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            g = torch.autograd.grad(losses_of(model)(x, y)[0].mean(), params)
+            g = torch.autograd.grad(in_single(model)(x, y)[0].mean(), params)
         length = torch.stack([t.norm() for t in g]).norm()
         old = [p.detach().clone() for p in params]
         with torch.no_grad():
             for p, t in zip(params, g, strict=True):
                 p.add_(t * (rho / (length + 1e-12)))
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            g = torch.autograd.grad(losses_of(model)(x, y)[0].mean(), params)
+            g = torch.autograd.grad(in_single(model)(x, y)[0].mean(), params)
         with torch.no_grad():
             for p, w, t in zip(params, old, g, strict=True):
                 p.copy_(w - lr * t)
@@ -201,13 +199,13 @@ def test_bf16_autocast(around):
 
     def inside(x, y):
         with torch.autocast("cpu", torch.bfloat16):
-            return losses_of(model)(x, y)
+            return in_single(model)(x, y)
 
     for step in range(6):
         x, y, _ = batch(step)
         if around == "the call":
             with torch.autocast("cpu", torch.bfloat16):
-                opt.backward(losses_of(model), x, y)
+                opt.backward(in_single(model), x, y)
         else:
             opt.backward(inside, x, y)
         advance(opt)
@@ -263,7 +261,7 @@ def test_replay_draws_the_same_dropout_masks_in_both_passes(closure):
 
             def once(model=model, opt=opt, seen=seen):
                 opt.zero_grad()
-                loss = losses_of(model)(x, y)[0].mean()
+                loss = in_single(model)(x, y)[0].mean()
                 loss.backward()
                 seen.append(loss.detach())
                 return loss
@@ -271,7 +269,7 @@ def test_replay_draws_the_same_dropout_masks_in_both_passes(closure):
             opt.step(once)
             first, second = seen
         else:
-            feedback = opt.backward(losses_of(model), x, y)
+            feedback = opt.backward(in_single(model), x, y)
             first, second = feedback.loss, feedback.perturbed
         assert torch.equal(first, second) == replay
 
@@ -297,7 +295,7 @@ def test_replay_outlives_a_copy_and_an_error():
         calls.append(torch.rand(()))
         if len(calls) == 2:
             raise KeyError("second pass")
-        return losses_of(model)(x, y)
+        return in_single(model)(x, y)
 
     torch.manual_seed(5)
     with pytest.raises(KeyError):
@@ -308,7 +306,7 @@ def test_replay_outlives_a_copy_and_an_error():
     calls.clear()
     fails(x, y)
     assert torch.equal(here, torch.rand(4))
-    feedback = opt.backward(losses_of(model), x, y)
+    feedback = opt.backward(in_single(model), x, y)
     assert torch.equal(feedback.loss, feedback.perturbed)
 
 
@@ -328,7 +326,7 @@ def test_channels_last_stays_and_changes_nothing(name):
         model, x, y = images(memory)
         opt = optimizer(model, make(name))
         for _ in range(3):
-            opt.backward(losses_of(model), x, y)
+            opt.backward(in_single(model), x, y)
             assert model[0].weight.grad.is_contiguous(memory_format=memory)
             advance(opt)
         assert model[0].weight.is_contiguous(memory_format=memory)
@@ -362,7 +360,7 @@ def test_clipping_limits_the_gradient_of_the_step_and_not_the_perturbation():
     model, hand = network(nn.Identity()), network(nn.Identity())
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(0.1), model)
     x, y, _ = batch(0)
-    opt.backward(losses_of(model), x, y)
+    opt.backward(in_single(model), x, y)
     found = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
     advance(opt)
     start = [p.detach().clone() for p in hand.parameters()]
@@ -421,7 +419,7 @@ def test_frozen_layers_neither_move_nor_count(name):
     opt = optimizer(head, make(name))
     for step in range(4):
         x, y, index = batch(step)
-        opt.backward(losses_of(head), body(x), y, index=index)
+        opt.backward(in_single(head), body(x), y, index=index)
         advance(opt)
     if name != "ESAM":  # it draws a coin for each tensor that it may perturb, in the order of all
         for p, q in zip(model[3].parameters(), head.parameters(), strict=True):

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ausam import SAM, Plain, SharpnessAware
-from tests.helpers import through_a_file
+from tests.helpers import same, through_a_file
 
 common = pytest.importorskip("torch.testing._internal.common_optimizers", reason="torch's test helpers need expecttest")
 
@@ -74,15 +74,6 @@ def alone(info, kwargs, n):
         torch.autograd.backward(F.cross_entropy(model(X), Y, reduction="none").mean())
         opt.step()
     return model, opt
-
-
-def same(a, b):
-    """Whether two states hold the same numbers, bit for bit."""
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -20,21 +20,18 @@ from ausam.lab.records.score import Score
 from ausam.lab.training.logs import NO_LOGS
 from ausam.paper import ray as launch
 from ausam.paper import recipe
+from tests.lab.helpers import micro_recipe
 
 ray = pytest.importorskip("ray")
 
-MICRO = """
-title = "Micro"
-seeds = 1
-settings = { data = "digits", epochs = 2, train_size = 128, test_size = 50 }
-small = {}
-[[block]]
-name = "one"
-column = "A"
-settings = {}
-small = {}
-rows = [{ name = "sgd" }, { name = "sam" }, { name = "ausam-0.5" }, { name = "sam@2", settings = { epochs = 400 } }]
-"""
+MICRO = micro_recipe(
+    '{ name = "sgd" }',
+    '{ name = "sam" }',
+    '{ name = "ausam-0.5" }',
+    '{ name = "sam@2", settings = { epochs = 400 } }',
+    train_size=128,
+    test_size=50,
+)
 # a process of its own: Ray's threads and signal handlers stay out of pytest's
 DRIVER = (
     "import sys; from pathlib import Path; from ausam.paper import recipe; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 import pytest
 import torch
@@ -12,28 +11,7 @@ from hypothesis import strategies as st
 
 from ausam import AUSampling, Feedback, Plain, SelectiveBatchSampler, check
 from ausam.common.random import generator
-from tests.sampler.test_planning import property_test
-
-
-def quantile(values: list[float], q: float) -> float:
-    """Linear between the two order statistics around it."""
-    values = sorted(values)
-    place = q * (len(values) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (place - below) * (values[above] - values[below])
-
-
-def slow_odds(g: list[float | None], s_min: float, s_max: float, trim: float | None, mix: float) -> list[float]:
-    known = [x for x in g if x is not None]
-    mean = statistics.fmean(known) if known else 0.0
-    g = [mean if x is None else x for x in g]
-    if trim is not None:
-        edge, lowest = quantile(g, trim), min(g)
-        g = [lowest if x > edge else x for x in g]
-    low, high = min(g), max(g)
-    odds = [s_min + (x - low) / (high - low) * (s_max - s_min) if high > low else 1.0 for x in g]
-    return [(1 - mix) * o / sum(odds) + mix / len(g) for o in odds] if mix else odds
+from tests.helpers import property_test, slow_odds
 
 
 @property_test(200)

@@ -29,7 +29,7 @@ def visit(sampler, loss):
         sampler.update(Feedback(i, torch.from_numpy(loss)[i], torch.from_numpy(loss)[i]))
 
 
-def slow_odds(a, labels, classes, doubt):
+def slow_trust(a, labels, classes, doubt):
     """The rule, sample by sample."""
     guessing = math.log(classes)
     groups = groups_apart(a, guessing)
@@ -61,7 +61,7 @@ def test_the_odds_are_those_of_a_slow_transcription(share):
     every = torch.arange(len(labels))
     odds = policy.odds(sampler.scores.of(every), every, sampler.scores.fit)
     a = sampler.scores.mean.double().numpy()
-    assert odds.tolist() == pytest.approx(slow_odds(a, labels, 4, 0.1), rel=1e-4)
+    assert odds.tolist() == pytest.approx(slow_trust(a, labels, 4, 0.1), rel=1e-4)
 
 
 def test_before_the_start_the_draw_is_that_of_random():

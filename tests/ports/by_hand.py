@@ -33,12 +33,6 @@ def sam_gradient(model, backward, *others):
     return first
 
 
-def same(a, b):
-    """All parameters and buffers are equal, up to rounding in double precision."""
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12, msg=name)
-
-
 def twins(build):
     """Two equal networks in double precision."""
     torch.manual_seed(0)

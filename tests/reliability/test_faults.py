@@ -25,21 +25,10 @@ from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
 from ausam.paper import recipe
 from tests.helpers import few_or_many
-from tests.lab.helpers import TESTS, rewrite, run
+from tests.lab.helpers import TESTS, micro_recipe, rewrite, run
 from tests.nursery import SCALES
 
-MICRO = """
-title = "Micro"
-seeds = 1
-settings = { data = "digits", epochs = 2, train_size = 192, test_size = 100 }
-small = {}
-[[block]]
-name = "one"
-column = "A"
-settings = {}
-small = {}
-rows = [{ name = "sgd" }, { name = "ausam-0.5" }]
-"""
+MICRO = micro_recipe('{ name = "sgd" }', '{ name = "ausam-0.5" }')
 SMALL = ["--epochs", "3", "--train-size", "128", "--test-size", "50", "--threads", "1"]
 TIMES = ("seconds", "images_per_second", "train_seconds")
 

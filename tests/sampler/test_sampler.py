@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from ausam import AUSampling, Feedback, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware
 from ausam.common.random import generator
 from ausam.policies.draws import weighted_sample
-from tests.helpers import assert_equal, refused, through_a_file
+from tests.helpers import assert_equal, refused, slow_odds, through_a_file
 
 # Fixed seeds make every draw below the same each time. A frequency is allowed five of its own standard errors: chance
 # alone exceeds that in 6 of 10 million comparisons, so a new seed would do as well.
@@ -55,10 +55,6 @@ def inclusion(odds, k):
 def assert_frequency(count, draws, p, what):
     error = (p * (1 - p) / draws) ** 0.5
     assert abs(count / draws - p) <= SIGMAS * error, (what, count / draws, p)
-
-
-def slow_odds(g, s_min, s_max):
-    return [s_min + (x - min(g)) / (max(g) - min(g)) * (s_max - s_min) for x in g]
 
 
 SCORES = [

@@ -28,7 +28,7 @@ from ausam import METHODS, Full, SelectiveBatchSampler
 from ausam.lab.cli.main import main
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.training import checkpoint, ranks
-from tests.helpers import EXAMPLES
+from tests.helpers import EXAMPLES, assert_equal
 from tests.helpers import make as method
 from tests.lab.helpers import TESTS, read
 from tests.processes import group
@@ -268,20 +268,14 @@ def rows(out):
     return [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def same(a, b):
-    assert a.keys() == b.keys()
-    for key in a:
-        torch.testing.assert_close(a[key], b[key], rtol=0, atol=0, equal_nan=True)
-
-
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_ranks_end_with_equal_weights_and_scores(both, folder, name):
     (weights, scores), (also, likewise) = (found[name] for found in both)
-    same(weights, also)
-    same(scores, likewise)
+    assert_equal(weights, also)
+    assert_equal(scores, likewise)
     result = read(folder / name / "whole" / "result.json")
     assert result["ranks"] == 2
     used = [row["samples"] for row in rows(folder / name / "whole")]
@@ -320,8 +314,8 @@ def test_another_number_of_ranks_goes_on(both, all_three, folder, name, world):
         list(lab.train(pair(name), out, resume=True))
     else:
         for rank in (1, 2):
-            same(all_three[0][name][0], all_three[rank][name][0])
-            same(all_three[0][name][1], all_three[rank][name][1])
+            assert_equal(all_three[0][name][0], all_three[rank][name][0])
+            assert_equal(all_three[0][name][1], all_three[rank][name][1])
     result, whole = read(out / "result.json"), rows(folder / name / "whole")
     assert result["ranks"] == world
     assert [row["ranks"] for row in rows(out)] == [2, world]
