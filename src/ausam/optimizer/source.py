@@ -189,7 +189,7 @@ class SampleSource(Source):
         """
         n = losses.shape[0]
         self.scale = factor = float(self.count()) if self._total else 1.0
-        share = torch.full_like(losses, factor / n)  # allocate anew: autograd may return this tensor as a .grad
+        share = torch.full_like(losses, factor / n)  # its own memory: autograd may return this tensor as a .grad
         if self._weight is not None:
             weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
             share *= weight.to(share.device, share.dtype)

@@ -106,29 +106,33 @@ class _Occasional:
 def _claim(recipe: Recipe, out: Path) -> None:
     """Refuse a folder with other contents."""
     path = out / "results.json"
-    found: Result | None
+    saved: Result | None
     try:
         equal = records.kind_of(path) is EqualCost
-        found = records.read(path, EqualCost) if equal else records.read(path, PaperTable)
+        saved = records.read(path, EqualCost) if equal else records.read(path, PaperTable)
     except ValueError as error:
         if not any((out / block.name / "runs").is_dir() for block in recipe.blocks):
             raise ValueError(f"{out} contains other results. Choose another --out.") from None
         log.warning("%s. It will be rewritten from the runs.", str(error).partition(". Remove it")[0])
         return
-    scale = found.scale if isinstance(found, PaperTable) else ""
-    if found is not None and (found.table, scale) != (recipe.table, recipe.scale):
+    scale = saved.scale if isinstance(saved, PaperTable) else ""
+    if saved is not None and (saved.table, scale) != (recipe.table, recipe.scale):
         where = f" at scale {scale}" if scale else ""
-        raise ValueError(f"{out} contains {found.table}{where}. Choose another --out.")
+        raise ValueError(f"{out} contains {saved.table}{where}. Choose another --out.")
 
 
 def write(recipe: Recipe, out: Path, command: str) -> Result:
     """Write the table and the pages from the runs in ``out``; return the record in results.json."""
     # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
     with file_lock(out / ".lock", wait=True):
-        found = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
-        result = _equal_cost(recipe, found, command) if recipe.equal_cost else _paper_table(recipe, found, command)
+        comparisons = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
+        result = (
+            _equal_cost(recipe, comparisons, command)
+            if recipe.equal_cost
+            else _paper_table(recipe, comparisons, command)
+        )
         records.write(out / "results.json", result)
-        runs = [(block.name, named) for block, comparison in found for named in comparison.runs]
+        runs = [(block.name, named) for block, comparison in comparisons for named in comparison.runs]
         files.write(out / "results.csv", runs_csv(runs))
         for name, content in _output_files(result):
             files.write(out / name, content)
@@ -153,25 +157,25 @@ def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Compar
     place = out / block.name
     done = {int(p.parent.name.removeprefix("seed-")) for p in place.glob("runs/*/seed-*/result.json")}
     seeds = sorted(done.union(range(block.seeds)))
-    found = compare.collect(block.names, seeds, base(block), place, command, f"{recipe.table}: {block.title}")
-    return compare.write(found, place)
+    comparison = compare.collect(block.names, seeds, base(block), place, command, f"{recipe.table}: {block.title}")
+    return compare.write(comparison, place)
 
 
-Found = list[tuple[Block, Comparison]]
+Comparisons = list[tuple[Block, Comparison]]
 
 
-def _counted(found: Found) -> tuple[int, int]:
+def _counted(comparisons: Comparisons) -> tuple[int, int]:
     """The number of runs in the table, and how many of them are missing."""
-    expected = sum(len(comparison.seeds) * len(block.names) for block, comparison in found)
-    return expected, expected - sum(len(comparison.runs) for _, comparison in found)
+    expected = sum(len(comparison.seeds) * len(block.names) for block, comparison in comparisons)
+    return expected, expected - sum(len(comparison.runs) for _, comparison in comparisons)
 
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _equal_cost(recipe: Recipe, found: Found, command: str) -> EqualCost:
-    runs, missing = _counted(found)
+def _equal_cost(recipe: Recipe, comparisons: Comparisons, command: str) -> EqualCost:
+    runs, missing = _counted(comparisons)
     return EqualCost(
         table=recipe.table,
         title=recipe.title,
@@ -180,48 +184,48 @@ def _equal_cost(recipe: Recipe, found: Found, command: str) -> EqualCost:
         runs=runs,
         missing=missing,
         tuning=recipe.tuning,
-        problems=tuple(_problem(block, comparison) for block, comparison in found),
+        problems=tuple(_problem(block, comparison) for block, comparison in comparisons),
     )
 
 
-def _problem(block: Block, found: Comparison) -> BudgetProblem:
-    ours = {row.name: row for row in found.rows}
+def _problem(block: Block, comparison: Comparison) -> BudgetProblem:
+    ours = {row.name: row for row in comparison.rows}
     # SAM passes every sample forward and backward twice
-    sam = 0 if found.data is None else 4 * found.data.train * found.config.epochs
+    sam = 0 if comparison.data is None else 4 * comparison.data.train * comparison.config.epochs
     entries = []
     for row in block.rows:
         if row.budget is not None:
             run = ours.get(row.name)
             cost = None if run is None else (run.samples_forward + run.samples_backward) / sam
-            name = row.label or label(row.name, found.config.base)
+            name = row.label or label(row.name, comparison.config.base)
             entries.append(Entry(row.name, name, row.budget, row.control, run, cost, row.twin, row.sgd))
     return BudgetProblem(
         name=block.name,
         title=block.title,
-        about=_about(found.config),
+        about=_about(comparison.config),
         tuning=block.tuning,
-        seeds=found.seeds,
+        seeds=comparison.seeds,
         entries=budgets.compare_entries(entries),
         primary=block.primary,
         margin=block.margin,
     )
 
 
-def _paper_table(recipe: Recipe, found: Found, command: str) -> PaperTable:
-    runs, missing = _counted(found)
+def _paper_table(recipe: Recipe, comparisons: Comparisons, command: str) -> PaperTable:
+    runs, missing = _counted(comparisons)
     return PaperTable(
         table=recipe.table,
         scale=recipe.scale,
         title=recipe.title + (" (small scale)" if recipe.scale == "small" else ""),
         command=command,
         created=_now(),
-        seeds=tuple(sorted({seed for _, comparison in found for seed in comparison.seeds})),
+        seeds=tuple(sorted({seed for _, comparison in comparisons for seed in comparison.seeds})),
         runs=runs,
         missing=missing,
         notes=recipe.notes,
         metric=recipe.metric,
-        unit=next((row.unit for _, comparison in found for row in comparison.rows), "%"),
-        columns=tuple(_column(block, comparison) for block, comparison in found),
+        unit=next((row.unit for _, comparison in comparisons for row in comparison.rows), "%"),
+        columns=tuple(_column(block, comparison) for block, comparison in comparisons),
     )
 
 
@@ -231,12 +235,12 @@ def _about(config: Config) -> str:
     return f"{config.model}{bits} on {config.data}{size}{changes(config)}, {config.epochs} epochs"
 
 
-def _column(block: Block, found: Comparison) -> TableColumn:
-    ours = {row.name: row for row in found.rows}
+def _column(block: Block, comparison: Comparison) -> TableColumn:
+    ours = {row.name: row for row in comparison.rows}
     cells = [
         TableCell(
             name=row.name,
-            label=label(row.name, found.config.base),
+            label=label(row.name, comparison.config.base),
             note=row.note,
             paper=Published(row.score, row.std, row.speed, row.parts),
             ours=ours.get(row.name),
@@ -248,7 +252,7 @@ def _column(block: Block, found: Comparison) -> TableColumn:
         group=block.group,
         heading=block.column,
         title=block.title,
-        about=_about(found.config),
-        headline=headline(found),
+        about=_about(comparison.config),
+        headline=headline(comparison),
         cells=tuple(cells),
     )

@@ -23,21 +23,21 @@ def read(path: Path, elsewhere: Collection[str] = ()) -> dict[str, Any]:
     if path.suffix not in READERS:
         raise ValueError(f"--config {path}: its name must end in .toml or .json.")
     try:
-        found = READERS[path.suffix](path.read_text(encoding="utf-8"))
+        settings = READERS[path.suffix](path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"--config {path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--config {path} is not {path.suffix[1:].upper()}: {error}.") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"--config {path} contains {found!r:.80} instead of settings.")
+    if not isinstance(settings, dict):
+        raise ValueError(f"--config {path} contains {settings!r:.80} instead of settings.")
     hints = get_type_hints(Config)
-    for name, value in found.items():
+    for name, value in settings.items():
         if name not in hints:
             raise ValueError(f"--config {path}: {unknown('setting', name, list(hints))}")
         try:
-            found[name] = typed(hints[name], value, name)
+            settings[name] = typed(hints[name], value, name)
         except ValueError as error:
             raise ValueError(f"--config {path}: {error}, which is not a value of this setting.") from None
         if name in elsewhere and value != getattr(Config, name):
             raise ValueError(f"--config {path}: {name} is {value!r}, but this command sets it itself. Leave it out.")
-    return {name: value for name, value in found.items() if name not in elsewhere}
+    return {name: value for name, value in settings.items() if name not in elsewhere}

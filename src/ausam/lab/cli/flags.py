@@ -33,16 +33,16 @@ class Parser(argparse.ArgumentParser):
         if self._mixing:
             return super().parse_known_args(args, namespace)
         if self._subparsers is not None:
-            found, rest = super().parse_known_args(args, namespace)
+            known, rest = super().parse_known_args(args, namespace)
         else:
             self._mixing = True  # argparse takes the flags first and then the names, each time through this method
             try:
-                found, rest = self.parse_known_intermixed_args(args, namespace)
+                known, rest = self.parse_known_intermixed_args(args, namespace)
             finally:
                 self._mixing = False
         if rest:
             self.error(self._unknown(rest))
-        return found, rest
+        return known, rest
 
     def error(self, message: str) -> NoReturn:
         """One line without the usage, which would hide it."""

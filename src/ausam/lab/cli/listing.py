@@ -41,13 +41,13 @@ def _pair(name: str, known: Pair) -> dict[str, Any]:
     return {"name": name, "label": known.label, "method": known.method, "policy": known.policy, "rho": rho}
 
 
-def text(found: dict[str, Any]) -> str:
+def text(tables: dict[str, Any]) -> str:
     """The same for people."""
-    methods = [[m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]] for m in found["methods"]]
-    policies = [[p["name"], f"{p['kept']:.2f}", p["signal"], p["about"]] for p in found["policies"]]
-    pairs = [[p["name"], f"{p['method']} × {p['policy']}{_own_rho(p['method'])}"] for p in found["pairs"]]
-    models = [[m["name"], f"{m['parameters']:,}"] for m in found["models"]]
-    data = [[d["name"], d["about"]] for d in found["data"]]
+    methods = [[m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]] for m in tables["methods"]]
+    policies = [[p["name"], f"{p['kept']:.2f}", p["signal"], p["about"]] for p in tables["policies"]]
+    pairs = [[p["name"], f"{p['method']} × {p['policy']}{_own_rho(p['method'])}"] for p in tables["pairs"]]
+    models = [[m["name"], f"{m['parameters']:,}"] for m in tables["models"]]
+    data = [[d["name"], d["about"]] for d in tables["data"]]
     trimmed = pair("ausam-trim-0.5")
     parts = [
         "Methods (passes: samples through forward + backward, per sample of the batch)",
@@ -101,27 +101,27 @@ def named(name: str) -> list[dict[str, Any]]:
     """Everything with this name, ignoring case (``sam`` is a pair and a method); a ValueError for an unknown name."""
     tables: list[tuple[str, dict[str, Any]]] = [("method", METHODS), ("policy", POLICIES)]
     tables += [("network", MODELS), ("data set", DATASETS)]
-    found = [
+    entries = [
         _DETAILS[kind](key, thing)
         for kind, table in tables
         for key, thing in table.items()
         if key.lower() == name.lower()
     ]
     try:
-        found.insert(0, _pair_details(name))
+        entries.insert(0, _pair_details(name))
     except ValueError:
-        if not found:
+        if not entries:
             known = [key.lower() for table in (METHODS, POLICIES, PAIRS, MODELS, DATASETS) for key in table]
             if why := mistake(name):
                 raise ValueError(why) from None
             kind = "method, policy, pair, network or data set"
             raise unknown(kind, name, list(dict.fromkeys(known)), "one of their names") from None
-    return found
+    return entries
 
 
-def named_text(found: list[dict[str, Any]]) -> str:
+def named_text(entries: list[dict[str, Any]]) -> str:
     """The same for people."""
-    return "\n\n\n".join(_named_text(one) for one in found)
+    return "\n\n\n".join(_named_text(one) for one in entries)
 
 
 def _named_text(one: dict[str, Any]) -> str:
@@ -163,12 +163,12 @@ def _class_details(kind: str, cls: Any) -> dict[str, Any]:
 
 
 def _pair_details(name: str) -> dict[str, Any]:
-    found = pair(name)
+    chosen = pair(name)
     return {
         "name": name.lower(),
         "kind": "pair",
-        "about": f"{found.label} is {found.method} × {found.policy}{_own_rho(found.method)}{_fractions(found)}.",
-        "see": f"See ausam list {_class_name(found.method)} and ausam list {_class_name(found.policy)}.",
+        "about": f"{chosen.label} is {chosen.method} × {chosen.policy}{_own_rho(chosen.method)}{_fractions(chosen)}.",
+        "see": f"See ausam list {_class_name(chosen.method)} and ausam list {_class_name(chosen.policy)}.",
     }
 
 
@@ -177,8 +177,8 @@ def _own_rho(method: str) -> str:
     return "" if rho is None else f", rho {rho:g} unless --rho says otherwise"
 
 
-def _fractions(found: Pair) -> str:
-    parts = ((found.epochs, "epochs"), (found.batch, "batch size"))
+def _fractions(chosen: Pair) -> str:
+    parts = ((chosen.epochs, "epochs"), (chosen.batch, "batch size"))
     said = [f"{part:g} of the {what}" for part, what in parts if part != 1]
     return f", with {' and '.join(said)}" if said else ""
 
@@ -213,14 +213,14 @@ def _docstring(cls: Any) -> tuple[str, dict[str, str], str]:
     text = re.sub(r"(?m)^>>>.*\n(?:^(?!>>>|$).*\n?)*", "", text)  # with its output
     before, _, after = text.partition("Arguments:\n")
     inside, _, use = after.partition("\n\n")
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     for line in inspect.cleandoc(inside).splitlines():
         name, colon, about = line.partition(": ")
         if colon and name.isidentifier():
-            found[name] = about
-        elif found:
-            found[list(found)[-1]] += f" {line.strip()}"
-    return re.sub(r"\n{3,}", "\n\n", before).strip(), found, use.strip()
+            arguments[name] = about
+        elif arguments:
+            arguments[list(arguments)[-1]] += f" {line.strip()}"
+    return re.sub(r"\n{3,}", "\n\n", before).strip(), arguments, use.strip()
 
 
 def _default(f: Field[Any]) -> str:

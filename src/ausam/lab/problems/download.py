@@ -58,9 +58,9 @@ def fetch(remote: Remote, folder: Path) -> Path:
     """The verified file in ``folder``, downloaded if it is missing; an interrupted download continues."""
     target = folder / remote.name
     if target.exists():
-        if (found := digest(target, remote.kind)) != remote.digest:
+        if (actual := digest(target, remote.kind)) != remote.digest:
             raise DownloadError(
-                f"{target} is not the published file: its {remote.kind} is {found}, not {remote.digest}. "
+                f"{target} is not the published file: its {remote.kind} is {actual}, not {remote.digest}. "
                 f"Delete it, or replace it with {remote.url}."
             )
         return target
@@ -77,10 +77,10 @@ def _complete(remote: Remote, part: Path, target: Path) -> None:
     with part.open("a+b") as file:
         try:
             resumed = _download(remote, file)
-            if (found := _digest(file, remote.kind)) != remote.digest and resumed:
+            if (actual := _digest(file, remote.kind)) != remote.digest and resumed:
                 file.truncate(0)  # the beginning came from a different file: start again from scratch
                 _download(remote, file)
-                found = _digest(file, remote.kind)
+                actual = _digest(file, remote.kind)
         except (OSError, http.client.HTTPException) as error:
             why = error if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
             raise DownloadError(
@@ -88,10 +88,10 @@ def _complete(remote: Remote, part: Path, target: Path) -> None:
                 "Run the same command again to continue where it stopped, "
                 f"or download {remote.url} on another machine and put it at {target}."
             ) from error
-        if found != remote.digest:
+        if actual != remote.digest:
             file.truncate(0)
             raise DownloadError(
-                f"{remote.url} is not the published file: its {remote.kind} is {found}, not {remote.digest}. "
+                f"{remote.url} is not the published file: its {remote.kind} is {actual}, not {remote.digest}. "
                 f"It was deleted. If you have the right file, put it at {target}."
             )
 
@@ -156,10 +156,10 @@ def digest(path: Path, kind: str) -> str:
 
 def _digest(file: BinaryIO, kind: str) -> str:
     file.seek(0)
-    found = hashlib.new(kind, usedforsecurity=False)
+    hasher = hashlib.new(kind, usedforsecurity=False)
     while chunk := file.read(CHUNK):
-        found.update(chunk)
-    return found.hexdigest()
+        hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 # -- downloading -----------------------------------------------------------------------------------------------------

@@ -116,5 +116,5 @@ class WindowSet:
     def _cut(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """The windows that begin at these positions, and the steps that follow them."""
         every = self.series.unfold(1, self.look_back + self.horizon, 1).transpose(0, 1)  # a view
-        found = every[at.to(self.series.device)]
-        return found[..., : self.look_back], found[..., self.look_back :]
+        window = every[at.to(self.series.device)]
+        return window[..., : self.look_back], window[..., self.look_back :]

@@ -25,8 +25,8 @@ def plain(value: Any) -> Any:
 
 def typed(kind: type[T], value: Any, where: str = "") -> T:
     """The record of this kind from a plain value; a ValueError names the first field that does not fit."""
-    found: T = _typed(kind, value, where)
-    return found
+    checked: T = _typed(kind, value, where)
+    return checked
 
 
 def _typed(kind: Any, value: Any, where: str) -> Any:
@@ -62,9 +62,9 @@ def _record(kind: Any, value: dict[str, Any], where: str) -> Any:
     missing = [f.name for f in fields(kind) if f.name not in value and f.default is f.default_factory is MISSING]
     if missing:
         raise ValueError(f"{_inside(where, missing[0])} is missing")
-    found = {k: _typed(hints[k], v, _inside(where, k)) for k, v in value.items()}
+    entries = {k: _typed(hints[k], v, _inside(where, k)) for k, v in value.items()}
     try:
-        return kind(**found)
+        return kind(**entries)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}" if where else str(error)) from None
 

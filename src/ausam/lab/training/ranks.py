@@ -63,8 +63,8 @@ class Ranks:
         dist.broadcast_object_list(answer, 0)
         if answer[1] is not None:
             raise answer[1] if self.rank == 0 else SystemExit(2)
-        found: T = answer[0]
-        return found
+        received: T = answer[0]
+        return received
 
     def sum_over_ranks(self, *values: float) -> tuple[Any, ...]:
         """Each of these numbers, summed over the ranks."""

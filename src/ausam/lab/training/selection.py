@@ -28,7 +28,7 @@ def selection_summary(
         known = score[index][seen[index]]
         return Group(len(index), float(known.mean()) if len(known) else None, float(chosen[index].mean()), part)
 
-    found = tuple(
+    groups = tuple(
         group(index, float(wrong[index].double().mean()) if noisy and wrong is not None else None)
         for index in torch.tensor_split(order, bins)
         if len(index)
@@ -36,6 +36,6 @@ def selection_summary(
     present = [] if labels is None else torch.bincount(labels).nonzero().flatten().tolist()
     classes = {str(c): group((labels == c).nonzero().flatten().cpu()) for c in present}
     if not noisy or wrong is None:
-        return Selection(signal_name(policy.signal), found, classes=classes)
+        return Selection(signal_name(policy.signal), groups, classes=classes)
     right, mistaken = (group(which.nonzero().flatten()) for which in (~wrong, wrong))
-    return Selection(signal_name(policy.signal), found, right, mistaken, classes)
+    return Selection(signal_name(policy.signal), groups, right, mistaken, classes)

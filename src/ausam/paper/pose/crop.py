@@ -79,5 +79,5 @@ def cut(picture: Image, matrix: Array, size: int) -> Tensor:
     (a, b, c), (d, e, f) = inverse(matrix)
     # Pillow counts from the corner of a pixel, we count from its centre.
     back = (a, b, c + 0.5 - 0.5 * (a + b), d, e, f + 0.5 - 0.5 * (d + e))
-    found = picture.transform((size, size), Transform.AFFINE, back, Resampling.BILINEAR)
-    return torch.from_numpy(np.array(found)).permute(2, 0, 1).contiguous()
+    cropped = picture.transform((size, size), Transform.AFFINE, back, Resampling.BILINEAR)
+    return torch.from_numpy(np.array(cropped)).permute(2, 0, 1).contiguous()

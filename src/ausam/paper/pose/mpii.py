@@ -105,8 +105,8 @@ def head_sizes(path: Path, test: People) -> Array:
     """0.6 times the diagonal of each person's head box, from MPII's ground truth in the order of valid.json."""
     from scipy.io import loadmat
 
-    found = loadmat(path)
-    boxes, joints = found["headboxes_src"], np.transpose(found["pos_gt_src"], (2, 0, 1))
+    contents = loadmat(path)
+    boxes, joints = contents["headboxes_src"], np.transpose(contents["pos_gt_src"], (2, 0, 1))
     if joints.shape != test.joints.shape:
         raise ValueError(
             f"{path} has {len(joints)} people, but valid.json has {len(test)}. Take both from the same source."

@@ -20,7 +20,7 @@ RIGHT, LEFT, MIDDLE = (255, 140, 0), (0, 160, 255), (60, 220, 90)  # from the pe
 FOUND = (255, 0, 200)
 
 
-def overlay(crop: Tensor, y: Tensor, found: Tensor | None = None, zoom: int = 2) -> Image:
+def overlay(crop: Tensor, y: Tensor, joints: Tensor | None = None, zoom: int = 2) -> Image:
     """A crop, bytes (3, size, size), with the visible joints and limbs of its target (16, 4), and predictions (16, 2).
 
     Dots and lines are the ground truth: orange for the person's right, blue for the left, green for the middle.
@@ -40,8 +40,8 @@ def overlay(crop: Tensor, y: Tensor, found: Tensor | None = None, zoom: int = 2)
     for j, (px, py) in enumerate(at):
         if seen[j]:
             pen.ellipse((px - 4, py - 4, px + 4, py + 4), _colour(j), (0, 0, 0))
-    if found is not None:
-        for j, (px, py) in enumerate(((found + 0.5) * zoom).tolist()):
+    if joints is not None:
+        for j, (px, py) in enumerate(((joints + 0.5) * zoom).tolist()):
             if seen[j]:
                 pen.line(((px, py), at[j]), FOUND, 1)
                 pen.ellipse((px - 5, py - 5, px + 5, py + 5), None, FOUND, 2)
@@ -65,10 +65,11 @@ def sheet(data: PoseSet, model: nn.Module | None = None, n: int = 8, zoom: int =
 
     pictures: list[Image.Image] = []
     for x, y in data.test_batches(n):
-        found = None if model is None else located(model.eval(), x).cpu()
+        joints = None if model is None else located(model.eval(), x).cpu()
         pixels = (x.cpu() * torch.tensor(STD).view(-1, 1, 1) + torch.tensor(MEAN).view(-1, 1, 1)).round().clamp(0, 255)
         pictures = [
-            overlay(crop.byte(), y[i].cpu(), None if found is None else found[i], zoom) for i, crop in enumerate(pixels)
+            overlay(crop.byte(), y[i].cpu(), None if joints is None else joints[i], zoom)
+            for i, crop in enumerate(pixels)
         ]
         break
     side = pictures[0].width

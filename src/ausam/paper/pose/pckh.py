@@ -1,4 +1,4 @@
-"""PCKh: the fraction of joints found within half the size of the head (Andriluka et al. 2014)."""
+"""PCKh: the fraction of joints located within half the size of the head (Andriluka et al. 2014)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ausam.paper.pose.skeleton import GROUPS, NOT_JUDGED
 THRESHOLD = 0.5
 
 
-def counts(found: Tensor, y: Tensor) -> Tensor:
+def counts(located: Tensor, y: Tensor) -> Tensor:
     """For predictions (n, joints, 2), the number of correct and of evaluated joints, as (2, joints).
 
     ``y`` (n, joints, 4) contains x, y, visible and the head's size in the same pixels. Mapping predictions and truth
     back into the picture would scale distance and head alike, so it is left out. Only visible joints of people with a
     known head size are evaluated.
     """
-    distance = (found - y[..., :2]).norm(dim=-1)
+    distance = (located - y[..., :2]).norm(dim=-1)
     judged = (y[..., 2] > 0) & (y[..., 3] > 0)
     right = judged & (distance <= THRESHOLD * y[..., 3])
     return torch.stack([right.sum(0), judged.sum(0)])

@@ -12,9 +12,9 @@ def digits(data_dir: str = "") -> ImageSet:  # noqa: ARG001  (nothing to downloa
     """1,000 digits for training and the other 797 for testing, always the same ones."""
     from sklearn.datasets import load_digits  # imported here because it takes a second
 
-    found = load_digits()
-    x = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16.0
-    y = torch.tensor(found.target, dtype=torch.int64)
+    loaded = load_digits()
+    x = torch.tensor(loaded.images, dtype=torch.float32).unsqueeze(1) / 16.0
+    y = torch.tensor(loaded.target, dtype=torch.int64)
     order = torch.randperm(len(y), generator=generator(0))
     train, test = order[:1000], order[1000:]
     mean, std = float(x[train].mean()), float(x[train].std())
