@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ausam.lab.experiments.diagnose.run import Tell, conditions, measure, now
+from ausam.lab.experiments.diagnose.run import Tell, measured
 from ausam.lab.experiments.diagnose.subject import open_run
 from ausam.lab.records import files, versioned
-from ausam.lab.report.pages.sections import VERSION, findings
+from ausam.lab.report.pages.sections import VERSION
 from ausam.paper.theory import page
 from ausam.paper.theory.on_a_run import MEASUREMENTS
 from ausam.paper.theory.page import SECTIONS, Theory
@@ -20,15 +20,7 @@ def diagnose_theory(
 ) -> Theory:
     """Measure what is missing in the folder of a run; see :func:`ausam.lab.experiments.diagnose.run.diagnose`."""
     subject = open_run(folder, samples, **here)
-    results, not_measured = measure(MEASUREMENTS, what, subject, tell)
-    whole = Theory(
-        command=command,
-        created=now(),
-        conditions=conditions(subject),
-        findings=findings(SECTIONS, results),
-        not_measured=tuple(not_measured),
-        **results,
-    )
+    whole = Theory(**measured(MEASUREMENTS, SECTIONS, what, subject, command, tell))
     versioned.write(folder / "theory.json", "theory", VERSION, whole)
     files.write(folder / "theory.html", page.render(whole))
     return whole

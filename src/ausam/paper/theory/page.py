@@ -10,18 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ausam.diagnostics import Agreement
-from ausam.lab.report import charts, html
+from ausam.lab.report import charts
 from ausam.lab.report.charts import Picture
-from ausam.lab.report.pages.sections import (
-    EPOCH,
-    Conditions,
-    Finding,
-    NotMeasured,
-    Section,
-    closing_fragments,
-    curves,
-    section_fragments,
-)
+from ausam.lab.report.pages import sections
+from ausam.lab.report.pages.sections import EPOCH, Finding, Measurements, Section, curves
 from ausam.lab.report.text import number, percent, span, times
 from ausam.lab.report.vega import Field
 from ausam.paper.theory.lemma1 import AverageDLP
@@ -153,14 +145,9 @@ class Theorem4Result:
 
 
 @dataclass(frozen=True)
-class Theory:
+class Theory(Measurements):
     """The lemma and the theorems on one run."""
 
-    command: str
-    created: str
-    conditions: Conditions
-    findings: tuple[Finding, ...]
-    not_measured: tuple[NotMeasured, ...]
     lemma1: Lemma1Result | None = None
     theorem1: Theorem1Result | None = None
     theorem2: Theorem2Result | None = None
@@ -436,16 +423,6 @@ SECTIONS = {
 
 def render(theory: Theory) -> str:
     """The page; it fetches nothing."""
-    conditions = theory.conditions
-    title = f"The paper's theory on a run on {conditions.config.data}"
-    results = {name: getattr(theory, name) for name in SECTIONS}
     claims = [finding.holds for finding in theory.findings if finding.holds is not None]
-    lead = f"{sum(claims)} of the {len(claims)} claims that can be tested hold here."
-    body = [
-        html.heading(title, 1),
-        html.paragraph(f"{conditions.pair}, {conditions.config.model}, {conditions.trained} epochs", "soft"),
-        *([html.paragraph(lead, "lead")] if claims else []),
-        *section_fragments(SECTIONS, results, theory.findings),
-        *closing_fragments(theory.not_measured, conditions, theory.created, theory.command),
-    ]
-    return html.page(title, body, width=58)
+    lead = f"{sum(claims)} of the {len(claims)} claims that can be tested hold here." if claims else ""
+    return sections.render(f"The paper's theory on a run on {theory.conditions.config.data}", SECTIONS, theory, lead)

@@ -14,7 +14,7 @@ from ausam.lab.records import files, versioned
 from ausam.lab.registry.lookup import find
 from ausam.lab.report.pages import diagnosis
 from ausam.lab.report.pages.diagnosis import SECTIONS, Diagnosis
-from ausam.lab.report.pages.sections import VERSION, Conditions, NotMeasured, findings
+from ausam.lab.report.pages.sections import VERSION, Conditions, NotMeasured, Section, findings
 from ausam.lab.training.environment import environment
 
 Tell = Callable[[str, int], None]  # called with the name of the next piece and the total number of pieces
@@ -30,18 +30,30 @@ def diagnose(
     skipped and the page says so.
     """
     subject = open_run(folder, samples, **here)
-    results, not_measured = measure(MEASUREMENTS, what, subject, tell)
-    whole = Diagnosis(
-        command=command,
-        created=now(),
-        conditions=conditions(subject),
-        findings=findings(SECTIONS, results),
-        not_measured=tuple(not_measured),
-        **results,
-    )
+    whole = Diagnosis(**measured(MEASUREMENTS, SECTIONS, what, subject, command, tell))
     versioned.write(folder / "diagnosis.json", "diagnosis", VERSION, whole)
     files.write(folder / "diagnosis.html", diagnosis.render(whole))
     return whole
+
+
+def measured(
+    measurements: Mapping[str, Measurement],
+    sections: Mapping[str, Section],
+    what: Sequence[str] | None,
+    subject: Subject,
+    command: str,
+    tell: Tell,
+) -> dict[str, Any]:
+    """The fields of a record of these measurements on a run: the results, their sentences and the conditions."""
+    results, not_measured = measure(measurements, what, subject, tell)
+    return {
+        "command": command,
+        "created": now(),
+        "conditions": conditions(subject),
+        "findings": findings(sections, results),
+        "not_measured": tuple(not_measured),
+        **results,
+    }
 
 
 def measure(

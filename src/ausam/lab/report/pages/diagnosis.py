@@ -11,18 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry, Surface, Trace
-from ausam.lab.report import charts, html
+from ausam.lab.report import charts
 from ausam.lab.report.charts import Picture
-from ausam.lab.report.pages.sections import (
-    EPOCH,
-    Conditions,
-    Finding,
-    NotMeasured,
-    Section,
-    closing_fragments,
-    curves,
-    section_fragments,
-)
+from ausam.lab.report.pages import sections
+from ausam.lab.report.pages.sections import EPOCH, Finding, Measurements, Section, curves
 from ausam.lab.report.text import number, percent, span, times
 from ausam.lab.report.vega import Field
 
@@ -93,14 +85,9 @@ class GeometryResult:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Measurements):
     """The diagnosis of one run."""
 
-    command: str
-    created: str
-    conditions: Conditions
-    findings: tuple[Finding, ...]
-    not_measured: tuple[NotMeasured, ...]
     sharpness: SharpnessResult | None = None
     hessian: HessianResult | None = None
     landscape: LandscapeResult | None = None
@@ -278,13 +265,4 @@ SECTIONS = {
 
 def render(diagnosis: Diagnosis) -> str:
     """The page; it fetches nothing."""
-    conditions = diagnosis.conditions
-    title = f"Diagnosis of a run on {conditions.config.data}"
-    results = {name: getattr(diagnosis, name) for name in SECTIONS}
-    body = [
-        html.heading(title, 1),
-        html.paragraph(f"{conditions.pair}, {conditions.config.model}, {conditions.trained} epochs", "soft"),
-        *section_fragments(SECTIONS, results, diagnosis.findings),
-        *closing_fragments(diagnosis.not_measured, conditions, diagnosis.created, diagnosis.command),
-    ]
-    return html.page(title, body, width=58)
+    return sections.render(f"Diagnosis of a run on {diagnosis.conditions.config.data}", SECTIONS, diagnosis)

@@ -57,6 +57,17 @@ class Conditions:
 
 
 @dataclass(frozen=True)
+class Measurements:
+    """What was measured on one run, and under which conditions; a page adds a field for each result."""
+
+    command: str
+    created: str
+    conditions: Conditions
+    findings: tuple[Finding, ...]
+    not_measured: tuple[NotMeasured, ...]
+
+
+@dataclass(frozen=True)
 class Section:
     """How the result of a measurement is shown: a title, the sentences it gives, and its charts."""
 
@@ -70,6 +81,27 @@ def findings(sections: Mapping[str, Section], results: Mapping[str, Any]) -> tup
     """The sentences of all results, in the order of the page."""
     shown = [name for name in sections if results.get(name) is not None]
     return tuple(replace(f, part=name) for name in shown for f in sections[name].sentences(results[name]))
+
+
+def render(title: str, sections: Mapping[str, Section], measured: Measurements, lead: str = "") -> str:
+    """The page of a run's measurements; it fetches nothing.
+
+    Arguments:
+        title: its heading.
+        sections: how each result is shown, by the name of its field.
+        measured: the results.
+        lead: a sentence that says the most important thing first.
+    """
+    conditions = measured.conditions
+    results = {name: getattr(measured, name) for name in sections}
+    body = [
+        html.heading(title, 1),
+        html.paragraph(f"{conditions.pair}, {conditions.config.model}, {conditions.trained} epochs", "soft"),
+        *([html.paragraph(lead, "lead")] if lead else []),
+        *section_fragments(sections, results, measured.findings),
+        *closing_fragments(measured.not_measured, conditions, measured.created, measured.command),
+    ]
+    return html.page(title, body, width=58)
 
 
 def section_fragments(
