@@ -21,7 +21,7 @@ from ausam import (
     SelectiveBatchSampler,
     SharpnessAware,
 )
-from tests.helpers import VARIANTS, make, same_weights
+from tests.helpers import VARIANTS, make, refused, same_weights
 
 pytest.importorskip("accelerate", reason='needs pip install "ausam[transformers]"')
 transformers = pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
@@ -584,61 +584,34 @@ class Bare(SharpnessAwareTrainer):
 
 
 def test_what_cannot_work_is_refused(tmp_path, monkeypatch):
-    def told(kind=SharpnessAwareTrainer, error=TypeError, model=None, data=None, **more):
+    def refuses(*parts, kind=SharpnessAwareTrainer, error=TypeError, model=None, data=None, **more):
         args = arguments(tmp_path, **more.pop("args", {}))
         given = {"train_dataset": data or Sentences(), "method": SAM(), **more}
-        with pytest.raises(error) as raised:
+        with refused(error, *parts):
             kind(model or classifier(), args, **given).train()
-        return str(raised.value)
 
-    wrong = "AUSampling ranks samples by sharpness, but Plain never evaluates"
-    assert told(error=ValueError, method=Plain(), policy=AUSampling()).startswith(wrong)
-    assert told(compute_loss_func=lambda *_: 0, policy=AUSampling()) == (
-        "compute_loss_func returns one loss per batch, but AUSampling needs one per sample. Override "
-        "losses(model, inputs)."
-    )
-    assert told(WeightedSharp, method=ESAM()) == (
-        "Weighted overrides compute_loss, which returns one loss per batch, but ESAM needs one per sample. "
-        "Override losses(model, inputs) as well: training uses losses, evaluation uses compute_loss."
-    )
-    assert told(method=None) == "SharpnessAwareTrainer needs a method, e.g. method=SAM(rho=0.05)."
+    refuses("AUSampling", "Plain never evaluates", error=ValueError, method=Plain(), policy=AUSampling())
+    remedy = "Override losses(model, inputs)"
+    refuses("compute_loss_func", "AUSampling", remedy, compute_loss_func=lambda *_: 0, policy=AUSampling())
+    refuses("compute_loss", "ESAM", remedy, kind=WeightedSharp, method=ESAM())
+    refuses("needs a method", "method=SAM(rho=0.05)", method=None)
     model = classifier()
-    assert told(model=model, optimizers=(SharpnessAware(sgd(model), SAM(), model), None)) == (
-        "optimizers contains a SharpnessAware, and method or settings are given too. Pass the plain optimizer "
-        "with them, or the SharpnessAware without."
-    )
-    assert told(error=ValueError, policy=InfoBatch(epochs=3), args={"gradient_accumulation_steps": 2}) == (
-        "With InfoBatch the number of batches changes from epoch to epoch, which the Trainer's gradient "
-        "accumulation does not support. Use gradient_accumulation_steps=1, or another policy."
-    )
-    assert told(data=Stream(), policy=AUSampling(), args={"max_steps": 3}) == (
-        "Stream is a stream, from which the Trainer cannot choose. Leave out the policy, or train in your own "
-        "loop with ausam.SelectiveStream, which chooses before decoding."
-    )
-    assert told(Bare, error=RuntimeError) == (
-        "Bare overrides create_optimizer without calling super().create_optimizer(), so no method is in use. "
-        "Pass the optimizer instead: optimizers=(base, None)."
-    )
+    both = SharpnessAware(sgd(model), SAM(), model)
+    refuses("a SharpnessAware", "Pass the plain optimizer", model=model, optimizers=(both, None))
+    twice = {"gradient_accumulation_steps": 2}
+    refuses("InfoBatch", "accumulation_steps=1", error=ValueError, policy=InfoBatch(epochs=3), args=twice)
+    refuses("Stream", "ausam.SelectiveStream", data=Stream(), policy=AUSampling(), args={"max_steps": 3})
+    refuses("Bare", "create_optimizer", "optimizers=(base, None)", kind=Bare, error=RuntimeError)
     asking = classifier(BertForQuestionAnswering)
-    assert told(error=ValueError, model=asking, policy=AUSampling()) == (
-        "The labels of this model are start_positions, end_positions, and losses per sample are computed from labels. "
-        "Override losses(model, inputs)."
-    )
+    refuses("start_positions, end_positions", remedy, error=ValueError, model=asking, policy=AUSampling())
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
-    assert told(error=ValueError) == (
-        "This process sees 2 GPUs and would run DataParallel, whose replicas a method cannot perturb. Start one "
-        "process per GPU with torchrun, or make one visible: CUDA_VISIBLE_DEVICES=0."
-    )
+    refuses("2 GPUs", "torchrun", "CUDA_VISIBLE_DEVICES=0", error=ValueError)
     monkeypatch.undo()
     t = trainer(tmp_path, Sentences())
-    with pytest.raises(ValueError) as raised:
+    with refused(ValueError, "only input_ids", remedy):
         t.losses(t.model, {"input_ids": torch.ones(2, 3, dtype=torch.int64)})
-    assert str(raised.value) == "The batch has no labels, only input_ids. Override losses(model, inputs)."
-    with pytest.raises(ValueError) as raised:
+    with refused(ValueError, "label_smoothing_factor is 0.1", "Set it to 0"):
         per_sample(torch.ones(2, 1), torch.ones(2), smoothing=0.1)
-    assert str(raised.value) == (
-        "label_smoothing_factor is 0.1, but a regression has no classes to smooth over. Set it to 0."
-    )
 
 
 def test_training_again_begins_at_epoch_0_and_keeps_the_scores(tmp_path):
