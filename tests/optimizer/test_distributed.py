@@ -88,7 +88,7 @@ def check_pair(rank, folder):
 
 def check_uneven(rank, folder):
     """Sizes that do not divide, and each process with a perturbation of its own."""
-    found = {}
+    outcomes = {}
     for (n, batch), policy in (
         ((5, 2), Full()),
         ((17, 3), PAIR),
@@ -100,8 +100,8 @@ def check_uneven(rank, folder):
         sampler = SelectiveBatchSampler(n, batch, policy)
         seen = train(model, SAM(0.1), sampler, 3)
         sampler.exchange()
-        found[n, batch, repr(policy)] = seen, weights(model), table(sampler)
-    return found
+        outcomes[n, batch, repr(policy)] = seen, weights(model), table(sampler)
+    return outcomes
 
 
 def accumulate(model, method, rank, world, steps=5, parts=3):
@@ -160,10 +160,10 @@ def by_closure(model, method, more, rank, world, parts=1, steps=4):
 
 
 def check_closure(rank, folder):
-    found = {name: by_closure(DistributedDataParallel(network()), *how, rank, 2) for name, how in CLOSURES.items()}
-    found["accumulated"] = by_closure(DistributedDataParallel(network()), *CLOSURES["plain"], rank, 2, parts=3)
-    found["accumulated sam"] = by_closure(DistributedDataParallel(network()), *CLOSURES["own"], rank, 2, parts=3)
-    return found
+    outcomes = {name: by_closure(DistributedDataParallel(network()), *how, rank, 2) for name, how in CLOSURES.items()}
+    outcomes["accumulated"] = by_closure(DistributedDataParallel(network()), *CLOSURES["plain"], rank, 2, parts=3)
+    outcomes["accumulated sam"] = by_closure(DistributedDataParallel(network()), *CLOSURES["own"], rank, 2, parts=3)
+    return outcomes
 
 
 class Branch(nn.Module):
@@ -317,11 +317,11 @@ def whole_weights(model):
 def check_sharded(rank, folder):
     """fully_shard: a few methods, a distributed checkpoint in between, a step that is not finite, a refusal."""
     mesh = init_device_mesh("cpu", (2,))
-    found = {}
+    outcomes = {}
     for name in SHARDED:
         model = shards(mesh)
         steps(model, optimizer(model, make(name)), rank, 2, 0, 5)
-        found[name] = whole_weights(model)
+        outcomes[name] = whole_weights(model)
 
     model = shards(mesh)
     opt = optimizer(model, SAM(0.1))
@@ -338,7 +338,7 @@ def check_sharded(rank, folder):
     opt.load_state_dict({**opt.base.state_dict(), "ausam": state["ausam"]})
     counted = opt.steps
     steps(model, opt, rank, 2, 3, 5)
-    found["resumed"] = whole_weights(model), counted
+    outcomes["resumed"] = whole_weights(model), counted
 
     model = shards(mesh)
     opt = optimizer(model, make("LookSAM"))
@@ -346,14 +346,14 @@ def check_sharded(rank, folder):
     torch.save(opt.state_dict(), f"{folder}/part{rank}.pt")  # with what the method remembers, a file a process
     opt.load_state_dict(torch.load(f"{folder}/part{rank}.pt", weights_only=True))
     steps(model, opt, rank, 2, 3, 5)
-    found["memory"] = whole_weights(model)
+    outcomes["memory"] = whole_weights(model)
 
     before = whole_weights(model)
     bad = X[:4] * float("nan") if rank else X[:4]
     opt.backward(with_logits(model), bad, Y[:4])
     opt.step()
     opt.zero_grad()
-    found["skipped"] = torch.equal(before, whole_weights(model)), opt.skipped
+    outcomes["skipped"] = torch.equal(before, whole_weights(model)), opt.skipped
 
     # The first parameter is too small for two shards: the second process has none of it to see a NaN in.
     small = nn.Sequential(nn.LayerNorm((1, 4)), nn.Flatten(), network())
@@ -363,13 +363,13 @@ def check_sharded(rank, folder):
     bad = torch.tensor([float("inf"), 0.0, 0.0, 0.0])  # an infinite loss whose gradient is finite
     lone.backward(lambda x, y: with_logits(small)(x, y)[0] + bad, X[:4].unsqueeze(1), Y[:4])
     lone.step()
-    found["small"] = torch.equal(before, whole_weights(small)), lone.skipped, lone.steps
+    outcomes["small"] = torch.equal(before, whole_weights(small)), lone.skipped, lone.steps
     model.set_requires_gradient_sync(False)
     try:
         opt.backward(with_logits(model), X[:4], Y[:4])
     except RuntimeError as error:
-        found["refused"] = str(error)
-    return found
+        outcomes["refused"] = str(error)
+    return outcomes
 
 
 SHARDED = ("Plain", "SAM", "ASAM", "GSAM", "MESA")
@@ -393,18 +393,18 @@ def process(folder):
     rank = int(os.environ["RANK"])
     limit = datetime.timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=limit)
-    found = {}
+    outcomes = {}
     for name, check in CHECKS.items():
         try:
-            found[name] = check(rank, folder)
+            outcomes[name] = check(rank, folder)
         except Exception:  # noqa: BLE001
-            found[name] = traceback.format_exc()
+            outcomes[name] = traceback.format_exc()
             break  # the other process may be waiting
-    torch.save(found, f"{folder}/{rank}.pt")
+    torch.save(outcomes, f"{folder}/{rank}.pt")
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def outcomes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     assert group(2, process, folder, seconds=120) == [0, 0]
     both = [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(2)]
@@ -416,11 +416,11 @@ def found(tmp_path_factory):
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_do_what_one_does(found):
+def test_two_processes_do_what_one_does(outcomes):
     sampler = SelectiveBatchSampler(N, 8, PAIR, seed=3)
     model = network()
     seen = train(model, SAM(0.1), sampler, 4)
-    (mine, w0, scores0), (theirs, w1, scores1) = (f["check_pair"] for f in found)
+    (mine, w0, scores0), (theirs, w1, scores1) = (f["check_pair"] for f in outcomes)
     assert torch.equal(w0, w1)
     assert_equal(scores0, scores1)
     for (n, batches), (n0, a), (n1, b) in zip(seen, mine, theirs, strict=True):
@@ -433,8 +433,8 @@ def test_two_processes_do_what_one_does(found):
     assert int(scores0["count"].max()) > int(scores0["count"].min()) >= 1  # some were left out
 
 
-def test_sizes_that_do_not_divide(found):
-    ours, theirs = (f["check_uneven"] for f in found)
+def test_sizes_that_do_not_divide(outcomes):
+    ours, theirs = (f["check_uneven"] for f in outcomes)
     for key, (mine, w0, scores0) in ours.items():
         others, w1, scores1 = theirs[key]
         assert torch.equal(w0, w1), key
@@ -450,8 +450,8 @@ def test_sizes_that_do_not_divide(found):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_accumulation_inside_no_sync(found, name):
-    (w0, unsynced), (w1, _) = (f["check_accumulation"][name] for f in found)
+def test_accumulation_inside_no_sync(outcomes, name):
+    (w0, unsynced), (w1, _) = (f["check_accumulation"][name] for f in outcomes)
     assert not unsynced
     assert torch.equal(w0, w1)
     if name == "Plain":
@@ -460,8 +460,8 @@ def test_accumulation_inside_no_sync(found, name):
 
 
 @pytest.mark.parametrize("name", ["plain", "sam", "asam", "accumulated"])
-def test_closures_in_two_processes_do_what_one_does_on_the_whole_batch(found, name):
-    (w0, a), (w1, b) = (f["check_closure"][name] for f in found)
+def test_closures_in_two_processes_do_what_one_does_on_the_whole_batch(outcomes, name):
+    (w0, a), (w1, b) = (f["check_closure"][name] for f in outcomes)
     assert torch.equal(w0, w1)
     how = CLOSURES["plain" if name == "accumulated" else name]
     expected, said = by_closure(network(), *how, 0, 1, parts=3 if name == "accumulated" else 1)
@@ -471,9 +471,9 @@ def test_closures_in_two_processes_do_what_one_does_on_the_whole_batch(found, na
 
 
 @pytest.mark.parametrize(("name", "parts"), [("own", 1), ("accumulated sam", 3)])
-def test_closures_in_two_processes_perturb_each_by_its_own_rows(found, name, parts):
+def test_closures_in_two_processes_perturb_each_by_its_own_rows(outcomes, name, parts):
     """Written out in one process: the gradient at w + e of each half, e from that half alone, then their mean."""
-    (w0, _), (w1, _) = (f["check_closure"][name] for f in found)
+    (w0, _), (w1, _) = (f["check_closure"][name] for f in outcomes)
     assert torch.equal(w0, w1)
     model = network()
     params, data = list(model.parameters()), torch.Generator().manual_seed(9)
@@ -501,8 +501,8 @@ def test_closures_in_two_processes_perturb_each_by_its_own_rows(found, name, par
     torch.testing.assert_close(w0, weights(model), rtol=1e-5, atol=1e-6)
 
 
-def test_accumulation_where_the_processes_reach_different_layers(found):
-    grads, closed, after = zip(*(f["check_branches"] for f in found), strict=True)
+def test_accumulation_where_the_processes_reach_different_layers(outcomes):
+    grads, closed, after = zip(*(f["check_branches"] for f in outcomes), strict=True)
     assert torch.equal(*after)
     model = Branch()
     for rows, left, share in ((slice(0, 4), True, 0.5), (slice(0, 4), False, 0.5), (slice(4, 8), True, 1.0)):
@@ -519,8 +519,8 @@ def test_accumulation_where_the_processes_reach_different_layers(found):
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_what_is_not_finite_in_one_process_is_left_out_by_all(found, quiet):
-    mine, theirs = (f["check_nonfinite"] for f in found)
+def test_what_is_not_finite_in_one_process_is_left_out_by_all(outcomes, quiet):
+    mine, theirs = (f["check_nonfinite"] for f in outcomes)
     expected = mine["left out", quiet][0]
     for how in ("loss", "infinite loss, finite gradient", "raise"):
         (w0, skipped), (w1, also) = mine[how, quiet], theirs[how, quiet]
@@ -533,8 +533,8 @@ def test_what_is_not_finite_in_one_process_is_left_out_by_all(found, quiet):
             assert "step 1 is not finite" in skipped[1]
 
 
-def test_refusals(found):
-    for mine in found:
+def test_refusals(outcomes):
+    for mine in outcomes:
         assert mine["check_apart"] == [
             (
                 "RuntimeError",
@@ -560,8 +560,8 @@ def test_refusals(found):
         ]
 
 
-def test_resume_in_the_middle_with_two_processes_and_with_one(found):
-    (state, a, left, rest_a), (other, b, _, rest_b) = (f["check_resume"] for f in found)
+def test_resume_in_the_middle_with_two_processes_and_with_one(outcomes):
+    (state, a, left, rest_a), (other, b, _, rest_b) = (f["check_resume"] for f in outcomes)
     assert_equal(state["scores"], other["scores"])
     assert torch.equal(state["plan"]["index"], other["plan"]["index"])
     assert left == 3
@@ -581,18 +581,18 @@ def test_resume_in_the_middle_with_two_processes_and_with_one(found):
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_sharded_models_do_what_one_process_does(found, name):
+def test_sharded_models_do_what_one_process_does(outcomes, name):
     model = network()
     steps(model, optimizer(model, make(name)), 0, 1, 0, 5)
-    for mine in found:
+    for mine in outcomes:
         torch.testing.assert_close(mine["check_sharded"][name], weights(model), rtol=1e-4, atol=1e-5)
 
 
-def test_sharded_models_are_saved_skip_and_refuse(found):
+def test_sharded_models_are_saved_skip_and_refuse(outcomes):
     models = network(), network()
     for model, method in zip(models, (SAM(0.1), make("LookSAM")), strict=True):
         steps(model, optimizer(model, method), 0, 1, 0, 5)
-    for mine in (f["check_sharded"] for f in found):
+    for mine in (f["check_sharded"] for f in outcomes):
         resumed, counted = mine["resumed"]
         assert counted == 3
         torch.testing.assert_close(resumed, weights(models[0]), rtol=1e-4, atol=1e-5)

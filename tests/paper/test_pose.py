@@ -86,7 +86,7 @@ def test_the_small_sibling_by_hand():
 
 def test_names_and_shapes_are_the_published_ones():
     with torch.device("meta"):
-        found = {k: tuple(v.shape) for k, v in MODELS["hrnet-w32"](16, 3).state_dict().items()}
+        shapes = {k: tuple(v.shape) for k, v in MODELS["hrnet-w32"](16, 3).state_dict().items()}
     for name, shape in {
         "conv2.weight": (64, 64, 3, 3),
         "bn2.running_var": (64,),
@@ -105,8 +105,8 @@ def test_names_and_shapes_are_the_published_ones():
         "stage4.2.fuse_layers.0.3.1.weight": (32,),
         "final_layer.bias": (16,),
     }.items():
-        assert found[name] == shape
-    assert not any(name.startswith(("stage4.2.fuse_layers.1", "stage5", "transition2.0")) for name in found)
+        assert shapes[name] == shape
+    assert not any(name.startswith(("stage4.2.fuse_layers.1", "stage5", "transition2.0")) for name in shapes)
 
 
 def test_weights_of_a_classifier_land_where_names_fit(tmp_path, caplog):
@@ -188,11 +188,11 @@ def test_loss_against_a_slow_twin(smoothing):
                 q[at[axis]] = 1 - smoothing
                 total = total + F.kl_div(z[person, joint, axis].log_softmax(0), q, reduction="sum")
         expected.append(total / joints)
-    found = SIMCC.losses(z, y, smoothing)
-    assert found.shape == (n,)
-    torch.testing.assert_close(found, torch.stack(expected))
-    assert found[2].item() == 0.0
-    found.sum().backward()
+    losses = SIMCC.losses(z, y, smoothing)
+    assert losses.shape == (n,)
+    torch.testing.assert_close(losses, torch.stack(expected))
+    assert losses[2].item() == 0.0
+    losses.sum().backward()
     assert z.grad.isfinite().all()
     assert not z.grad[2].any()
     assert not z.grad[1, 2].any()
@@ -211,14 +211,14 @@ def test_the_loss_is_zero_at_the_smoothed_label_itself():
 def test_unmirrored_against_a_slow_twin():
     width = 6
     p = torch.rand(2, 16, 2, 2 * width, generator=some(6))
-    found = unmirrored(p)
+    mirrored = unmirrored(p)
     for joint in range(16):
         other = MIRRORED[joint]
-        assert torch.equal(found[:, joint, 1], p[:, other, 1])
+        assert torch.equal(mirrored[:, joint, 1], p[:, other, 1])
         for b in range(2 * width - 1):
             pixel = b / 2  # is at width - 1 - pixel in the mirror
-            assert torch.equal(found[:, joint, 0, b], p[:, other, 0, round(2 * (width - 1 - pixel))])
-        assert not found[:, joint, 0, -1].any()
+            assert torch.equal(mirrored[:, joint, 0, b], p[:, other, 0, round(2 * (width - 1 - pixel))])
+        assert not mirrored[:, joint, 0, -1].any()
 
 
 def test_joints_are_mirrored_in_pairs():
@@ -236,11 +236,11 @@ def test_both_views_are_averaged():
         return there if torch.equal(seen, x) else mirrored
 
     p = there.softmax(-1) + unmirrored(mirrored.softmax(-1))
-    found = located(model, x)
-    assert found.shape == (2, 16, 2)
+    joints = located(model, x)
+    assert joints.shape == (2, 16, 2)
     for i in range(2):
         for j in range(16):
-            assert found[i, j].tolist() == [max(range(16), key=p[i, j, a].tolist().__getitem__) / 2 for a in (0, 1)]
+            assert joints[i, j].tolist() == [max(range(16), key=p[i, j, a].tolist().__getitem__) / 2 for a in (0, 1)]
 
 
 # PCKh
@@ -280,10 +280,10 @@ def crowd(n, size=64, seed=3):
 def test_pckh_in_the_crop_is_pckh_in_the_picture():
     people, size = crowd(50), 64
     y = torch.stack([people.target(i, size) for i in range(50)])
-    found = (y[..., :2] + 4 * torch.randn(50, 16, 2, generator=some(50))).clamp(0, size - 0.5)
-    back = [mapped(found[i].double().numpy(), inverse(people.matrix(i, size))) for i in range(50)]
+    joints = (y[..., :2] + 4 * torch.randn(50, 16, 2, generator=some(50))).clamp(0, size - 0.5)
+    back = [mapped(joints[i].double().numpy(), inverse(people.matrix(i, size))) for i in range(50)]
     expected = hrnet_evaluation(back, people.joints, people.visible, people.head)
-    mean, groups = pckh(counts(found[:20], y[:20]) + counts(found[20:], y[20:]))
+    mean, groups = pckh(counts(joints[:20], y[:20]) + counts(joints[20:], y[20:]))
     assert {"mean": mean, **groups} == pytest.approx(expected)
     assert list(groups) == list(GROUPS)
     assert 20 < mean < 90
@@ -293,21 +293,21 @@ def test_pckh_by_hand():
     y = torch.zeros(3, 16, 4)
     y[:, :, 2], y[:, :, 3] = 1, 8.0  # the threshold is 4 pixels
     y[2, :, 3] = 0  # a head that is not known: not judged
-    found = torch.zeros(3, 16, 2)
-    found[0, RWRI] = torch.tensor([4.0, 0.0])  # just right
-    found[1, RWRI] = torch.tensor([4.0, 0.1])  # just wrong
-    found[:, 6:8] = 50.0  # pelvis and thorax are wrong, but not in the mean
+    joints = torch.zeros(3, 16, 2)
+    joints[0, RWRI] = torch.tensor([4.0, 0.0])  # just right
+    joints[1, RWRI] = torch.tensor([4.0, 0.1])  # just wrong
+    joints[:, 6:8] = 50.0  # pelvis and thorax are wrong, but not in the mean
     y[1, RANK, 2] = 0  # one right ankle is judged, and wrong
-    found[0, RANK] = 9.0
-    mean, scores = pckh(counts(found, y))
+    joints[0, RANK] = 9.0
+    mean, scores = pckh(counts(joints, y))
     assert scores["wrist"] == 75.0  # (50 + 100) / 2
     assert scores["ankle"] == 50.0  # (0 + 100) / 2: joints count alike, however many people have them
     assert scores["head"] == scores["hip"] == 100.0
     assert mean == pytest.approx(100 * 25 / 27)  # 14 joints of two people less one; two are wrong
     y[:, HEAD, 2] = 0
-    assert "head" not in pckh(counts(found, y))[1]
+    assert "head" not in pckh(counts(joints, y))[1]
     y[..., 2] = 0
-    assert pckh(counts(found, y)) == (0.0, {})
+    assert pckh(counts(joints, y)) == (0.0, {})
 
 
 # crops
@@ -378,11 +378,11 @@ def test_joints_move_with_the_pixels(index):
 
 
 def test_augmentation_is_hrnets_and_a_function_of_seed_epoch_and_person():
-    found = [random_change(0, 1, i) for i in range(2000)]
-    assert found[:50] == [random_change(0, 1, i) for i in range(50)]
-    assert found[:50] != [random_change(0, 2, i) for i in range(50)]
-    assert found[:50] != [random_change(1, 1, i) for i in range(50)]
-    growth, turn = np.array([c.growth for c in found]), np.array([c.turn for c in found])
+    changes = [random_change(0, 1, i) for i in range(2000)]
+    assert changes[:50] == [random_change(0, 1, i) for i in range(50)]
+    assert changes[:50] != [random_change(0, 2, i) for i in range(50)]
+    assert changes[:50] != [random_change(1, 1, i) for i in range(50)]
+    growth, turn = np.array([c.growth for c in changes]), np.array([c.turn for c in changes])
     assert growth.min() == 0.75
     assert growth.max() == 1.25
     # A normal of deviation 0.25 leaves 1 +- 0.25 for 32 % of the people; 40 % are not turned, and 4.6 % of the others
@@ -392,7 +392,7 @@ def test_augmentation_is_hrnets_and_a_function_of_seed_epoch_and_person():
     assert np.abs(turn).max() == 60
     assert np.mean(np.abs(turn) == 60) == pytest.approx(0.6 * 0.0455, abs=0.012)
     assert np.std(turn[(turn != 0) & (np.abs(turn) < 60)]) == pytest.approx(30 * 0.88, rel=0.06)
-    assert np.mean([c.mirror for c in found]) == pytest.approx(0.5, abs=0.04)
+    assert np.mean([c.mirror for c in changes]) == pytest.approx(0.5, abs=0.04)
 
 
 # the data sets
@@ -535,8 +535,8 @@ def test_head_boxes_are_taken_from_the_ground_truth(tmp_path, caplog):
     boxes = np.array([[[10.0, 20.0], [30.0, 40.0]], [[13.0, 28.0], [34.0, 46.0]]])  # corner, coordinate, person
     where = np.transpose([p["joints"] for p in test], (1, 2, 0))
     put_mpii(tmp_path, [person(2)], test, {"headboxes_src": boxes, "pos_gt_src": where})
-    found = mpii(str(tmp_path)).test.head
-    assert found.tolist() == pytest.approx([0.6 * math.hypot(3, 4), 0.6 * math.hypot(8, 6)])
+    sizes = mpii(str(tmp_path)).test.head
+    assert sizes.tolist() == pytest.approx([0.6 * math.hypot(3, 4), 0.6 * math.hypot(8, 6)])
     assert not caplog.text
 
 
@@ -699,12 +699,12 @@ def part_of_table4(tmp_path_factory):
 def test_table4_in_the_papers_form(part_of_table4, capsys):
     assert main(["report", str(part_of_table4)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = records.read(part_of_table4 / "results.json", PaperTable)
-    ours = {cell.name: cell for cell in found.columns[0].cells}["sam"].ours
+    table = records.read(part_of_table4 / "results.json", PaperTable)
+    ours = {cell.name: cell for cell in table.columns[0].cells}["sam"].ours
     groups = " ".join(f"{ours.parts[k]:.1f}" for k in GROUPS)
     words, none = [" ".join(line.split()) for line in lines], " ".join(["missing"] * 8)
     for line in (
-        f"Method {found.columns[0].heading}: Whose (runs) Hea Sho Elb Wri Hip Kne Ank Mean SAM%",
+        f"Method {table.columns[0].heading}: Whose (runs) Hea Sho Elb Wri Hip Kne Ank Mean SAM%",
         "Adam paper 96.8 95.8 89.7 84.3 88.7 85.1 81.4 89.3 183",
         f"SAM ours (1) {groups} {ours.mean:.1f} 100",
         "AUSAM-0.5¹ paper 96.9 95.7 89.4 84.8 89.1 85.7 81.3 89.5 144",

@@ -117,16 +117,16 @@ def test_every_table_has_its_recipe():
 @pytest.mark.parametrize("scale", recipe.SCALES)
 @pytest.mark.parametrize("name", TABLES)
 def test_recipes_are_legal_throughout(name, scale):
-    found = recipe.read(name, scale, seeds=2)
-    assert len({b.name for b in found.blocks}) == len(found.blocks)
-    assert len({(b.group, b.column) for b in found.blocks}) == len(found.blocks)
+    table = recipe.read(name, scale, seeds=2)
+    assert len({b.name for b in table.blocks}) == len(table.blocks)
+    assert len({(b.group, b.column) for b in table.blocks}) == len(table.blocks)
     known = {f.name for f in fields(Config)}
-    for block in found.blocks:
+    for block in table.blocks:
         assert set(block.settings) <= known
-        assert {row.note for row in block.rows} - {""} <= set(found.notes)
+        assert {row.note for row in block.rows} - {""} <= set(table.notes)
         assert {"sgd", "sam", "sam@0.5", "sam@0.5x0.5"} <= set(block.names)
-    cells = recipe.cells(found, device="cpu")
-    assert len({c.id for c in cells}) == len(cells) == 2 * sum(len(b.names) for b in found.blocks)
+    cells = recipe.cells(table, device="cpu")
+    assert len({c.id for c in cells}) == len(cells) == 2 * sum(len(b.names) for b in table.blocks)
     assert [c.config.seed for c in cells] == [0] * (len(cells) // 2) + [1] * (len(cells) // 2)
     for cell in cells:
         config = cell.config
@@ -448,8 +448,8 @@ def test_the_table_agrees_with_the_runs(whole):
 
 
 def test_missing_cells_are_shown_as_missing(tmp_path, capsys):
-    found = recipe.read("micro", seeds=3)
-    summary = reproduce.write(found, tmp_path, "a command")
+    table = recipe.read("micro", seeds=3)
+    summary = reproduce.write(table, tmp_path, "a command")
     line = ["SAM", "91.00 ± 0.25", "100", "missing", "–", "81.00 ± 0.25", "100", "missing", "–"]
     assert tables.groups(summary)["Net_1"][1] == line
     assert tables.footnotes(summary)[-1] == "15 of 15 runs are missing."
@@ -524,9 +524,9 @@ def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
         target.write_bytes(path.read_bytes())
     (block / "results.json").unlink()
     assert main(["report", str(block)]) == 0
-    found = read(block / "results.json")
-    assert [(r["name"], r["seeds"]) for r in found["rows"]] == [("sam", [0, 1]), ("sam+info*", [0, 1])]
-    assert found["complete"]
+    comparison = read(block / "results.json")
+    assert [(r["name"], r["seeds"]) for r in comparison["rows"]] == [("sam", [0, 1]), ("sam+info*", [0, 1])]
+    assert comparison["complete"]
     assert len((block / "results.csv").read_text().splitlines()) == 5
     (block / "runs" / "sam" / "seed-1" / "result.json").unlink()
     rebuild.rebuild(block)
@@ -545,8 +545,8 @@ def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
 
 def curves(folder):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    found = accumulator.EventAccumulator(str(folder)).Reload()
-    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    events = accumulator.EventAccumulator(str(folder)).Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkeypatch):
@@ -568,9 +568,9 @@ def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkey
         metrics = (tmp_path / "one" / "runs" / "sam" / "seed-0" / "metrics.jsonl").read_text().splitlines()
         rows = [json.loads(line) for line in metrics]
         assert len(rows) == 2
-        found = curves(out)
-        assert set(found) >= {"test_accuracy", "train_loss", "images_per_second"}
-        for tag, points in found.items():
+        logged = curves(out)
+        assert set(logged) >= {"test_accuracy", "train_loss", "images_per_second"}
+        for tag, points in logged.items():
             values = [row["test"]["value"] if tag == "test_accuracy" else row[tag] for row in rows]
             assert points == [(row["epoch"], pytest.approx(v)) for row, v in zip(rows, values, strict=True)]
 

@@ -174,8 +174,8 @@ def test_signals_against_softmax_and_the_true_labels(signal, spread):
         "wrong": (p.argmax(1) != y).double(),
         "forgetting": (p.argmax(1) != y).double(),
     }[signal]
-    found = SIGNALS[signal](Feedback(None, loss, perturbed, z))
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=2e-6)
+    values = SIGNALS[signal](Feedback(None, loss, perturbed, z))
+    torch.testing.assert_close(values.double(), expected, rtol=1e-5, atol=2e-6)
 
 
 def test_signals_of_bfloat16_outputs_find_the_labels():
@@ -202,7 +202,7 @@ def test_missing_outputs_are_refused(signal):
 
 
 @pytest.mark.parametrize(
-    ("outputs", "found"),
+    ("outputs", "shown"),
     [
         (torch.zeros(2), "of shape (2,)"),
         (torch.zeros(3, 4), "of shape (3, 4)"),
@@ -211,9 +211,9 @@ def test_missing_outputs_are_refused(signal):
         ({"logits": torch.zeros(2, 4)}, "in a dict"),
     ],
 )
-def test_outputs_of_another_form_are_refused(outputs, found):
+def test_outputs_of_another_form_are_refused(outputs, shown):
     sampler = SelectiveBatchSampler(4, 2, Uncertainty())
-    with refused(ValueError, "(2, classes)", f"outputs {found}", "Return the logits"):
+    with refused(ValueError, "(2, classes)", f"outputs {shown}", "Return the logits"):
         sampler.update(Feedback(torch.tensor([0, 1]), torch.ones(2), torch.ones(2), outputs))
 
 
@@ -339,9 +339,9 @@ def test_top_loss_keeps_what_the_twin_keeps(signal, alpha):
             best = set(rank(memory, batch, lambda m: m.score(signal, 0.0))[:k])
             expected.append([i for i in batch if i in best])
         assert len(sampler) == len(expected)
-        found = list(sampler)
-        assert found == expected
-        for batch in found:
+        batches = list(sampler)
+        assert batches == expected
+        for batch in batches:
             seen = [i for i in batch if not (epoch == 0 and i % 5 == 0)]  # these are unseen in epoch 1
             sampler.update(world.feedback(epoch, seen))
             for i in seen:
@@ -352,30 +352,30 @@ def test_top_loss_keeps_what_the_twin_keeps(signal, alpha):
 
 
 def prune_by_twin(policy, signal: str, kept_by, epochs: int = 9, drop_last: bool = False) -> None:
-    """Run a policy of scope "epoch" beside its twin; ``kept_by(memory, found)`` says what should be kept."""
+    """Run a policy of scope "epoch" beside its twin; ``kept_by(memory, batches)`` says what should be kept."""
     world, memory = World(), [Memory(signal) for _ in range(N)]
     sampler = SelectiveBatchSampler(N, BATCH, policy, seed=SEED, drop_last=drop_last)
     chosen: set[int] = set()
     for epoch in range(epochs):
-        announced, found = len(sampler), list(sampler)
+        announced, batches = len(sampler), list(sampler)
         if epoch == 0:
             chosen = set(range(N))
         elif (epoch - 1) % policy.period == 0:
-            chosen = kept_by(memory, set(flat(found)))
+            chosen = kept_by(memory, set(flat(batches)))
         expected = cut([i for i in shuffled(epoch) if i in chosen])
         if drop_last and len(expected[-1]) < BATCH:
             expected.pop()
-        assert found == expected
+        assert batches == expected
         assert announced == len(expected)
-        for batch in found:
+        for batch in batches:
             seen = [i for i in batch if not (epoch == 0 and i % 7 == 0)]  # these are unseen in epoch 1
             sampler.update(world.feedback(epoch, seen))
             for i in seen:
                 memory[i].values.append(world.value(signal, epoch, i))
 
 
-def top(memory: list[Memory], k: int, score, found: set[int]) -> set[int]:
-    """The k best; where the last of them are equal, whichever of the equal ones were found."""
+def top(memory: list[Memory], k: int, score, kept: set[int]) -> set[int]:
+    """The k best; where the last of them are equal, whichever of the equal ones were kept."""
     order = rank(memory, list(range(N)), score)
 
     def key(i: int) -> float:
@@ -384,7 +384,7 @@ def top(memory: list[Memory], k: int, score, found: set[int]) -> set[int]:
     edge = key(order[k - 1])
     better = {i for i in order[:k] if key(i) != edge}
     equal = {i for i in order if key(i) == edge}
-    some = equal & found
+    some = equal & kept
     assert len(some) >= k - len(better)
     return better | set(sorted(some)[: k - len(better)] if len(some) > k - len(better) else some)
 
@@ -398,11 +398,11 @@ def test_uncertainty_keeps_what_the_twin_keeps(alpha, period, drop_last):
     prune_by_twin(
         Uncertainty(alpha, period),
         "uncertainty",
-        # With drop_last the tail of the kept is not among what was found, so the twin has to know it all.
-        lambda memory, found: (
+        # With drop_last the tail of the kept is not among what was kept, so the twin has to know it all.
+        lambda memory, kept: (
             set(rank(memory, list(range(N)), lambda m: m.score("uncertainty", 0.0))[:k])
             if k > sum(not m.values for m in memory)
-            else top(memory, k, lambda m: m.score("uncertainty", 0.0), found)
+            else top(memory, k, lambda m: m.score("uncertainty", 0.0), kept)
         ),
         drop_last=drop_last and not alone,
     )
@@ -419,7 +419,7 @@ def test_ucb_keeps_what_the_twin_keeps(signal, period):
         return round(m.average(decay) + c * m.variance(decay), 5)
 
     prune_by_twin(
-        UCB(0.5, c, signal, decay, period), signal, lambda memory, found: top(memory, int(0.5 * N), bound, found)
+        UCB(0.5, c, signal, decay, period), signal, lambda memory, kept: top(memory, int(0.5 * N), bound, kept)
     )
 
 
@@ -429,7 +429,7 @@ def test_epsilon_greedy_without_eps_keeps_the_best(signal, period):
     prune_by_twin(
         EpsilonGreedy(0.5, 0.0, signal, 0.6, period),
         signal,
-        lambda memory, found: top(memory, int(0.5 * N), lambda m: round(m.score(signal, 0.6), 5), found),
+        lambda memory, kept: top(memory, int(0.5 * N), lambda m: round(m.score(signal, 0.6), 5), kept),
     )
 
 
@@ -438,9 +438,9 @@ def test_epsilon_greedy_keeps_the_best_and_as_many_others_as_it_says(alpha, eps)
     m = int(alpha * N)
     random = int(eps * m)
 
-    def kept(memory: list[Memory], found: set[int]) -> set[int]:
-        best = top(memory, m - random, lambda x: x.score("loss", 0.2), found) if m > random else set()
-        others = found - best
+    def kept(memory: list[Memory], among: set[int]) -> set[int]:
+        best = top(memory, m - random, lambda x: x.score("loss", 0.2), among) if m > random else set()
+        others = among - best
         assert len(others) == random
         return best | others
 
@@ -500,12 +500,12 @@ def test_orderdp_keeps_the_largest_losses_of_what_it_drew(s, q):
     world, last = World(), {}
     sampler = SelectiveBatchSampler(N, BATCH, OrderDP(s, q), seed=SEED)
     for epoch in range(6):
-        announced, found = len(sampler), list(sampler)
+        announced, batches = len(sampler), list(sampler)
         order = shuffled(epoch)
         drawn = [order[place] for place in torch.randperm(N, generator=generator(SEED, epoch, 2))]
         drawn = drawn[: max(1, int(s * N))]
         k = max(1, int(q * len(drawn)))
-        kept = set(flat(found))
+        kept = set(flat(batches))
         assert kept <= set(drawn)
         assert len(kept) == k
         unseen = [i for i in drawn if i not in last]
@@ -514,9 +514,9 @@ def test_orderdp_keeps_the_largest_losses_of_what_it_drew(s, q):
             assert kept <= set(unseen)
         else:
             assert kept == {*unseen, *known[: k - len(unseen)]}
-        assert found == cut([i for i in order if i in kept])
-        assert announced == len(found)
-        for batch in found:
+        assert batches == cut([i for i in order if i in kept])
+        assert announced == len(batches)
+        for batch in batches:
             sampler.update(world.feedback(epoch, batch))
             last |= {i: world.value("loss", epoch, i) for i in batch}
 
@@ -558,19 +558,19 @@ def test_infobatch_keeps_and_weighs_as_the_twin(on, prune):
     world, last = World(), {}
     sampler = SelectiveBatchSampler(N, BATCH, InfoBatch(prune, on=on), seed=SEED)
     for epoch in range(6):
-        announced, found = len(sampler), list(sampler)
-        kept = set(flat(found))
+        announced, batches = len(sampler), list(sampler)
+        kept = set(flat(batches))
         mean = sum(last.values()) / len(last) if last else 0.0
         well = {i for i in last if last[i] < mean} if epoch else set()
         assert set(range(N)) - well <= kept
         stay = int((1 - prune) * len(well))
         assert len(kept & well) == stay
-        assert found == cut([i for i in shuffled(epoch) if i in kept])
-        assert announced == len(found)
-        index = torch.tensor(flat(found))
+        assert batches == cut([i for i in shuffled(epoch) if i in kept])
+        assert announced == len(batches)
+        index = torch.tensor(flat(batches))
         factors = [1 / (1 - prune) if i in well else 1.0 for i in index.tolist()]
         torch.testing.assert_close(sampler.weight(index), torch.tensor(factors))
-        for batch in found:
+        for batch in batches:
             seen = [i for i in batch if not (epoch == 0 and i % 7 == 0)]
             sampler.update(world.feedback(epoch, seen))
             for i in seen:
@@ -702,13 +702,13 @@ def test_length_is_exact_and_asking_for_it_changes_nothing(name, drop_last):
     for epoch in range(8):
         expected = train(silent, world, epoch)
         assert len(asked) == len(asked) == len(expected)
-        found = []
+        trained_on = []
         for batch in asked:
             weight = asked.weight(torch.tensor(batch))
-            found.append((batch, None if weight is None else weight.tolist()))
+            trained_on.append((batch, None if weight is None else weight.tolist()))
             len(asked)  # of the next pass, in the middle of this one
             asked.update(world.feedback(epoch, batch))
-        assert found == expected
+        assert trained_on == expected
 
 
 def test_length_follows_updates_epochs_and_loading():

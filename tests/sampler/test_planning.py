@@ -80,9 +80,9 @@ SIZES = [*range(1, 70), *(2**k + d for k in range(7, 13) for d in (-1, 0, 1)), 1
 def test_every_sample_has_one_place(n):
     order = Permutation(n, generator(3, n))
     assert len(order) == n
-    found = order(0, n)
-    assert found.dtype == torch.int64
-    assert torch.equal(found.sort().values, torch.arange(n))
+    samples = order(0, n)
+    assert samples.dtype == torch.int64
+    assert torch.equal(samples.sort().values, torch.arange(n))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 12, 53, 255, 256, 257, 1000, 70_001])
@@ -97,10 +97,10 @@ def test_any_part_of_it_can_be_computed_alone(n, seed, start, width):
     start %= n
     stop = min(n, start + width)
     order = Permutation(n, generator(seed))
-    found = order(start, stop).tolist()
-    assert len(set(found)) == len(found) == stop - start
-    assert all(0 <= i < n for i in found)
-    assert [int(order(p, p + 1)) for p in range(start, min(start + 3, stop))] == found[:3]
+    samples = order(start, stop).tolist()
+    assert len(set(samples)) == len(samples) == stop - start
+    assert all(0 <= i < n for i in samples)
+    assert [int(order(p, p + 1)) for p in range(start, min(start + 3, stop))] == samples[:3]
 
 
 def test_orders_of_other_keys_differ():
@@ -124,8 +124,8 @@ def test_both_parities_occur_where_the_rounds_alone_reach_one():
     def odd(order):
         return sum(a > b for a, b in itertools.combinations(order, 2)) % 2
 
-    found = [odd(Permutation(12, generator(seed))(0, 12).tolist()) for seed in range(400)]
-    assert abs(sum(found) - 200) < SIGMAS * math.sqrt(100)
+    parities = [odd(Permutation(12, generator(seed))(0, 12).tolist()) for seed in range(400)]
+    assert abs(sum(parities) - 200) < SIGMAS * math.sqrt(100)
 
 
 @pytest.mark.parametrize("n", [12, *few_or_many(1000, 100), *few_or_many(1_000_000, 70_000)])
@@ -149,25 +149,25 @@ def test_places_are_uniform(n):
 @pytest.mark.parametrize("seed", range(3))
 def test_neighbours_are_independent(n, seed):
     """Pairs of neighbouring places, and of places a block of the halves apart, over a 20 by 20 grid."""
-    found = Permutation(n, generator(seed, 5))(0, n).numpy()
+    samples = Permutation(n, generator(seed, 5))(0, n).numpy()
     grid = 20
     for distance in (1, 2, 3, 2 ** ((n - 1).bit_length() // 2)):
-        a, b = found[:-distance] * grid // n, found[distance:] * grid // n
+        a, b = samples[:-distance] * grid // n, samples[distance:] * grid // n
         counts = np.bincount(a * grid + b, minlength=grid * grid)
         assert chi_square(counts) < upper(grid * grid - 1), distance
-        differences = (found[distance:] - found[:-distance]) % n * grid // n
+        differences = (samples[distance:] - samples[:-distance]) % n * grid // n
         assert chi_square(np.bincount(differences, minlength=grid)) < upper(grid - 1), distance
 
 
 @pytest.mark.parametrize("n", [65_537, 1_000_000])
 def test_fixed_points_rises_and_low_bits_are_those_of_chance(n):
-    found = Permutation(n, generator(11, n))(0, n).numpy()
-    assert (found == np.arange(n)).sum() <= 8  # Poisson of mean 1: more has probability 1e-6
-    rises = int((found[1:] > found[:-1]).sum())
+    samples = Permutation(n, generator(11, n))(0, n).numpy()
+    assert (samples == np.arange(n)).sum() <= 8  # Poisson of mean 1: more has probability 1e-6
+    rises = int((samples[1:] > samples[:-1]).sum())
     assert abs(rises - (n - 1) / 2) < SIGMAS * math.sqrt((n + 1) / 12)
     # 32 mini-batches of neighbours: how the lowest five bits of what they hold are distributed.
     width = n // 32
-    counts = np.stack([np.bincount(found[i * width : (i + 1) * width] % 32, minlength=32) for i in range(32)])
+    counts = np.stack([np.bincount(samples[i * width : (i + 1) * width] % 32, minlength=32) for i in range(32)])
     assert chi_square(counts) < upper(31 * 31)
 
 
@@ -176,8 +176,8 @@ def test_fewer_rounds_would_be_seen():
     n, grid = 100_000, 20
     order = Permutation(n, generator(0, 5))
     order._f, order._g = order._f[:1], order._g[:1]
-    found = order(0, n).numpy()
-    counts = np.bincount((found[:-1] * grid // n) * grid + found[1:] * grid // n, minlength=grid * grid)
+    samples = order(0, n).numpy()
+    counts = np.bincount((samples[:-1] * grid // n) * grid + samples[1:] * grid // n, minlength=grid * grid)
     assert chi_square(counts) > 3 * upper(grid * grid - 1)
 
 
@@ -258,8 +258,8 @@ def test_blocks_that_are_planned_when_due_are_those_of_planning_at_once(policy, 
         for index in sampler:
             seen.append(index)
             if weights:
-                found = sampler.weight(torch.tensor(index))
-                torch.testing.assert_close(found, torch.tensor([weights[i] for i in index]), rtol=0, atol=0)
+                weight = sampler.weight(torch.tensor(index))
+                torch.testing.assert_close(weight, torch.tensor([weights[i] for i in index]), rtol=0, atol=0)
             else:
                 assert sampler.weight(torch.tensor(index)) is None
             sampler.update(feedback(index, epoch))  # while later blocks are still to be planned
@@ -273,14 +273,14 @@ def test_what_is_chosen_for_an_epoch_is_handed_out_in_its_order(policy):
     n, size, seed = 97, 7, 3
     sampler = SelectiveBatchSampler(n, size, policy, seed=seed)
     for epoch in range(5):
-        announced, found = len(sampler), []
+        announced, batches = len(sampler), []
         for index in sampler:
-            found.append(index)
+            batches.append(index)
             sampler.update(feedback(index, epoch))
-        used = set(itertools.chain(*found))
+        used = set(itertools.chain(*batches))
         order = [i for i in slow_order(n, generator(seed, epoch, 0)) if i in used]
-        assert found == [order[a : a + size] for a in range(0, len(order), size)]
-        assert announced == len(found)
+        assert batches == [order[a : a + size] for a in range(0, len(order), size)]
+        assert announced == len(batches)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -322,15 +322,15 @@ def test_what_is_consumed_is_forgotten_and_what_is_not_is_kept():
 
 def joined(sizes, least):
     """Sizes after joining: to the next until there are enough, at the end to the one before."""
-    found, now = [], 0
+    larger, now = [], 0
     for size in sizes:
         now += size
         if now >= least:
-            found.append(now)
+            larger.append(now)
             now = 0
-    if now and found:
-        found[-1] += now
-    return found
+    if now and larger:
+        larger[-1] += now
+    return larger
 
 
 @property_test(300)
@@ -340,10 +340,10 @@ def test_the_cut_is_the_slow_one(full, kept, last, least):
     if not full and not last:
         return
     sizes = [kept] * full + [last] * (last > 0)
-    found = split_into_batches(sum(sizes), kept, least)
+    batches = split_into_batches(sum(sizes), kept, least)
     expected = joined(sizes, least)
-    assert len(found) == len(expected)
-    spans = [found.span(b) for b in range(len(found))]
+    assert len(batches) == len(expected)
+    spans = [batches.span(b) for b in range(len(batches))]
     assert [b - a for a, b in spans] == expected
     if expected:
         assert (spans[0][0], spans[-1][1]) == (0, sum(sizes))
@@ -352,7 +352,7 @@ def test_the_cut_is_the_slow_one(full, kept, last, least):
             if least >= world and expected:
                 shares = list(itertools.accumulate(len(range(rank, size, world)) for size in expected))
                 for used in range(shares[-1] + 3):
-                    assert found.complete(used, rank, world) == sum(s <= used for s in shares)
+                    assert batches.complete(used, rank, world) == sum(s <= used for s in shares)
 
 
 SHAPES = {

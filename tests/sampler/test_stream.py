@@ -63,7 +63,7 @@ def told(index, turn=0):
 
 def a_pass(stream, stop=None, turn=0):
     """The batches of a pass, up to where it is stopped; each is updated."""
-    found = []
+    seen = []
     with contextlib.closing(iter(stream)) as batches:
         for b, (x, y, index) in enumerate(batches):
             if b == stop:
@@ -72,8 +72,8 @@ def a_pass(stream, stop=None, turn=0):
             assert torch.equal(y, index % 3)
             stream.weight(index)
             stream.update(told(index, turn))
-            found.append(index.tolist())
-    return found
+            seen.append(index.tolist())
+    return seen
 
 
 def literally(policy, epochs, *, seed=0, size=SIZE, drop_last=False):
@@ -102,11 +102,11 @@ def literally(policy, epochs, *, seed=0, size=SIZE, drop_last=False):
 def test_batches_are_those_of_the_policy_whatever_the_number_of_workers(policy, workers):
     stream = SelectiveStream(Source(), decode, sampler(policy), num_workers=workers)
     decoded.value = 0
-    found = [a_pass(stream, turn=turn) for turn in range(3)]
-    assert found == literally(policy, 3)
-    used = sum(len(b) for batches in found for b in batches)
+    passes = [a_pass(stream, turn=turn) for turn in range(3)]
+    assert passes == literally(policy, 3)
+    used = sum(len(b) for batches in passes for b in batches)
     assert decoded.value == used  # what was not chosen was never decoded
-    assert sum(map(len, found[2])) == sum(kept_count(policy.kept, n) for n in [SIZE] * 5 + [6])
+    assert sum(map(len, passes[2])) == sum(kept_count(policy.kept, n) for n in [SIZE] * 5 + [6])
     assert int(stream.sampler.scores.count.sum()) == used
     assert stream.epoch == 3
 
@@ -115,10 +115,10 @@ def test_the_choice_is_the_one_of_pick():
     """With the same random numbers the stream keeps what ``sampler.pick`` keeps: here, those of the largest scores."""
     stream, other = SelectiveStream(Source(), decode, sampler(TopLoss(0.5)), num_workers=2), sampler(TopLoss(0.5))
     for turn in range(3):
-        found = []
+        chosen = []
         for _, _, index in stream:
             stream.update(told(index, turn))
-            found.append(index.tolist())
+            chosen.append(index.tolist())
         other.set_epoch(turn)
         picked, news = [], []
         for candidates in torch.arange(N).split(SIZE):
@@ -127,7 +127,7 @@ def test_the_choice_is_the_one_of_pick():
             news.append(told(index, turn))
         for feedback in news:
             other.update(feedback)
-        assert found == picked
+        assert chosen == picked
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -242,13 +242,13 @@ def test_weights_come_along():
 def test_processes_get_mini_batches_of_their_own(workers):
     """Two processes: of six mini-batches each gets three, of five two, and none twice."""
     for n, each in ((N, 3), (5 * SIZE, 2)):
-        found = []
+        by_rank = []
         for rank in range(2):
             mine = sampler(Full(), n, rank=rank, world_size=2)
             stream = SelectiveStream(Source(n), decode, mine, num_workers=workers)
-            found.append([index.tolist() for _, _, index in stream])
-        assert [len(batches) for batches in found] == [each, each]
-        together = [i for pair in zip(*found, strict=True) for b in pair for i in b]
+            by_rank.append([index.tolist() for _, _, index in stream])
+        assert [len(batches) for batches in by_rank] == [each, each]
+        together = [i for pair in zip(*by_rank, strict=True) for b in pair for i in b]
         assert together == list(range(len(together)))
 
 
@@ -257,8 +257,8 @@ def test_dicts_collation_and_dropping():
         return {"x": float(raw)}
 
     stream = SelectiveStream(Source(), as_dict, sampler(Full(), drop_last=True))
-    found = list(stream)
-    assert [sorted(batch) for batch in found] == [["index", "x"]] * 5
+    batches = list(stream)
+    assert [sorted(batch) for batch in batches] == [["index", "x"]] * 5
     plain = SelectiveStream(Source(), as_dict, sampler(Full()), collate_fn=lambda rows: rows)
     assert next(iter(plain)) == [Indexed([as_dict(str(i)) for i in range(SIZE)])[i] for i in range(SIZE)]
 

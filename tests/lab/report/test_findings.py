@@ -17,8 +17,8 @@ from ausam.lab.report.pages.flatness import Fit, FlatRun, sentences
 
 
 def said(sentences):
-    found = list(sentences)
-    return " ".join(f.text for f in found), [f.holds for f in found]
+    findings = list(sentences)
+    return " ".join(f.text for f in findings), [f.holds for f in findings]
 
 
 def a_sharpness(worst, m=None, loss=0.5):
@@ -109,24 +109,24 @@ def flat(name, seed, value):
 
 def test_whose_minimum_is_flatter():
     runs = [flat("sgd", 0, 5.0), flat("sam", 0, 1.0), flat("sgd", 1, 6.0), flat("sam", 1, 1.2)]
-    found = list(sentences(runs))
-    assert found[0].text.startswith(
+    findings = list(sentences(runs))
+    assert findings[0].text.startswith(
         "SAM's minimum is flatter than SGD's by every measure with each of 2 seeds: "
         "largest eigenvalue 1.1 against 5.5 (20 %); trace"
     )
-    assert found[0].holds is True
-    found = list(sentences([flat("sgd", 0, 1.0), flat("sam", 0, 2.0)]))
-    assert "SAM's minimum is not flatter than SGD's" in found[0].text
-    assert "One seed cannot separate a difference from chance." in found[0].text
-    assert found[0].holds is False
-    assert "worst rise in the adaptive ball 2 against 1" in found[0].text
+    assert findings[0].holds is True
+    findings = list(sentences([flat("sgd", 0, 1.0), flat("sam", 0, 2.0)]))
+    assert "SAM's minimum is not flatter than SGD's" in findings[0].text
+    assert "One seed cannot separate a difference from chance." in findings[0].text
+    assert findings[0].holds is False
+    assert "worst rise in the adaptive ball 2 against 1" in findings[0].text
     mixed = flat("sam", 0, 2.0)
     mixed = replace(mixed, trace=Trace(0.5, 0.1, 32, 64))
-    found = list(sentences([flat("sgd", 0, 1.0), mixed]))
-    assert "is flatter than SGD's by 1 of 5 measures: " in found[0].text
-    found = list(sentences([*runs, flat("sgd", 2, 1.0), flat("sam", 2, 2.0)]))
-    assert found[0].text.startswith("SAM's minimum is not flatter than SGD's: ")
-    assert "against 4 (35 %, lower with 2 of 3 seeds)" in found[0].text
+    findings = list(sentences([flat("sgd", 0, 1.0), mixed]))
+    assert "is flatter than SGD's by 1 of 5 measures: " in findings[0].text
+    findings = list(sentences([*runs, flat("sgd", 2, 1.0), flat("sam", 2, 2.0)]))
+    assert findings[0].text.startswith("SAM's minimum is not flatter than SGD's: ")
+    assert "against 4 (35 %, lower with 2 of 3 seeds)" in findings[0].text
 
 
 def test_how_well_each_has_fitted():
@@ -140,5 +140,5 @@ def test_how_well_each_has_fitted():
 
 
 def test_a_seed_that_only_one_has_is_not_compared():
-    found = list(sentences([flat("sgd", 0, 1.0), flat("sam", 1, 2.0)]))
-    assert [f.holds for f in found] == [None, None]
+    findings = list(sentences([flat("sgd", 0, 1.0), flat("sam", 1, 2.0)]))
+    assert [f.holds for f in findings] == [None, None]

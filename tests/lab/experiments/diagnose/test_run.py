@@ -61,13 +61,13 @@ def test_every_measurement_has_a_section():
 
 
 def test_everything_is_measured_and_has_a_sentence(diagnosed):
-    found = found_in(diagnosed)
-    assert found.not_measured == ()
-    assert all(getattr(found, part) is not None for part in SECTIONS)
-    assert list(dict.fromkeys(f.part for f in found.findings)) == list(SECTIONS)
-    assert [row.epoch for row in found.geometry.rows] == [0, 1, 2, 3, 4]
-    assert found.conditions.samples == SAMPLES
-    assert found.conditions.rho == 0.2
+    diagnosis = found_in(diagnosed)
+    assert diagnosis.not_measured == ()
+    assert all(getattr(diagnosis, part) is not None for part in SECTIONS)
+    assert list(dict.fromkeys(f.part for f in diagnosis.findings)) == list(SECTIONS)
+    assert [row.epoch for row in diagnosis.geometry.rows] == [0, 1, 2, 3, 4]
+    assert diagnosis.conditions.samples == SAMPLES
+    assert diagnosis.conditions.rho == 0.2
 
 
 def test_the_subject_is_the_run(trained):
@@ -83,9 +83,9 @@ def test_the_subject_is_the_run(trained):
 
 
 def test_visits_are_those_of_the_run(diagnosed):
-    found = found_in(diagnosed).selection
+    selection = found_in(diagnosed).selection
     used = [json.loads(line)["samples"] for line in (diagnosed / "metrics.jsonl").read_text().splitlines()]
-    assert found.mean * 200 == pytest.approx(sum(used))
+    assert selection.mean * 200 == pytest.approx(sum(used))
     counts = [s.load()["sampler"]["scores"]["count"] for s in snapshots.available(diagnosed)]
     worst = 0
     for i in range(200):
@@ -95,20 +95,20 @@ def test_visits_are_those_of_the_run(diagnosed):
             gap = 0 if now > before else gap + 1
             longest = max(longest, gap)
         worst = max(worst, longest)
-    assert found.worst_gap == worst
-    assert (found.period, found.epochs) == (1, 4)
-    assert sum(g.samples for g in found.groups["class"]) == 200
-    assert [g.name for g in found.groups["label"]] == ["clean", "wrong"]
+    assert selection.worst_gap == worst
+    assert (selection.period, selection.epochs) == (1, 4)
+    assert sum(g.samples for g in selection.groups["class"]) == 200
+    assert [g.name for g in selection.groups["label"]] == ["clean", "wrong"]
 
 
 def test_a_run_that_does_not_rank_by_sharpness_is_measured_too(tmp_path):
     out = tmp_path / "run"
     for _ in train(resolve(method="plain", epochs=2, every=1, **SMALL), out):
         pass
-    found = diagnose(out, ["geometry", "selection"], SAMPLES, "", quiet)
-    assert found.selection.worst_gap == 0
-    assert "score" not in found.selection.groups
-    assert found.conditions.rho_from == "that of SAM in the run's settings"
+    diagnosis = diagnose(out, ["geometry", "selection"], SAMPLES, "", quiet)
+    assert diagnosis.selection.worst_gap == 0
+    assert "score" not in diagnosis.selection.groups
+    assert diagnosis.conditions.rho_from == "that of SAM in the run's settings"
 
 
 def test_the_first_visit_counts_although_progress_has_no_value_for_it(tmp_path):
@@ -116,12 +116,12 @@ def test_the_first_visit_counts_although_progress_has_no_value_for_it(tmp_path):
     config = resolve(method="plain", policy="ausampling(score=progress)", ramp=0, epochs=3, every=1, **SMALL)
     for _ in train(config, out):
         pass
-    found = diagnose(out, ["selection"], SAMPLES, "", quiet).selection
+    selection = diagnose(out, ["selection"], SAMPLES, "", quiet).selection
     used = [json.loads(line)["samples"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert found.mean * 200 == pytest.approx(sum(used))
-    assert found.never == 0
-    assert found.fewest == 1
-    assert found.worst_gap == 2  # some samples were used in the first epoch alone
+    assert selection.mean * 200 == pytest.approx(sum(used))
+    assert selection.never == 0
+    assert selection.fewest == 1
+    assert selection.worst_gap == 2  # some samples were used in the first epoch alone
 
 
 def test_again_measures_nothing_and_says_the_same(diagnosed):
@@ -148,9 +148,9 @@ def test_a_diagnosis_that_was_killed_continues(copied, diagnosed, monkeypatch):
         diagnose(copied, ["geometry"], SAMPLES, "", quiet)
     assert not (copied / "diagnosis.json").exists()
     assert len(list(copied.glob("diagnosis/geometry-*.json"))) == 2
-    found = diagnose(copied, ["geometry"], SAMPLES, "", quiet)
+    diagnosis = diagnose(copied, ["geometry"], SAMPLES, "", quiet)
     assert calls == [0, 1, 2, 2, 3, 4]
-    assert found.geometry == found_in(diagnosed).geometry
+    assert diagnosis.geometry == found_in(diagnosed).geometry
 
 
 def test_a_damaged_piece_is_measured_again(copied, caplog):
@@ -188,9 +188,9 @@ def test_the_page_stands_alone(diagnosed):
     body = page.split("<script>")[0]
     assert "http://" not in body.replace("http://www.w3.org", "")
     assert "https://" not in body
-    found = Ids(body)
-    assert len(set(found.ids)) == len(found.ids)
-    assert found.used <= set(found.ids)
+    named = Ids(body)
+    assert len(set(named.ids)) == len(named.ids)
+    assert named.used <= set(named.ids)
     assert body.count('<figure class="chart">') == body.count("<noscript><svg") >= 8
     assert "NaN" not in body
     assert "Lemma" not in page  # the paper's theory has a page of its own
