@@ -7,7 +7,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 PIP    := $(BIN)/python $(INSTALL) -c constraints.txt
 # Whatever the shell says: without byte code on disk every process would compile torch again.
 export PYTHONDONTWRITEBYTECODE =
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The library alone has an environment of its own: a test that needs more than torch cannot hide.
 CORE        ?= $(VENV)-core
@@ -25,7 +25,7 @@ test: $(VENV)/.test ## what a change must pass: all but the tests marked nightly
 	$(PYTEST)
 
 test-core: $(CORE)/.core ## the library alone, with torch and pytest: optimizer, methods, sampler, policies
-	OMP_NUM_THREADS=1 $(CORE)/bin/python -m pytest -n 2 --dist worksteal $(CORE_TESTS) $(CORE_SOURCE)
+	OMP_NUM_THREADS=1 $(CORE)/bin/python -m pytest -n 2 --dist loadfile $(CORE_TESTS) $(CORE_SOURCE)
 
 test-oldest: ## the same with the oldest versions that pyproject.toml allows
 	$(MAKE) test-core CORE=$(VENV)-oldest CORE_PINS=oldest.txt

@@ -105,6 +105,11 @@ def few_or_many(few, many):
     return [few, pytest.param(many, marks=pytest.mark.nightly)]
 
 
+def few_of(names, *few):
+    """Parameters of a test: these few in ``make test``, all of the names in ``make test-all``."""
+    return [name if name in few else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+
+
 def property_test(examples):
     """A property test of so many examples in ``make test-all``, of a quarter of them in ``make test``."""
     return hypothesis.settings(max_examples=examples * hypothesis.settings().max_examples // 100)

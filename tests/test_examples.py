@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers import few_of
 from tests.processes import FRAMEWORKS, forked, script
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -50,6 +51,7 @@ def test_own_loop_goes_on_where_it_was_stopped(tmp_path):
         assert torch.equal(value, b["model"][name]), name
 
 
+@pytest.mark.nightly
 def test_ddp_uses_every_sample_once_over_all_processes(tmp_path):
     found = torchrun("ddp", "--epochs", 4, "--save", tmp_path / "run.pt")
     # 500 samples in mini-batches of 32 of which 16 stay; the last has 20, of which 10 do.
@@ -69,7 +71,7 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("name", few_of(RESUMED, "lightning"))
 def test_frameworks_go_on_where_they_were_stopped(name, tmp_path):
     package, counts = RESUMED[name]
     pytest.importorskip(package, reason=f'needs pip install "ausam[{package}]"')
@@ -93,6 +95,7 @@ def test_frameworks_go_on_where_they_were_stopped(name, tmp_path):
     assert {key: parts[key] for key in (*counts, "accuracy")} == {key: whole[key] for key in (*counts, "accuracy")}
 
 
+@pytest.mark.nightly
 def test_accelerate_deals_each_batch_to_all_processes(tmp_path):
     pytest.importorskip("accelerate", reason='needs pip install "ausam[accelerate]"')
     found = torchrun("with_accelerate", tmp_path / "run", "--epochs", 3, ACCELERATE_USE_CPU="true")

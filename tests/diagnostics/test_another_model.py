@@ -10,7 +10,7 @@ from torch import nn
 from ausam import diagnostics as dg
 from ausam.diagnostics.objective import Objective
 from tests.diagnostics.test_untouched import EVERY, checkpoints, plain
-from tests.helpers import losses_of
+from tests.helpers import few_of, few_or_many, losses_of
 
 REFUSED = "No parameter of the model gets a gradient from loss_fn"
 LOSSES_ONLY = ("loss_line", "loss_surface", "loss_between")
@@ -55,7 +55,7 @@ def unchecked(monkeypatch):
     return call
 
 
-@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("kind", few_of(NETS, "batchnorm"))
 @pytest.mark.parametrize("name", EVERY)
 def test_another_model_is_refused_and_the_model_left_as_it_was(name, kind):
     model, other, x, y = two(kind)
@@ -123,8 +123,8 @@ def test_other_ways_to_miss_the_model(name, other):
         EVERY[name](model, other(model), x, y, 4)
 
 
-@pytest.mark.parametrize("kind", NETS)
-@pytest.mark.parametrize("chunk", [4, 64])
+@pytest.mark.parametrize("kind", few_of(NETS, "batchnorm"))
+@pytest.mark.parametrize("chunk", few_or_many(4, 64))
 @pytest.mark.parametrize("name", EVERY)
 def test_results_and_cost_with_the_right_model(name, kind, chunk, unchecked):
     model, _, x, y = two(kind)
@@ -261,7 +261,8 @@ def test_frozen_weights_change_between_checkpoints():
             EVERY[name](model, losses, x, y, 4)
 
 
-@pytest.mark.parametrize("name", [n for n in EVERY if n != "hessian_product"])  # its vector would be made there
+# Without hessian_product, whose vector would be made there.
+@pytest.mark.parametrize("name", few_of([n for n in EVERY if n != "hessian_product"], "sample_gradients", "sharpness"))
 def test_inside_inference_mode(name):
     model, other, x, y = two("batchnorm")
     expected = plain(EVERY[name](model, losses_of(model), x, y, 4))

@@ -47,7 +47,7 @@ EVERY = {
     "hessian_product": lambda m, f, x, y, c: dg.hessian_product(
         m, f, [(x, y)], torch.ones(sum(p.numel() for p in m.parameters())).double(), chunk=c
     ),
-    "hessian_eigenvalues": lambda m, f, x, y, c: dg.hessian_eigenvalues(m, f, [(x, y)], 2, chunk=c),
+    "hessian_eigenvalues": lambda m, f, x, y, c: dg.hessian_eigenvalues(m, f, [(x, y)], 2, steps=12, chunk=c),
     "hessian_trace": lambda m, f, x, y, c: dg.hessian_trace(m, f, [(x, y)], probes=5, chunk=c),
     "sharpness": lambda m, f, x, y, c: dg.sharpness(m, f, [(x, y)], [0.1, 0.3], m=4, adaptive=True, chunk=c),
     "loss_line": lambda m, f, x, y, c: dg.loss_line(m, f, [(x, y)], points=5, chunk=c),

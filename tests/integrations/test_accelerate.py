@@ -21,6 +21,7 @@ from accelerate.utils import (  # noqa: E402
 )
 
 from ausam.integrations.accelerate import PreparedOptimizer, prepare  # noqa: E402
+from tests.helpers import few_or_many  # noqa: E402
 from tests.integrations.points import N, Points  # noqa: E402
 
 
@@ -262,7 +263,7 @@ def test_split_batches_with_a_sampler_that_splits():
     t.same(whole)
 
 
-@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("precision", few_or_many("bf16", "no"))
 @pytest.mark.parametrize("compiled", [False, True])
 def test_precision_and_compilation_are_honoured(precision, compiled):
     t, plain = Training(prepared=False), Training(prepared=False)

@@ -35,7 +35,7 @@ from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
 from ausam.integrations import _lightning  # noqa: E402
 from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule  # noqa: E402
-from tests.helpers import refused, same_weights  # noqa: E402
+from tests.helpers import few_of, refused, same_weights  # noqa: E402
 from tests.integrations import points  # noqa: E402
 
 # Lightning's own: of torch's pytree, of workers that a loader of so few samples does not need, of schedulers that it
@@ -636,7 +636,7 @@ def test_hooks_see_batches_without_an_index(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("at", [3, 6, 9])
+@pytest.mark.parametrize("at", few_of([3, 6, 9], 3))
 def test_it_continues_from_lightnings_checkpoint(at, workers, tmp_path):
     """In the middle and at the end of an epoch of 6 batches."""
     saver = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=3)

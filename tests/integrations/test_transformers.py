@@ -21,7 +21,7 @@ from ausam import (
     SelectiveBatchSampler,
     SharpnessAware,
 )
-from tests.helpers import VARIANTS, make, refused, same_weights
+from tests.helpers import VARIANTS, few_of, make, refused, same_weights
 
 pytest.importorskip("accelerate", reason='needs pip install "ausam[transformers]"')
 transformers = pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
@@ -193,7 +193,7 @@ def test_without_a_policy_the_trainers_own_batches_are_used(tmp_path):
 @pytest.mark.parametrize(
     "policy", [AUSampling(0.5, ramp=1), InfoBatch(prune=0.5, epochs=8)], ids=lambda p: type(p).__name__
 )
-@pytest.mark.parametrize("at", [3, 6, 9])
+@pytest.mark.parametrize("at", few_of([3, 6, 9], 3))
 def test_it_continues_from_the_trainers_checkpoint(policy, at, tmp_path):
     """With dropout, a schedule and a method that remembers; in the middle and at the end of an epoch (6 batches)."""
     settings = {"num_train_epochs": 3, "lr_scheduler_type": "linear", "save_steps": 3, "save_strategy": "steps"}

@@ -34,6 +34,7 @@ from ausam.paper.pose.simcc import SIMCC, located, unmirrored
 from ausam.paper.pose.skeleton import GROUPS, HEAD, JOINTS, LANK, LIMBS, LKNE, MIRRORED, NECK, RANK, RWRI
 from ausam.paper.pose.stick_figure import SIDE
 from ausam.paper.pose.stick_figures import many as drawn_figures
+from tests.helpers import few_of
 
 
 def some(n, seed=0):
@@ -600,10 +601,12 @@ def test_drawing_shows_truth_and_prediction():
 FEW = {"data": "stick-figures", "train_size": 24, "test_size": 8, "epochs": 3, "batch_size": 8, "threads": 1}
 
 
-@pytest.mark.parametrize(
-    ("method", "policy"), [("plain", "full"), ("sam", "full"), ("sam", "ausampling"), ("esam", "full")]
-)
-def test_a_run_resumes_bit_for_bit(tmp_path, few_figures, method, policy):
+PAIRS = [("plain", "full"), ("sam", "full"), ("sam", "ausampling"), ("esam", "full")]
+
+
+@pytest.mark.parametrize("pair", few_of(PAIRS, ("sam", "ausampling")), ids="-".join)
+def test_a_run_resumes_bit_for_bit(tmp_path, few_figures, pair):
+    method, policy = pair
     config = resolve(**FEW, method=method, policy=policy, augment="standard", ramp=1)
     assert (config.base, config.label_smoothing, config.rho) == ("adam", 0.2, 0.05)
     list(train(config, tmp_path / "whole"))

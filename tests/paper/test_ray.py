@@ -23,6 +23,7 @@ from ausam.paper import recipe
 from tests.lab.helpers import micro_recipe
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.nightly  # only `make test-all` installs it
 
 MICRO = micro_recipe(
     '{ name = "sgd" }',

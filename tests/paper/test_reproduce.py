@@ -91,8 +91,19 @@ def micro(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The micro table, done by two processes at once: the folder, and what each of them said."""
+    """The folder of the micro table."""
     base = tmp_path_factory.mktemp("whole")
+    (base / "micro.toml").write_text(MICRO)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "FOLDER", base)
+        assert main([*RUN, "--out", str(base / "out")]) == 0
+    return base / "out"
+
+
+@pytest.fixture
+def by_two_processes(tmp_path_factory):
+    """The micro table, done by two processes at once: the folder, and what each of them said."""
+    base = tmp_path_factory.mktemp("two-processes")
     (base / "recipes").mkdir()
     (base / "recipes" / "micro.toml").write_text(MICRO)
     code = (
@@ -235,8 +246,8 @@ def test_only_takes_blocks_rows_and_both():
 
 
 @pytest.mark.nightly
-def test_two_processes_do_every_cell_exactly_once(whole):
-    out, said = whole
+def test_two_processes_do_every_cell_exactly_once(by_two_processes):
+    out, said = by_two_processes
     done = [re.findall(r"^(\S+): accuracy", text, re.MULTILINE) for text in said]
     assert sorted(done[0] + done[1]) == sorted(CELLS)
     assert len(list(out.rglob("result.json"))) == len(CELLS)
@@ -244,10 +255,10 @@ def test_two_processes_do_every_cell_exactly_once(whole):
 
 
 def test_a_cell_is_an_ordinary_run_with_the_settings_of_its_row(whole):
-    config = read(whole[0] / "two" / "runs" / "sam+info%2A" / "seed-1" / "config.json")
+    config = read(whole / "two" / "runs" / "sam+info%2A" / "seed-1" / "config.json")
     expected = {"lr": 0.05, "rho": 0.1, "label_noise": 0.1, "train_size": 128, "seed": 1, "epochs": 2, "method": "SAM"}
     assert expected.items() <= config.items()
-    assert read(whole[0] / "one" / "runs" / "sam@0.5" / "seed-0" / "config.json")["epochs"] == 1
+    assert read(whole / "one" / "runs" / "sam@0.5" / "seed-0" / "config.json")["epochs"] == 1
 
 
 def test_what_was_interrupted_goes_on_and_ends_the_same(whole, tmp_path, monkeypatch, capsys):
@@ -269,11 +280,11 @@ def test_what_was_interrupted_goes_on_and_ends_the_same(whole, tmp_path, monkeyp
     assert main(args) == 0
     runs = {p.relative_to(tmp_path): read(p)["weights_sha256"] for p in tmp_path.rglob("result.json")}
     assert len(runs) == 3
-    assert runs == {p: read(whole[0] / p)["weights_sha256"] for p in runs}
+    assert runs == {p: read(whole / p)["weights_sha256"] for p in runs}
 
 
 def test_again_computes_nothing(whole, capsys, monkeypatch):
-    out = whole[0]
+    out = whole
     times = {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}
     monkeypatch.setattr(run_cells, "train", lambda *a, **k: pytest.fail("a finished cell was run again"))
     assert main([*RUN, "--out", str(out)]) == 0
@@ -355,7 +366,7 @@ def test_a_cell_moves_to_another_machine_but_not_to_other_settings(tmp_path, mon
 
 
 def test_a_folder_with_another_table_is_refused(whole, capsys):
-    assert main(["reproduce", "table1", "--scale", "small", "--out", str(whole[0])]) == 2
+    assert main(["reproduce", "table1", "--scale", "small", "--out", str(whole)]) == 2
     assert "contains micro at scale small. Choose another --out." in capsys.readouterr().err
     assert main(["reproduce", "table9"]) == 2
     assert 'There is no table "table9"' in capsys.readouterr().err
@@ -406,7 +417,7 @@ def test_the_estimate_counts_passes_samples_and_epochs(whole):
     small = replace(config["sgd"], train_size=300, test_size=60)
     assert estimate.cell_seconds(small, 1.0) == pytest.approx(200 * (300 + 20))
     cells = recipe.cells(recipe.read("micro", "small"), device="cpu")
-    assert estimate.plan(estimate.left_to_do(cells, whole[0])).startswith("10 cells: about 0 s, ")
+    assert estimate.plan(estimate.left_to_do(cells, whole)).startswith("10 cells: about 0 s, ")
     assert [duration(s) for s in (9, 119, 600, 7200, 1e6)] == [
         "9 s",
         "119 s",
@@ -421,8 +432,8 @@ def test_the_estimate_counts_passes_samples_and_epochs(whole):
 
 def test_the_table_agrees_with_the_runs(whole):
     def cell(block, name):
-        runs = [read(whole[0] / block / "runs" / name / f"seed-{s}" / "result.json") for s in (0, 1)]
-        sam = [read(whole[0] / block / "runs" / "sam" / f"seed-{s}" / "result.json") for s in (0, 1)]
+        runs = [read(whole / block / "runs" / name / f"seed-{s}" / "result.json") for s in (0, 1)]
+        sam = [read(whole / block / "runs" / "sam" / f"seed-{s}" / "result.json") for s in (0, 1)]
         a, b = (r["test"]["value"] for r in runs)
         speed = 100 * sum(r["train_seconds"] for r in sam) / sum(r["train_seconds"] for r in runs)
         return [f"{(a + b) / 2:.2f} ± {statistics.stdev([a, b]):.2f} (2)", f"{speed:.0f}"]
@@ -435,7 +446,7 @@ def test_the_table_agrees_with_the_runs(whole):
         ["SAM+Info*", *blank, "80.00", "–", *cell("two", "sam+info%2A")],
         ["SAM@0.5†", "–", "–", *cell("one", "sam@0.5"), *blank],
     ]
-    summary = records.read(whole[0] / "results.json", PaperTable)
+    summary = records.read(whole / "results.json", PaperTable)
     assert tables.groups(summary) == {"Net_1": expected}
     lines = tables.text(summary).splitlines()
     for row in expected:
@@ -457,11 +468,11 @@ def test_missing_cells_are_shown_as_missing(tmp_path, capsys):
 
 
 def test_markdown_and_latex_are_well_formed(whole):
-    rows = [line for line in (whole[0] / "table.md").read_text().splitlines() if line.startswith("|")]
+    rows = [line for line in (whole / "table.md").read_text().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 5
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {10}
     assert any(row.startswith("| SAM+Info\\* |") for row in rows)
-    tex = (whole[0] / "table.tex").read_text()
+    tex = (whole / "table.tex").read_text()
     assert tex.isascii()
     assert tex.count("{") == tex.count("}")
     assert re.findall(r"\\begin{(\S+?)}", tex) == ["table*", "tabular", "flushleft"]
@@ -478,20 +489,20 @@ def test_markdown_and_latex_are_well_formed(whole):
 
 
 def test_the_page_leads_to_the_pages_of_the_blocks(whole):
-    page = (whole[0] / "report.html").read_text()
+    page = (whole / "report.html").read_text()
     assert re.findall(r'href="([^"]+/report.html)"', page) == ["one/report.html", "two/report.html"]
     for name in ("one", "two"):
-        assert "Conditions" in (whole[0] / name / "report.html").read_text()
+        assert "Conditions" in (whole / name / "report.html").read_text()
     assert page.count("<td>") == 5 * 8
     assert "http" not in page.replace("http-equiv", "")
 
 
 def test_csv_has_a_line_a_run(whole):
-    with (whole[0] / "results.csv").open() as file:
+    with (whole / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert sorted(f"{line['block']}/{line['name']}/seed-{line['seed']}" for line in lines) == sorted(CELLS)
     for line in lines:
-        folder = whole[0] / line["block"] / "runs" / line["name"].replace("*", "%2A") / f"seed-{line['seed']}"
+        folder = whole / line["block"] / "runs" / line["name"].replace("*", "%2A") / f"seed-{line['seed']}"
         result = read(folder / "result.json")
         for key in ("method", "policy", "train_seconds", "samples_forward", "weights_sha256"):
             assert line[key] == str(result[key])
@@ -505,7 +516,7 @@ def test_csv_has_a_line_a_run(whole):
 
 
 def test_report_rebuilds_a_table(whole, capsys):
-    out = whole[0]
+    out = whole
     names = ["table.md", "table.tex", "report.html", "results.csv", "one/report.html", "two/results.json"]
     before = {name: (out / name).read_text() for name in ("table.md", "table.tex", "results.csv")}
     for name in names:
@@ -518,8 +529,8 @@ def test_report_rebuilds_a_table(whole, capsys):
 
 def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
     block = tmp_path / "block"
-    for path in (whole[0] / "two").rglob("*.json*"):
-        target = block / path.relative_to(whole[0] / "two")
+    for path in (whole / "two").rglob("*.json*"):
+        target = block / path.relative_to(whole / "two")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     (block / "results.json").unlink()

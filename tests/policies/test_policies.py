@@ -44,7 +44,7 @@ from ausam import (
 )
 from ausam.common.random import generator
 from ausam.policies.signals import SIGNALS
-from tests.helpers import policy_for, refused
+from tests.helpers import few_or_many, policy_for, refused
 from tests.sampler.test_planning import slow_order
 
 N, BATCH, SEED, CLASSES = 53, 8, 3, 5
@@ -455,8 +455,9 @@ def after_one_epoch(policy, seed: int, loss: torch.Tensor, batch: int = 10) -> S
     return sampler
 
 
-def test_epsilon_greedy_explores_every_other_sample_equally_often():
-    n, draws = 60, 600
+@pytest.mark.parametrize("draws", few_or_many(200, 600))
+def test_epsilon_greedy_explores_every_other_sample_equally_often(draws):
+    n = 60
     count = np.zeros(n)
     for seed in range(draws):
         count[flat(list(after_one_epoch(EpsilonGreedy(0.5, 0.4), seed, torch.arange(n).float())))] += 1
@@ -466,8 +467,9 @@ def test_epsilon_greedy_explores_every_other_sample_equally_often():
     assert abs(count[:42] / draws - p).max() < 4.5 * math.sqrt(p * (1 - p) / draws)  # P < 3e-4 for any of 42 samples
 
 
-def test_equal_scores_are_drawn_equally_often_and_from_the_whole_epoch():
-    n, draws = 40, 600
+@pytest.mark.parametrize("draws", few_or_many(200, 600))
+def test_equal_scores_are_drawn_equally_often_and_from_the_whole_epoch(draws):
+    n = 40
     count, place = np.zeros(n), []
     for seed in range(draws):
         kept = flat(list(after_one_epoch(EpsilonGreedy(0.5, 0.0), seed, torch.ones(n))))
@@ -577,9 +579,10 @@ def test_infobatch_keeps_and_weighs_as_the_twin(on, prune):
                 last[i] = world.value("loss" if on == "first" else "perturbed", epoch, i)
 
 
-def test_infobatch_keeps_the_expected_sum_of_losses():
+@pytest.mark.parametrize("draws", few_or_many(300, 800))
+def test_infobatch_keeps_the_expected_sum_of_losses(draws):
     loss = torch.cat([torch.linspace(0, 1, 40), torch.linspace(4, 8, 20)])  # 40 are below the mean
-    draws, keep = 800, 0.25
+    keep = 0.25
     sums, count = [], np.zeros(60)
     for seed in range(draws):
         sampler = after_one_epoch(InfoBatch(prune=1 - keep), seed, loss)

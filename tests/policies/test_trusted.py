@@ -9,6 +9,7 @@ import torch
 
 from ausam import Feedback, Random, SelectiveBatchSampler, SelectiveStream, Trusted
 from ausam.common.trust import groups_apart
+from tests.helpers import few_or_many
 
 LOG2 = math.log(2)
 
@@ -104,10 +105,11 @@ def test_a_class_that_is_not_learnt_is_never_suspected():
     assert (odds[labels == 2] >= 1).all()
 
 
-def test_clean_data_are_seldom_suspected():
-    """200 random clean problems of one skewed group, with and without a rare class that is learnt late."""
+@pytest.mark.parametrize("problems", few_or_many(50, 200))
+def test_clean_data_are_seldom_suspected(problems):
+    """Random clean problems of one skewed group, with and without a rare class that is learnt late."""
     alarms = 0
-    for seed in range(200):
+    for seed in range(problems):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(100, 1500))
         labels = rng.choice(5, n, p=[0.4, 0.3, 0.2, 0.07, 0.03])
@@ -117,7 +119,7 @@ def test_clean_data_are_seldom_suspected():
         policy = Trusted(labels, epochs=4)
         limit, _, *unlearnt = policy._fitted(loss)
         alarms += ((loss > limit) & ~np.isin(labels, unlearnt)).mean() > 0.01
-    assert alarms <= 4  # two per cent of the problems, and more than a hundredth of the samples in each
+    assert alarms <= problems / 50  # two per cent of the problems, and more than a hundredth of the samples in each
 
 
 def test_an_epoch_is_drawn_from_the_scores_at_its_beginning_and_a_resumed_one_too():

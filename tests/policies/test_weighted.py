@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ausam import Feedback, SelectiveBatchSampler, TopLoss, Weighted
-from tests.helpers import refused
+from tests.helpers import few_or_many, refused
 from tests.processes import group
 
 N = 12
@@ -38,14 +38,15 @@ def test_draws_with_replacement_are_in_proportion_to_the_weights():
         assert within(counts[i], 30_000, p), i
 
 
-def test_draws_without_replacement_are_sequential():
+@pytest.mark.parametrize("draws", few_or_many(400, 4000))
+def test_draws_without_replacement_are_sequential(draws):
     """Two of three: P({i, j}) = p_i p_j / (1 - p_i) + p_j p_i / (1 - p_j)."""
     p = [1 / 6, 2 / 6, 3 / 6]
     sampler = sampler_of(Weighted(length=2, replacement=False), torch.tensor([1.0, 2, 3]), size=2)
-    counts = Counter(frozenset(next(iter(sampler))) for _ in range(4000))
+    counts = Counter(frozenset(next(iter(sampler))) for _ in range(draws))
     for i, j in itertools.combinations(range(3), 2):
         expected = p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j])
-        assert within(counts[frozenset((i, j))], 4000, expected), (i, j)
+        assert within(counts[frozenset((i, j))], draws, expected), (i, j)
 
 
 def test_weights_that_change_count_from_the_next_epoch_on():
@@ -131,6 +132,7 @@ def process(folder):
     torch.save(set_and_draw(rank, folder), f"{folder}/{rank}.pt")
 
 
+@pytest.mark.nightly
 def test_two_processes_draw_what_one_would_and_resume(tmp_path):
     assert group(2, process, tmp_path, seconds=120) == [0, 0]
     ranks = [torch.load(f"{tmp_path}/{rank}.pt") for rank in range(2)]

@@ -104,6 +104,8 @@ def test_interrupted_and_terminated_runs_say_so_and_end_the_same(nursery):
     assert outcome(out) == outcome(base / "calm")
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("nursery", ["many"], indirect=True)
 def test_killed_tables_and_comparisons_go_on(nursery):
     report, base, scale = nursery
     for name, codes in report["tables"].items():

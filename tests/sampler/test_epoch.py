@@ -70,7 +70,7 @@ def same_scores(a, b):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@pytest.mark.parametrize("min_batch", [1, 5])
+@pytest.mark.parametrize("min_batch", few_or_many(5, 1))
 @pytest.mark.parametrize("points", few_or_many(5, 30))
 def test_a_pass_of_many_blocks_continues_wherever_it_was_interrupted(policy, min_batch, points):
     whole = new(policy, min_batch=min_batch)

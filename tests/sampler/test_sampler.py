@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from ausam import AUSampling, Feedback, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware
 from ausam.common.random import generator
 from ausam.policies.draws import weighted_sample
-from tests.helpers import assert_equal, refused, slow_odds, through_a_file
+from tests.helpers import assert_equal, few_or_many, refused, slow_odds, through_a_file
 
 # Fixed seeds make every draw below the same each time. A frequency is allowed five of its own standard errors: chance
 # alone exceeds that in 6 of 10 million comparisons, so a new seed would do as well.
@@ -89,8 +89,9 @@ def test_draws_follow_sequential_sampling_without_replacement(g, alpha):
 
 
 @pytest.mark.parametrize("how", ["iterate", "pick"])
-def test_the_sampler_draws_so_too(how):
-    g, epochs = [0.5, 0.1, 0.3, 0.9, 0.2], 3000
+@pytest.mark.parametrize("epochs", few_or_many(600, 3000))
+def test_the_sampler_draws_so_too(how, epochs):
+    g = [0.5, 0.1, 0.3, 0.9, 0.2]
     sampler = fed(AUSampling(alpha=0.4, ramp=0), g, seed=3)
     counts = [0] * 5
     for epoch in range(1, epochs + 1):
@@ -222,16 +223,17 @@ def test_the_weights_of_an_earlier_pass_are_forgotten():
     assert sampler.weight(torch.arange(8)) is None
 
 
-def test_the_weight_of_a_pick():
+@pytest.mark.parametrize("draws", few_or_many(800, 4000))
+def test_the_weight_of_a_pick(draws):
     g = torch.rand(6, generator=torch.Generator().manual_seed(1))
     sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), g)
     index = torch.tensor([5, 0, 3, 2, 4, 1])
-    total = torch.zeros(4000)
-    for epoch in range(4000):
+    total = torch.zeros(draws)
+    for epoch in range(draws):
         sampler.set_epoch(epoch + 1)
         chosen = index[sampler.pick(index)]
         total[epoch] = (sampler.weight(chosen) * g[chosen]).mean()
-    assert abs(float(total.mean() - g.mean())) < SIGMAS * float(total.std()) / 4000**0.5
+    assert abs(float(total.mean() - g.mean())) < SIGMAS * float(total.std()) / draws**0.5
 
 
 def test_weights_reach_the_gradient():

@@ -106,6 +106,7 @@ def test_planning_is_measured_over_a_whole_epoch():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="peaks are reset through /proc")
+@pytest.mark.nightly
 def test_sam_holds_one_copy_of_the_parameters_more_than_sgd():
     copies, params = peak.in_own_process(800)
     assert params == 4 * 800 * 800

@@ -8,7 +8,7 @@ from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.from_config import configured
 from tests.lab.helpers import read
 
-SMALL = ["--seeds", "2", "--epochs", "2", "--threads", "1"]
+SMALL = ["--seeds", "2", "--epochs", "2", "--train-size", "256", "--test-size", "100", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,12 @@ def test_results_agree_with_the_single_runs(compared):
     assert rows["ausam-0.5"]["samples_of_sam"] == pytest.approx(75.0)  # a whole first epoch and half of the second
     assert rows["sam"]["speed_of_sam"] == 100.0
     steps = {r["name"]: r["run"]["steps"] for r in found["runs"]}
-    assert steps["sam@0.5x0.5"] == steps["ausam-0.5"] == 32  # 16 mini-batches of 64 in each of two epochs
+    assert steps["sam@0.5x0.5"] == steps["ausam-0.5"] == 8  # 4 mini-batches of 64 in each of two epochs
     curve = found["runs"][0]["curve"]
     assert [point["epoch"] for point in curve] == [1, 2]
     chosen = next(r for r in found["runs"] if r["name"] == "ausam-0.5")["run"]["selection"]
-    assert sum(b["n"] for b in chosen["bins"]) == 1000
-    assert chosen["wrong"]["n"] == 200
+    assert sum(b["n"] for b in chosen["bins"]) == 256
+    assert chosen["wrong"]["n"] == 51
     assert found["seeds"] == [0, 1]
     assert found["config"]["label_noise"] == 0.2
 

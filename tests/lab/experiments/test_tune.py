@@ -95,6 +95,7 @@ def test_the_table_names_the_best_and_has_every_trial_once(searched, capsys):
     assert [line[2] for line in rows] == ["9", "9", "3", "3", "3", "3"]
 
 
+@pytest.mark.nightly
 def test_a_search_is_resumed(searched, tmp_path, monkeypatch, capsys):
     original, epochs = run_cells.train, 0
 

@@ -445,6 +445,7 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
     assert (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes() == before
 
 
+@pytest.mark.nightly
 def test_a_disk_that_fills_while_pictures_are_decoded_is_told(tmp_path):
     put(tiny_files(), tmp_path / "tiny-imagenet-200")
     script = (
@@ -682,6 +683,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_the_example_of_the_documentation_runs(here, capsys):
     text = (DOCS / "data.md").read_text()
     (here / "mine.py").write_text(text.split("```python\n")[1].split("```")[0])

@@ -12,9 +12,12 @@ from tests.lab.report.example import FIGURES, compared
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="no Chromium with its chromedriver is installed (Debian: chromium-driver)"
-)
+pytestmark = [
+    pytest.mark.nightly,  # only `make test-all` installs selenium
+    pytest.mark.skipif(
+        not (BROWSER and DRIVER), reason="no Chromium with its chromedriver is installed (Debian: chromium-driver)"
+    ),
+]
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

@@ -11,6 +11,7 @@ from ausam.lab.records import results as records
 from ausam.lab.report import charts, html, png, vega
 from ausam.lab.report.charts import frontier
 from ausam.lab.report.vega import Field
+from tests.helpers import few_of
 from tests.lab.report.example import FIGURES, compared
 
 X, Y, BY = Field("x", "seconds"), Field("y", "score (%)"), Field("method", "method")
@@ -112,9 +113,10 @@ def test_points_that_are_only_there_to_point_at_are_not_in_the_drawing():
     assert "dots_marks" in vega.svg(some_lines())
 
 
-@pytest.mark.parametrize(
-    "name", ["\x00", "\x1b[31m", "\ud800", "é\u0301\u202e", "方法", "😀", "a" * 500, "<b>&\"'", "a[0].b"]
-)
+NAMES = ["\x00", "\x1b[31m", "\ud800", "é\u0301\u202e", "方法", "😀", "a" * 500, "<b>&\"'", "a[0].b"]
+
+
+@pytest.mark.parametrize("name", few_of(NAMES, "\x00", "\ud800", "<b>&\"'"))
 def test_any_name_can_be_drawn(name):
     for spec in (a_scatter([{**ROWS[0], "method": name, "strong": True}]), some_pairs((name,))):
         ET.fromstring(vega.svg(spec))

@@ -32,6 +32,7 @@ def test_everything_passes_on_the_cpu():
     assert {"an error in any pass", "mixed precision", "resume", "sampler with workers"} < set(found)
 
 
+@pytest.mark.nightly
 def test_two_processes_pass_on_the_cpu():
     assert float(re.search(r"gloo, (\S+) from one process", checks.two_processes("cpu"))[1]) < 1e-4
 

@@ -176,6 +176,7 @@ def wandb_records(path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.nightly
 def test_wandb_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     wandb.teardown()  # it reads the environment once per process, and another test may have used it

@@ -87,6 +87,7 @@ def test_plain_and_full_is_ordinary_training(tmp_path):
         torch.testing.assert_close(saved["model"][name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
     out = tmp_path / "run"
     flags = ["train", "--policy", "ausampling", "--ramp", "2", "--epochs", "5", "--out", str(out), *ONE]

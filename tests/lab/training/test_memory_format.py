@@ -8,6 +8,7 @@ from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import train
 from ausam.lab.training.network import network
+from tests.helpers import few_or_many
 from tests.lab.helpers import read
 
 FEW = {"train_size": 96, "test_size": 40, "epochs": 3, "batch_size": 32, "threads": 1, "model": "resnet-small-w8"}
@@ -34,7 +35,7 @@ def test_it_is_the_default_for_what_has_images_and_convolutions():
     assert with_format(linear, "channels_last") is linear
 
 
-@pytest.mark.parametrize("memory_format", ["channels_last", "contiguous"])
+@pytest.mark.parametrize("memory_format", few_or_many("channels_last", "contiguous"))
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_resumes_bit_for_bit_in_either(tmp_path, method, memory_format):
     config = resolve(**FEW, method=method, memory_format=memory_format, policy="full")

@@ -374,6 +374,7 @@ def test_no_ddp_wrapper_outlives_its_process_group(folder, work):
     assert [torch.load(folder / f"alive-{rank}.pt") for rank in range(2)] == [[False], [False]]
 
 
+@pytest.mark.nightly
 def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
     marker = str(folder / "hang")
     codes = group(2, command, folder, *flags(folder / "hanging"), "--timeout", 15, MARKER=marker)

@@ -69,6 +69,7 @@ def test_it_has_a_page_of_its_own(tested):
     assert "Theorem" not in (tested / "diagnosis.html").read_text()
 
 
+@pytest.mark.nightly
 def test_it_is_measured_on_request_alone(copied):
     assert run("diagnose", copied, "--samples", SAMPLES, "--what", "selection") == 0
     assert not (copied / "theory.html").exists()
@@ -120,6 +121,7 @@ def test_the_scores_of_the_run_are_what_its_policy_would_choose_by(trained):
     assert torch.allclose(policies["TopLoss"][1].last, loss, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_run_that_does_not_rank_by_sharpness_is_measured_too(tmp_path):
     out = tmp_path / "run"
     for _ in train(resolve(method="plain", epochs=2, every=1, **SMALL), out):
@@ -140,6 +142,7 @@ def test_the_scores_of_progress_are_those_of_the_run(tmp_path):
     assert torch.allclose(policies_of(subject, 3)["AUSampling"][1].mean, own, equal_nan=True)
 
 
+@pytest.mark.nightly
 def test_without_earlier_epochs_the_rest_is_measured_and_the_page_says_so(copied, capsys):
     for path in copied.glob("snapshot-*.pt"):
         path.unlink()
