@@ -15,7 +15,7 @@ from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.expressions import parse
 from ausam.lab.registry.from_config import configured
 from ausam.lab.registry.lookup import find
-from ausam.lab.registry.pairs import FULL
+from ausam.lab.registry.pair_table import FULL
 from ausam.paper import catalogue
 
 catalogue.register()  # recipes name the paper's networks and data

@@ -10,7 +10,7 @@ from ausam.lab.cli import listing
 from ausam.lab.cli.main import main
 from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
-from ausam.lab.registry.pairs import PAIRS
+from ausam.lab.registry.pair_table import PAIRS
 
 
 def shown(capsys, *argv):

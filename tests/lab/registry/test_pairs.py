@@ -11,7 +11,9 @@ from ausam.lab.experiments.layout import pair_of, run_folder
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.expressions import brief
 from ausam.lab.registry.from_config import configured, method_and_policy, with_own_rho
-from ausam.lab.registry.pairs import PAIRS, Pair, label_of, pair
+from ausam.lab.registry.pair_names import label_of
+from ausam.lab.registry.pair_table import PAIRS, Pair
+from ausam.lab.registry.pairs import pair
 
 
 def test_names_are_pairs():

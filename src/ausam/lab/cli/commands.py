@@ -33,7 +33,9 @@ from ausam.lab.records import results as records
 from ausam.lab.records.results import Run
 from ausam.lab.records.score import measured_on
 from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle, with_own_rho
-from ausam.lab.registry.pairs import PAIRS, label, label_of, pair, with_alpha
+from ausam.lab.registry.pair_names import label_of
+from ausam.lab.registry.pair_table import PAIRS
+from ausam.lab.registry.pairs import label, pair, with_alpha
 from ausam.lab.report.pages import tuning
 from ausam.lab.report.pages.diagnosis import Diagnosis
 from ausam.lab.report.pages.flatness import FlatComparison
@@ -111,25 +113,25 @@ def reproduce_command(args: argparse.Namespace) -> int:
     if args.seeds is not None and args.seeds < 1:
         raise ValueError(f"--seeds is {args.seeds}; give the number of runs per row, at least 1.")
     here = {name: getattr(args, name) for name in ("data_dir", "init", "threads", "device") if hasattr(args, name)}
-    found = recipe.read(args.table, args.scale, args.seeds)
-    cells = recipe.chosen(recipe.cells(found, **here), args.only)
-    out = Path(args.out or f"runs/{found.folder}")
+    wanted = recipe.read(args.table, args.scale, args.seeds)
+    cells = recipe.chosen(recipe.cells(wanted, **here), args.only)
+    out = Path(args.out or f"runs/{wanted.folder}")
     _set_threads(cells[0].config)
     if args.cells and not args.dry_run:
         raise ValueError("--cells lists the cells of --dry-run. Give both, or leave it out.")
     if args.dry_run:
-        scale = f", scale {found.scale}" if found.scale else ""
+        scale = f", scale {wanted.scale}" if wanted.scale else ""
         plan = estimate.plan(estimate.left_to_do(cells, out), every_cell=args.cells)
-        deviations = "\n".join(f"- {text}" for text in found.deviations)
+        deviations = "\n".join(f"- {text}" for text in wanted.deviations)
         differs = f"\n\nWhat differs from the paper:\n{deviations}" if deviations else ""
-        terminal.write(f"{found.title}{scale}, in {out}\n\n{plan}{differs}\n")
+        terminal.write(f"{wanted.title}{scale}, in {out}\n\n{plan}{differs}\n")
         return 0
     command = shlex.join(["ausam", *args.argv])
     left = sum(cell.config.epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells)
-    with _launcher(args, cells[0].config.device) as launch, Progress(None, found.table) as progress:
+    with _launcher(args, cells[0].config.device) as launch, Progress(None, wanted.table) as progress:
         told = progress.cells(left)
         logs = Logs(tuple(args.log), out)
-        table, failed = reproduce(found, cells, out, command, told, progress.say, logs, launch)
+        table, failed = reproduce(wanted, cells, out, command, told, progress.say, logs, launch)
     terminal.write(f"{reproduced_text(table)}\n\n{out / 'report.html'}\n")
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
@@ -184,9 +186,9 @@ def tune_command(args: argparse.Namespace) -> int:
     with Progress(None, "tune") as progress:
         logs = Logs(tuple(args.log), out)
         command = shlex.join(["ausam", *args.argv])
-        found = tune(over, seeds, config, out, command, progress.cells, progress.say, logs)
-    line = _train_line(given | {"method": config.method, "policy": config.policy}, tuning.best(found).settings)
-    terminal.write(f"{tuning.text(found)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.html'}\n")
+        tuned = tune(over, seeds, config, out, command, progress.cells, progress.say, logs)
+    line = _train_line(given | {"method": config.method, "policy": config.policy}, tuning.best(tuned).settings)
+    terminal.write(f"{tuning.text(tuned)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.html'}\n")
     return 0
 
 
@@ -259,8 +261,8 @@ def list_command(args: argparse.Namespace) -> int:
         about = listing.named(args.name)
         terminal.write((json.dumps(about, indent=1) if args.json else listing.named_text(about)) + "\n")
         return 0
-    found = listing.everything()
-    terminal.write((json.dumps(found, indent=1) if args.json else listing.text(found)) + "\n")
+    tables = listing.everything()
+    terminal.write((json.dumps(tables, indent=1) if args.json else listing.text(tables)) + "\n")
     return 0
 
 
@@ -314,7 +316,7 @@ def _settings(args: argparse.Namespace, elsewhere: Collection[str] = ()) -> dict
     flags = {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}
     if (path := getattr(args, "config", None)) is None:
         return flags
-    found = config_file.read(Path(path), elsewhere)
+    in_file = config_file.read(Path(path), elsewhere)
     # A run's config.json also holds its data's defaults. Nobody asked for those, so they may have no effect.
-    suiting = defaults_for((found | flags).get("data", Config.data))
-    return {k: v for k, v in found.items() if v != suiting.get(k)} | flags
+    suiting = defaults_for((in_file | flags).get("data", Config.data))
+    return {k: v for k, v in in_file.items() if v != suiting.get(k)} | flags

@@ -15,7 +15,8 @@ from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.registry.expressions import arguments_of, brief
 from ausam.lab.registry.from_config import OWN_RHO
 from ausam.lab.registry.lookup import unknown
-from ausam.lab.registry.pairs import PAIRS, Pair, mistake, pair
+from ausam.lab.registry.pair_table import PAIRS, Pair
+from ausam.lab.registry.pairs import mistake, pair
 from ausam.lab.report.table import text_table
 from ausam.policies.signals import signal_name
 

@@ -9,7 +9,8 @@ from ausam.lab.experiments.layout import pair_of
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Comparison, EqualCost, PaperTable, Run, Tuning
-from ausam.lab.registry.pairs import PAIRS, label_of
+from ausam.lab.registry.pair_names import label_of
+from ausam.lab.registry.pair_table import PAIRS
 from ausam.lab.report.pages import comparison as page
 from ausam.lab.report.pages import tuning
 from ausam.lab.report.summary import comparison_text, conclusion

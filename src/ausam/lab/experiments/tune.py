@@ -47,19 +47,19 @@ def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
     kinds = {name: kind for name, hint in typing.get_type_hints(Config).items() if (kind := _number(hint))}
     for name in ("seed", "epochs", "validation", *NOT_PART_OF_IDENTITY):
         kinds.pop(name, None)  # set by the search itself, or without effect on learning
-    found: dict[str, list[float]] = {}
+    grid: dict[str, list[float]] = {}
     for text in texts:
         name, _, numbers = text.partition("=")
         name = name.strip().replace("-", "_")
         kind = find("number to search for", name, kinds)
-        if name in found:
+        if name in grid:
             raise ValueError(f"--over {name} is given twice. Put all of its values in one: {name}=0.1,0.2.")
         try:
-            found[name] = list(dict.fromkeys(kind(number) for number in numbers.split(",")))
+            grid[name] = list(dict.fromkeys(kind(number) for number in numbers.split(",")))
         except ValueError:
             whole = "whole numbers" if kind is int else "numbers"
             raise ValueError(f'--over "{text}": put {whole} after the name, e.g. {name}=1,2.') from None
-    return found
+    return grid
 
 
 def _number(hint: Any) -> type[int] | type[float] | None:
@@ -71,12 +71,12 @@ def _number(hint: Any) -> type[int] | type[float] | None:
 def _suggested(config: Config) -> dict[str, list[float]]:
     method, policy = method_and_policy(config, steps=1)
     rho = getattr(method, "rho", None)
-    found = {} if rho is None else {"rho": [rho / 2, rho, 2 * rho]}
+    grid = {} if rho is None else {"rho": [rho / 2, rho, 2 * rho]}
     if "alpha" in {f.name for f in fields(policy)}:  # type: ignore[arg-type]
-        found["alpha"] = [0.25, 0.5]
-    if not found:
+        grid["alpha"] = [0.25, 0.5]
+    if not grid:
         raise ValueError(f"{config.method} and {config.policy} have neither rho nor alpha. Name settings with --over.")
-    return found
+    return grid
 
 
 def rounds(trials: int, epochs: int) -> list[tuple[int, int]]:
@@ -133,10 +133,10 @@ def tune(
         left = every if not done else [dict(trial.settings) for trial in done[-1].trials[:count]]
         done.append(_round(left, epochs, seeds, config, out, told, say, logs))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        found = Tuning(command, now, config, tuple(seeds), tuple(done))
-        records.write(out / "tuning.json", found)
-        files.write(out / "tuning.html", tuning.render(found))
-    return found
+        record = Tuning(command, now, config, tuple(seeds), tuple(done))
+        records.write(out / "tuning.json", record)
+        files.write(out / "tuning.html", tuning.render(record))
+    return record
 
 
 def _claim(out: Path, config: Config) -> None:

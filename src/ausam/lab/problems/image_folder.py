@@ -54,13 +54,13 @@ def folder_data(name: str) -> UserSet:
 
 
 def _pictures(place: Path, classes: list[str], size: int) -> Pictures:
-    found = [
+    pictures = [
         (path, label)
         for label, cls in enumerate(classes)
         for path in sorted((place / cls).rglob("*"))
         if path.suffix.lower() in ENDINGS and _ordinary(path)
     ]
-    return Pictures(tuple(path for path, _ in found), tuple(label for _, label in found), size)
+    return Pictures(tuple(path for path, _ in pictures), tuple(label for _, label in pictures), size)
 
 
 def _ordinary(path: Path) -> bool:

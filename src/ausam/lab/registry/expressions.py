@@ -7,6 +7,7 @@ import contextlib
 import math
 import re
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
 from typing import Any
 
 import torch
@@ -53,7 +54,8 @@ def parse(kind: str, text: str) -> Expression:
 
     ``module:Class`` and ``file.py:Class`` import the user's own class.
     """
-    name, values = _read(kind, text)
+    name, written = _read(kind, text)
+    values = dict(written)
     cls = imported_class(kind, name) if is_own(name) else _ours(kind, name)
     if wrong := set(values) - {f.name for f in fields(cls)}:
         raise ValueError(f"{cls.__name__} has no argument {min(wrong)}. It takes {arguments_of(cls) or 'none'}.")
@@ -68,6 +70,7 @@ def _ours(kind: str, name: str) -> Any:
     return find(kind, name, table, forms)
 
 
+@cache
 def _read(kind: str, text: str) -> tuple[str, dict[str, Any]]:
     """The name and the arguments as written, without looking at any class; an inner method stays text."""
     match = CALL.fullmatch(text)

@@ -1,4 +1,4 @@
-"""The paper's names as pairs of method and policy: one table for the command line, configs, reports and docs.
+"""A pair of method and policy as it is written: a name, METHOD x POLICY, or the user's own module:Class.
 
 A pair has one name, if it has any, and one general form: ``METHOD x POLICY``. Whatever a pair is written as, its label
 and the folder of its runs are the same.
@@ -8,99 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from ausam import METHODS, POLICIES
-from ausam.lab.config import Config
-from ausam.lab.registry.expressions import OF_A_RUN, arguments_of, canonical, construct, has_radius, parse
+from ausam.lab.registry.expressions import arguments_of, canonical, has_radius, parse
 from ausam.lab.registry.lookup import nearest, unknown
+from ausam.lab.registry.pair_names import named_pair
+from ausam.lab.registry.pair_table import AUSAM, BASE_LABELS, FAMILIES, FULL, NUMBER, PAIRS, SHORT, Pair, method_of
 from ausam.lab.registry.user_code import is_own, refuse_other_form
-from ausam.policies.ausampling import RECOMMENDED
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A method and a policy, as text with arguments, with the paper's name for the two and their training length."""
-
-    label: str
-    method: str
-    policy: str = "Full"
-    epochs: float = 1.0  # fraction of a comparison's epochs
-    batch: float = 1.0  # fraction of its batch size
-    name: str = ""  # how it is written, which also names its folder; empty in the table, whose keys are the names
-
-
-PAIRS = {
-    "sgd": Pair("SGD", "Plain"),
-    "sam": Pair("SAM", "SAM"),
-    "asam": Pair("ASAM", "ASAM"),
-    "gsam": Pair("GSAM", "GSAM"),
-    "friendly-sam": Pair("Friendly-SAM", "FriendlySAM"),
-    "looksam-5": Pair("LookSAM-5", "LookSAM(k=5)"),
-    "esam": Pair("ESAM", "ESAM"),
-    "saf": Pair("SAF", "SAF"),
-    "mesa": Pair("MESA", "MESA"),
-    "k-sam": Pair("K-SAM", "KSAM"),
-    "g-rst": Pair("G-RST", "RST(p=0.5, gamma=2.0)"),
-    "ae-sam": Pair("AE-SAM", "AESAM"),
-    "ae-looksam": Pair("AE-LookSAM", "AESAM(inner=LookSAM())"),
-    "vsam": Pair("vSAM", "VSAM"),
-    "momentum-sam": Pair("Momentum-SAM", "MomentumSAM"),
-    "s2-sam": Pair("S2-SAM", "PreviousGradientSAM"),
-    "wsam": Pair("WSAM", "WSAM"),
-    "functional-sam": Pair("Functional-SAM", "FunctionalSAM"),
-    "late-sam-0.1": Pair("Late-SAM-0.1", "RST(p=0.1, schedule='piecewise')"),
-    "late-sam-0.25": Pair("Late-SAM-0.25", "RST(p=0.25, schedule='piecewise')"),
-    "sam-ascent-0.25": Pair("SAM-ascent-0.25", "SAM(ascent=0.25)"),
-    "16-sam": Pair("16-SAM", "SAM(m=16)"),
-    "ausam-0.4": Pair("AUSAM-0.4", "SAM", "AUSampling(alpha=0.4)"),
-    "ausam-0.5": Pair("AUSAM-0.5", "SAM", "AUSampling(alpha=0.5)"),
-    "ausam-0.6": Pair("AUSAM-0.6", "SAM", "AUSampling(alpha=0.6)"),
-    "ausam-0.7": Pair("AUSAM-0.7", "SAM", "AUSampling(alpha=0.7)"),
-    "sam+random": Pair("SAM+Random", "SAM", "Random(alpha=0.5)"),
-    "sgd+random": Pair("SGD+Random", "Plain", "Random(alpha=0.5)"),
-    "sgd+info": Pair("SGD+Info", "Plain", "InfoBatch"),
-    "sam+info*": Pair("SAM+Info*", "SAM", "InfoBatch(on='first')"),
-    "sam+info": Pair("SAM+Info", "SAM", "InfoBatch(on='second')"),
-}
-
-
-class Family(NamedTuple):
-    """Pairs that differ in one number: ``sam-ascent-0.25`` is ``SAM(ascent=0.25)``."""
-
-    name: str  # with {} for the number
-    label: str
-    number: str  # a regular expression
-    method: str
-    argument: str
-    others: dict[str, Any]  # arguments that all of them have
-
-
-PART = r"0?\.\d*[1-9]\d*"
-
-# By the form in help texts: SAM in the last fraction P of training only, its ascent on a fraction P of each batch, and
-# groups of M samples.
-FAMILIES = {
-    "late-sam-P": Family("late-sam-{}", "Late-SAM-{}", PART, "RST", "p", {"schedule": "piecewise"}),
-    "sam-ascent-P": Family("sam-ascent-{}", "SAM-ascent-{}", PART, "SAM", "ascent", {}),
-    "M-sam": Family("{}-sam", "{}-SAM", r"[1-9]\d*", "SAM", "m", {}),
-}
-
-BASE_LABELS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
-
-# The reference of quantised rows: not a separate pair, and not part of "every pair".
-FULL = "full"
-
-# SAM with the paper's policy, and with our recommended settings: NAME-ALPHA.
-AUSAM: dict[str, tuple[str, dict[str, float]]] = {"ausam": ("AUSAM", {}), "ausam-trim": ("AUSAM-trim", RECOMMENDED)}
-
-# Short names of policies in names of pairs; the others use the name of their class.
-SHORT = {"balanced": "ClassBalanced", "info": "InfoBatch"}
-
-NUMBER = r"0?\.\d+|1(?:\.0+)?"  # an alpha
 
 ALPHA = re.compile(rf"(?P<name>.+)-(?P<alpha>{NUMBER})")
 
@@ -122,6 +39,7 @@ FORMS = [
 ]
 
 
+@cache
 def pair(text: str) -> Pair:
     """The pair written as a name, as ``METHOD x POLICY``, or as your own ``module:Class``; and ``@F`` or ``@FxB``.
 
@@ -150,7 +68,7 @@ def _whole(text: str) -> Pair:
     if text.lower() == FULL:
         return Pair("Full prec.", "Plain", name=FULL)
     method, policy = _texts(text)
-    if (known := _named(method, policy)) is not None:
+    if (known := named_pair(method, policy)) is not None:
         return known
     label = " × ".join(_short_path(part) for part in (method, policy) if part != "Full")
     return Pair(label, method, policy, name=_general_name(method, policy))
@@ -164,7 +82,7 @@ def _texts(text: str) -> tuple[str, str]:
     if text.lower() in PAIRS:
         known = PAIRS[text.lower()]
         return known.method, known.policy
-    if method := _named_method(text):
+    if method := method_of(text):
         return method, "Full"
     left, right = _split(text)
     if right:
@@ -186,20 +104,8 @@ def _split(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _named_method(text: str) -> str:
-    """The method of a pair without selection, in the table or of a family; empty if the name is not one."""
-    name = text.lower()
-    if name in PAIRS and PAIRS[name].policy == "Full":
-        return PAIRS[name].method
-    for family in FAMILIES.values():
-        if match := re.fullmatch(family.name.format(f"({family.number})"), name):
-            given = {family.argument: float(match[1]) if "." in match[1] else int(match[1]), **family.others}
-            return f"{family.method}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
-    return ""
-
-
 def _method(text: str) -> str:
-    return _named_method(text) or canonical("method", text)
+    return method_of(text) or canonical("method", text)
 
 
 def _policy(method: str, text: str, whole: str) -> str:
@@ -209,7 +115,7 @@ def _policy(method: str, text: str, whole: str) -> str:
     match = ALPHA.fullmatch(text)
     name = match["name"] if match else text
     kind = parse("policy", SHORT.get(name.lower(), name)).name
-    if kind == "AUSampling" and "+" in whole and _named_method(method):
+    if kind == "AUSampling" and "+" in whole and method_of(method):
         short = "ausam" if method.lower() == "sam" else method.lower()
         raise ValueError(f'"{whole}" has a shorter name. Write {short}-{match["alpha"] if match else 0.5}.')
     if match is None:
@@ -224,88 +130,14 @@ def _with_alpha(name: str, alpha: float, whole: str) -> tuple[str, str]:
     if name in AUSAM:
         given = {"alpha": alpha, **AUSAM[name][1]}
         return "SAM", f"AUSampling({', '.join(f'{k}={v}' for k, v in given.items())})"
-    if method := "" if name == "sam" else _named_method(name):
+    if method := "" if name == "sam" else method_of(name):
         return method, f"AUSampling(alpha={alpha})"
     cls = {key.lower(): key for key in METHODS}.get(name)
     if cls is None:
         raise _refusal(whole)
-    known = _named(cls, f"AUSampling(alpha={alpha})")
+    known = named_pair(cls, f"AUSampling(alpha={alpha})")
     better = known.name if known else f'"{cls} x AUSampling(alpha={alpha})"'
     raise ValueError(f'"{whole}" has another name. Write {better}.')
-
-
-# -- from method and policy to their name ------------------------------------------------------------------------------
-
-Settings = tuple[str, dict[str, Any]]  # the name of a class, and the arguments that differ from its defaults
-
-
-def _named(method: str, policy: str, alpha: float | None = None) -> Pair | None:
-    """The pair of this method and this policy under its name; None if no name is known for the two."""
-    if ":" in method + policy:  # the user's own class or signal, which a name must not import
-        return None
-    of_method, (kind, given) = _settings("method", method), _settings("policy", policy, alpha)
-    for name, known in PAIRS.items():
-        if (of_method, (kind, given)) == _of_table(name):
-            return replace(known, name=name)
-    if (called := _method_name(of_method)) is None:
-        return None
-    others = {k: v for k, v in given.items() if k != "alpha"}
-    number = _number(given.get("alpha", _defaults(POLICIES[kind]).get("alpha")))
-    name, label = called
-    method = _named_method(name)
-    if kind == "AUSampling":
-        ausam = [key for key, (_, extra) in AUSAM.items() if name == "sam" and extra == others]
-        if others and not ausam:
-            return None
-        name, label = (ausam[0], AUSAM[ausam[0]][0]) if ausam else (name, label)
-        name, label = f"{name}-{number}", f"{label}-{number}"
-    elif kind != "Full":
-        if others:
-            return None
-        short = next((key for key, cls in SHORT.items() if cls == kind), "")
-        suffix = f"-{number}" if "alpha" in given else ""
-        name, label = f"{name}+{short or kind.lower()}{suffix}", f"{label}+{short.capitalize() or kind}{suffix}"
-    if number and not re.fullmatch(NUMBER, number):
-        return None
-    written = {"alpha": float(number), **others} if number else others
-    arguments = ", ".join(f"{k}={v!r}" for k, v in written.items())
-    return Pair(label, method, f"{kind}({arguments})" if arguments else kind, name=name)
-
-
-def _settings(kind: str, text: str, alpha: float | None = None) -> Settings:
-    """What tells a method or policy from others; what the data and the length of a run decide is left out."""
-    thing = construct(kind, text, alpha=alpha, **OF_A_RUN)
-    defaults = _defaults(type(thing))
-    given = {f.name: getattr(thing, f.name) for f in fields(thing) if f.name not in OF_A_RUN}
-    return type(thing).__name__, {k: v for k, v in given.items() if k not in defaults or v != defaults[k]}
-
-
-def _defaults(cls: Any) -> dict[str, Any]:
-    values = {f.name: f.default for f in fields(cls) if f.default is not MISSING}
-    return values | {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
-
-
-@cache
-def _of_table(name: str) -> tuple[Settings, Settings]:
-    return _settings("method", PAIRS[name].method), _settings("policy", PAIRS[name].policy)
-
-
-def _method_name(settings: Settings) -> tuple[str, str] | None:
-    """The name and the label of a method without selection."""
-    for name, known in PAIRS.items():
-        if known.policy == "Full" and settings == _of_table(name)[0]:
-            return name, known.label
-    cls, given = settings
-    for family in FAMILIES.values():
-        if cls == family.method and given.keys() == {family.argument, *family.others}:
-            number = _number(given[family.argument])
-            if re.fullmatch(family.number, number) and all(given[k] == v for k, v in family.others.items()):
-                return family.name.format(number), family.label.format(number)
-    return None
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.12g}"
 
 
 def _short_path(text: str) -> str:
@@ -328,17 +160,6 @@ def label(name: str, base: str) -> str:
     return pair(name).label.replace("SGD", BASE_LABELS[base])
 
 
-def label_of(config: Config) -> str:
-    """The label of the pair with the method and the policy of a run; empty if no name is known for the two.
-
-    Other settings do not matter: in a comparison, too, a pair keeps its name whatever the rho or the ramp.
-    """
-    with contextlib.suppress(ValueError):  # a record may name a method of another version
-        if known := _named(config.method, config.policy, config.alpha):
-            return known.label.replace("SGD", BASE_LABELS[config.base])
-    return ""
-
-
 def with_alpha(text: str, alpha: float) -> str:
     """The name of a pair with AUSampling added: ausam-0.5 for sam; empty if it has a policy or cannot have that one."""
     plain, at, fractions = text.partition("@")
@@ -346,7 +167,7 @@ def with_alpha(text: str, alpha: float) -> str:
     if whole.policy != "Full" or not has_radius(whole.method):
         return ""
     with contextlib.suppress(ValueError):  # it may be no alpha
-        if known := _named(whole.method, f"AUSampling(alpha={alpha})"):
+        if known := named_pair(whole.method, f"AUSampling(alpha={alpha})"):
             return known.name + at + fractions
     return ""
 

@@ -14,7 +14,8 @@ from ausam.lab.experiments.layout import pair_of
 from ausam.lab.records import files, versioned
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Comparison, Run
-from ausam.lab.registry.pairs import PAIRS, label
+from ausam.lab.registry.pair_table import PAIRS
+from ausam.lab.registry.pairs import label
 from ausam.lab.report.pages import flatness
 from ausam.lab.report.pages.flatness import Between, FlatComparison, FlatRun
 from ausam.lab.report.pages.sections import VERSION, NotMeasured
