@@ -21,7 +21,7 @@ from ausam import (
     SelectiveBatchSampler,
     SharpnessAware,
 )
-from tests.helpers import VARIANTS, few_of, make, refused, same_weights
+from tests.helpers import VARIANTS, few_of, few_or_many, make, refused, same_weights
 
 pytest.importorskip("accelerate", reason='needs pip install "ausam[transformers]"')
 transformers = pytest.importorskip("transformers", reason='needs pip install "ausam[transformers]"')
@@ -402,7 +402,7 @@ def test_noise_in_the_embeddings_reaches_both_passes(tmp_path):
         assert torch.equal(seen[0].loss, seen[0].perturbed) is replay
 
 
-@pytest.mark.parametrize("policy", [None, AUSampling(0.5, ramp=1)])
+@pytest.mark.parametrize("policy", few_or_many(AUSampling(0.5, ramp=1), None))
 def test_a_compiled_model_trains_alike(policy, tmp_path):
     result = []
     for compiled in (False, True):
@@ -482,6 +482,7 @@ def test_a_dataset_of_hugging_face_is_chosen_from(tmp_path):
     same_weights(*models, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.nightly
 def test_a_batch_size_that_does_not_fit_is_reduced(tmp_path):
     class Small(SharpnessAwareTrainer):
         def losses(self, model, inputs):

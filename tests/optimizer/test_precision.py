@@ -237,6 +237,7 @@ print(first, float(found.loss.mean()))
 """
 
 
+@pytest.mark.nightly
 def test_bf16_convolutions():
     # Some processors announce instructions that they do not have: oneDNN is held to fewer, in a process of its own.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}

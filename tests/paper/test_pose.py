@@ -64,6 +64,7 @@ def by_hand(stem, widths, modules, blocks):
     return count
 
 
+@pytest.mark.nightly
 def test_hrnet_w32_has_the_published_size():
     """Published are 28.5 M parameters, of the backbone with the heatmap head.
 
@@ -623,6 +624,7 @@ def test_a_run_resumes_bit_for_bit(tmp_path, few_figures, pair):
         assert mine["samples_forward"] == 2 * (24 + 2 * 12)
 
 
+@pytest.mark.nightly
 def test_mpii_end_to_end_with_workers(tmp_path, monkeypatch):
     put_mpii(tmp_path, [person(i) for i in range(6)], [person(i) for i in (6, 7)])
     (tmp_path / "netpose.py").write_text(
@@ -647,6 +649,7 @@ def test_mpii_end_to_end_with_workers(tmp_path, monkeypatch):
     assert len(digests) == 1
 
 
+@pytest.mark.nightly
 def test_the_small_network_learns_a_few_figures_by_heart(tmp_path, monkeypatch):
     monkeypatch.setattr(stick_figures, "TRAIN", 16)
     monkeypatch.setattr(stick_figures, "TEST", 16)

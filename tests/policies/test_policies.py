@@ -598,6 +598,7 @@ def test_infobatch_keeps_the_expected_sum_of_losses(draws):
     assert count[40:].tolist() == [draws] * 20
 
 
+@pytest.mark.nightly
 def test_infobatch_spreads_the_well_learned_over_the_epoch():
     loss = torch.cat([torch.zeros(40), torch.ones(20)])
     place = []

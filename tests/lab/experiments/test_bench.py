@@ -113,6 +113,7 @@ def test_sam_holds_one_copy_of_the_parameters_more_than_sgd():
     assert 0.9 < copies < 1.1
 
 
+@pytest.mark.nightly
 def test_what_only_unix_has_is_imported_where_it_is_used():
     code = "import sys; sys.modules['resource'] = sys.modules['fcntl'] = None; import ausam.lab.cli.main"
     done = subprocess.run(

@@ -223,6 +223,7 @@ def test_the_sentences_on_cifar10():
         assert f"{name} {CIFAR10['accuracy'][f'noisy/runs/{place}/seed-0']:.2f} %" in text
 
 
+@pytest.mark.nightly
 def test_importing_needs_torch_and_numpy_alone():
     code = (
         "import sys; import torch, numpy, ausam; before = set(sys.modules); import ausam.paper.theory;"
