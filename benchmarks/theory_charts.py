@@ -1,4 +1,4 @@
-"""The pictures of docs/theory.md, drawn from docs/results/theory*.json by altair and vl-convert-python."""
+"""The pictures of docs/results/theory.md, drawn from docs/results/theory*.json by altair and vl-convert-python."""
 
 from __future__ import annotations
 

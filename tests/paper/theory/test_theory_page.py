@@ -1,4 +1,4 @@
-"""docs/theory.md says what docs/results/theory.json holds; and diagnostics need nothing but torch and numpy."""
+"""docs/results/theory.md says what theory.json beside it holds; and diagnostics need nothing but torch and numpy."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "theory.md").read_text()
+PAGE = (DOCS / "results" / "theory.md").read_text()
 FOUND = json.loads((DOCS / "results" / "theory.json").read_text())
 CIFAR10 = json.loads((DOCS / "results" / "theory-cifar10.json").read_text())
 

@@ -101,7 +101,7 @@ def theorem1(model: nn.Module, loss_fn: LossFn, batch: Batch, kept: Any, rho: fl
 
         |PTF - PTS| <= bound + |O(e_B^2) - O(e_kept^2)|
 
-    Theorem 1 of Deng et al., AAAI 2025; the corrected bound is proved in docs/theory.md.
+    Theorem 1 of Deng et al., AAAI 2025; the corrected bound is proved in docs/results/theory.md.
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam.paper.theory import theorem1
