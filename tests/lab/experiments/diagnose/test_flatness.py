@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from ausam.lab.experiments.diagnose.flatness import diagnose_comparison
 from ausam.lab.experiments.diagnose.subject import open_run
 from ausam.lab.records import versioned
-from ausam.lab.report.pages.flatness import FlatComparison
+from ausam.lab.report.pages.flatness import FlatComparison, pictures
 from ausam.lab.report.pages.sections import VERSION
 from tests.lab.helpers import run
 
@@ -47,6 +47,17 @@ def test_the_loss_is_that_of_the_last_weights_on_shared_samples(compared):
     ends = read(compared).between[0].slice.loss
     assert ends[0] == pytest.approx(read(compared).runs[0].whole.loss, rel=1e-4)
     assert ends[-1] == pytest.approx(read(compared).runs[1].whole.loss, rel=1e-4)
+
+
+def test_a_method_has_one_colour_in_all_charts(compared):
+    def scales(part):
+        if isinstance(part, dict):
+            yield from [part["color"]["scale"]] if "scale" in part.get("color", {}) else []
+        for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            yield from scales(inner)
+
+    for picture in pictures(read(compared)):
+        assert {tuple(scale["domain"]) for scale in scales(picture.spec)} == {("SGD", "SAM", "AUSAM-0.5")}
 
 
 def test_again_measures_nothing(compared):

@@ -196,8 +196,8 @@ def pictures(flat: FlatComparison) -> Iterator[Picture]:
     lines = [(r.line, r.label) for r in shown]
     yield slice_curves(f"Along a random direction, seed {first}", lines, ALONG, order)
     if flat.between:
-        ends = [(b.slice, f"{b.first} (0) to {b.second} (1)") for b in flat.between]
-        yield slice_curves("From one minimum to another", ends)
+        ends = [(b.slice, b.second) for b in flat.between]
+        yield slice_curves(f"From {flat.between[0].first}'s minimum (0) to another (1)", ends, order=order)
 
 
 def render(flat: FlatComparison) -> str:
