@@ -35,11 +35,14 @@ class Chart:
     name: str = "time"  # which chart: time, curves, chosen or mislabelled
     only: tuple[str, ...] = ()  # the rows that are shown, all if empty
     without: tuple[str, ...] = ()  # the rows that are left out
+    narrow: bool = False  # for a phone
 
 
+NARROW = 360  # units
 FEW = ("sgd", "sam", "sam+random", "ausam-0.5", "sam@0.5", "sgd@0.5")
 COMPARISONS = {
     "demo.png": Chart("demo.json"),
+    "demo-narrow.png": Chart("demo.json", narrow=True),
     "digits.png": Chart("digits.json"),
     "cifar10-memorised.png": Chart("cifar10-memorised.json", without=("looksam-5",)),
     "cifar10-memorised-curves.png": Chart("cifar10-memorised.json", "curves", only=FEW),
@@ -70,7 +73,11 @@ def draw(chart: Chart, target: Path) -> None:
     rows = tuple(row for row in whole.rows if row.name in shown)
     runs = tuple(run for run in whole.runs if run.name in shown)
     found = {picture.name: picture for picture in pictures(replace(whole, rows=rows, runs=runs))}
-    files.write(target, vega.png(found[chart.name].spec, "light", 1.5))
+    spec = found[chart.name].spec
+    if chart.narrow:
+        legend = spec["config"]["legend"] | {"columns": 2}
+        spec = spec | {"width": NARROW, "config": spec["config"] | {"legend": legend}}
+    files.write(target, vega.png(spec, "light", 2 if chart.narrow else 1.5))
 
 
 def draw_frontier(problem: str, target: Path) -> None:
