@@ -206,6 +206,16 @@ def test_settings_that_make_no_sense_are_refused(arguments, remedy):
         Trusted(**{"epochs": 4, **arguments})
 
 
+def test_a_start_is_a_fraction_of_the_epochs_or_a_number_of_them():
+    decides = [
+        next(e for e in range(30) if Trusted([0, 1], start=s, epochs=n).decides(e)) for s, n in ((0.25, 30), (3, None))
+    ]
+    assert decides == [8, 3]
+    sampler = SelectiveBatchSampler(2, batch_size=2, policy=Trusted([0, 1]))
+    with pytest.raises(ValueError, match=r"start is 0\.25.*epochs=30"):
+        list(sampler)
+
+
 def test_labels_of_another_dataset_are_refused():
     sampler = SelectiveBatchSampler(5, batch_size=2, policy=Trusted([0, 1], epochs=4))
     with pytest.raises(ValueError, match="2 labels"):

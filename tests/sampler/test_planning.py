@@ -200,7 +200,7 @@ BATCHWISE = [
     AUSampling(0.5, ramp=0, ema=0.0, trim=0.8, mix=0.3, score="progress"),
     AUSampling(0.5, ramp=0, unbiased=True, score="signed"),
     ClassBalanced(torch.arange(97) ** 2 % 11, 0.4),
-    Trusted(torch.arange(97) ** 2 % 11, 4, 0.4),
+    Trusted(torch.arange(97) ** 2 % 11, 0.4, epochs=4),
 ]
 EPOCHWISE = [
     OrderDP(),

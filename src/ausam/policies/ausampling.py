@@ -21,7 +21,7 @@ from ausam.common.settings import (
     Probability,
     Range,
 )
-from ausam.policies.base import Policy
+from ausam.policies.base import Policy, in_epochs
 from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:
@@ -125,14 +125,7 @@ class AUSampling(Policy):
     @property
     def ramp_epochs(self) -> int:
         """The ramp as a whole number of epochs."""
-        if self.ramp == int(self.ramp):
-            return int(self.ramp)
-        if self.epochs is None:
-            raise ValueError(
-                f"AUSampling: ramp is {self.ramp:g}, a fraction of the epochs, but their number is not known. Say how "
-                "many epochs you train, SelectiveBatchSampler(..., epochs=30), or give the ramp in epochs, ramp=5."
-            )
-        return max(1, int(self.ramp * self.epochs + 0.5))
+        return in_epochs(self, "ramp", self.epochs)
 
     def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:  # noqa: ARG002
         """Nothing; but a ramp that cannot be honoured is refused before the first batch."""

@@ -151,6 +151,19 @@ def with_epochs(policy: Policy, epochs: int | None) -> Policy:
     return replace(policy, epochs=epochs)  # type: ignore[type-var]
 
 
+def in_epochs(policy: Policy, setting: str, epochs: int | None) -> int:
+    """A setting as a whole number of epochs: below 1 it is a fraction of all epochs, at least one of them."""
+    value = getattr(policy, setting)
+    if value == int(value):
+        return int(value)
+    if epochs is None:
+        raise ValueError(
+            f"{type(policy).__name__}: {setting} is {value:g}, a fraction of the epochs, but their number is not known."
+            f" Say how many epochs you train, SelectiveBatchSampler(..., epochs=30), or give it in epochs, {setting}=5."
+        )
+    return max(1, int(value * epochs + 0.5))
+
+
 def takes_epochs(policy: Policy) -> bool:
     """Whether the policy has a field for the number of epochs of the whole training."""
     return is_dataclass(policy) and "epochs" in {f.name for f in fields(policy)}

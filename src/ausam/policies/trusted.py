@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import Decay, Part, Positive, PositiveCount, Probability, Range
+from ausam.common.settings import Decay, Epochs, Part, Positive, PositiveCount, Range
 from ausam.common.tensors import CPU
 from ausam.common.trust import EVEN, groups_apart, threshold, unlearnt_classes
-from ausam.policies.base import Policy
+from ausam.policies.base import Policy, in_epochs
 from ausam.policies.classbalanced import class_indices
 from ausam.policies.draws import Choice, kept_count, weighted_sample
 
@@ -54,20 +54,21 @@ class Trusted(Policy):
     yet is never suspected, which protects rare classes. A decision holds for one epoch.
 
     >>> from ausam import SelectiveBatchSampler, Trusted
-    >>> policy = Trusted([0] * 60 + [1] * 40, epochs=30, alpha=0.5)
-    >>> [len(batch) for batch in SelectiveBatchSampler(100, batch_size=32, policy=policy)]
+    >>> sampler = SelectiveBatchSampler(100, batch_size=32, policy=Trusted([0] * 60 + [1] * 40, alpha=0.5), epochs=30)
+    >>> [len(batch) for batch in sampler]
     [16, 16, 16, 2]
 
     Arguments:
         labels: the class of every sample of the dataset, as whole numbers >= 0; None if there is none: then give
             ``guess``, and only losses worse than guessing are suspected.
-        epochs: number of epochs of the whole training, >= 1.
         alpha: fraction of each mini-batch to keep, in (0, 1].
-        start: fraction of the epochs that draw at random before any decision, in [0, 1]. Early decisions confirm
-            themselves.
+        start: epochs that draw at random before any decision, because early decisions confirm themselves: a fraction of
+            all epochs, below 1, or a whole number of epochs, >= 1. A fraction is rounded to whole epochs, at least one,
+            and needs the number of epochs.
         ema: weight of a sample's past in its averaged loss, in [0, 1).
         doubt: odds of a suspected sample, where a trusted one has 1 on average, in (0, 1].
         guess: the loss of guessing, > 0; None: log C, from the labels.
+        epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says.
 
     Use it where labels may be wrong, or where most samples are soon learnt, with any method. Not for regression: a loss
     there has no natural limit.
@@ -75,12 +76,12 @@ class Trusted(Policy):
     """
 
     labels: Any = field(repr=False, compare=False)
-    epochs: PositiveCount
     alpha: Part = 0.5
-    start: Probability = 0.25
+    start: Epochs = 0.25
     ema: Decay = 0.5
     doubt: Annotated[float, Range(low=0.0, high=1.0, low_open=True)] = 0.1
     guess: Positive | None = None
+    epochs: PositiveCount | None = None
     full_epochs = 0
 
     def __post_init__(self) -> None:
@@ -89,8 +90,8 @@ class Trusted(Policy):
             object.__setattr__(self, "labels", class_indices("Trusted", self.labels))
         elif self.guess is None:
             raise ValueError(
-                "Trusted needs the labels, or the loss of guessing: Trusted(labels, epochs) with the class of every "
-                "sample, or Trusted(None, epochs, guess=math.log(number_of_classes))."
+                "Trusted needs the labels, or the loss of guessing: Trusted(labels) with the class of every sample, or "
+                "Trusted(None, guess=math.log(number_of_classes))."
             )
 
     @property
@@ -105,7 +106,7 @@ class Trusted(Policy):
 
     def decides(self, epoch: int) -> bool:
         """Whether the epoch is drawn by the scores."""
-        return epoch >= max(1, round(self.start * self.epochs))
+        return epoch >= max(1, in_epochs(self, "start", self.epochs))
 
     def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:
         """The threshold, the mean of the trusted capped losses, and the classes that are not learnt yet."""
@@ -114,7 +115,7 @@ class Trusted(Policy):
                 f"Trusted has {len(self.labels)} labels, but the dataset has {len(scores)} samples. "
                 "Pass the label of every sample, in the order of the dataset."
             )
-        return self._fitted(scores.mean.double().numpy()) if self.decides(epoch) and self.alpha < 1 else ()
+        return self._fitted(scores.mean.double().numpy()) if self.alpha < 1 and self.decides(epoch) else ()
 
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
         """A weighted draw without replacement in each mini-batch."""

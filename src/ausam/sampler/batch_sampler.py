@@ -287,7 +287,7 @@ class SelectiveBatchSampler(BatchSampler):
         """
         if not isinstance(self.policy, Trusted):
             raise TypeError(
-                f"{type(self.policy).__name__} does not judge labels. Use Trusted(labels, epochs), or feed an "
+                f"{type(self.policy).__name__} does not judge labels. Use Trusted(labels), or feed an "
                 "ausam.audit.Audit with the same feedback."
             )
         return self.policy.suspects(self.scores)
