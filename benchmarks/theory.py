@@ -1,4 +1,4 @@
-"""The paper's lemma and theorems, measured on scikit-learn's digits: the numbers and pictures of docs/results/theory.md.
+"""The paper's lemma and theorems, measured on scikit-learn's digits: numbers and pictures of docs/results/theory.md.
 
     python benchmarks/theory.py            # measure, write docs/results/theory.json, draw docs/results/theory-*.png
     python benchmarks/theory.py --charts   # draw from the numbers that are there (needs altair and vl-convert-python)
