@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ausam import AESAM, METHODS, POLICIES, RST, SAM, LookSAM, SharpnessAware
+from ausam import AESAM, METHODS, POLICIES, RST, SAM, WSAM, LookSAM, SharpnessAware
 
 # Arguments that have no default, or one that is meant for trainings longer than a test.
 EXAMPLES = {
@@ -34,6 +34,7 @@ VARIANTS = {
     "SAM-groups": lambda: SAM(0.2, m=5),
     "SAM-ascent": lambda: SAM(0.2, ascent=0.5),
     "RST-mixed": lambda: RST(SAM(0.2), schedule="linear", gamma=2.0, total_steps=14),
+    "WSAM-coupled": lambda: WSAM(0.2, gamma=0.6, decouple=False),
 }
 
 

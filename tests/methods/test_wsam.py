@@ -1,4 +1,4 @@
-"""WSAM against a slow transcription of its formula and against another library, step by step."""
+"""WSAM against a slow transcription of both forms and against another library, step by step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ausam import SAM, WSAM, Plain, SharpnessAware
+from ausam import RST, SAM, WSAM, Plain, SharpnessAware
 from tests.helpers import losses_of
 from tests.methods.slow import (
+    DECAY,
     LR,
     MOMENTUM,
     assert_path,
@@ -19,11 +20,16 @@ from tests.methods.slow import (
     network,
     ours,
     plus,
+    poison,
+    sgd,
     theirs,
 )
 
+RHO, GAMMA = 0.3, 0.8
+ALPHA = GAMMA / (1 - GAMMA)
 
-def wsam_rule(rho, gamma):
+
+def coupled_rule(rho, gamma):
     def rule(w, x, y, step):
         g = grad_at(w, x, y)
         g_s = grad_at(plus(w, g, rho / length(g)), x, y)
@@ -32,22 +38,166 @@ def wsam_rule(rho, gamma):
     return rule
 
 
+def decoupled_path(steps, lr=lambda step: LR, micro=1, clip=None):
+    """SGD with momentum and weight decay steps with g, then the weights move by lr * alpha * (g_s - g)."""
+    w = [p.detach().clone() for p in network(batchnorm=False).parameters()]
+    v, path = None, []
+    for step in range(steps):
+        g = d = [torch.zeros_like(t) for t in w]
+        for part in range(micro):
+            x, y = batch(micro * step + part)
+            one = grad_at(w, x, y)
+            perturbed = grad_at(plus(w, one, RHO / length(one)), x, y)
+            g, d = plus(g, one), plus(d, plus(perturbed, one, -1.0))
+        shorter = 1.0 if clip is None else min(1.0, clip / length(g))
+        g, d = ([shorter * t for t in u] for u in (g, d))
+        decayed = plus(g, w, DECAY)
+        v = decayed if v is None else plus(decayed, v, MOMENTUM)
+        w = plus(plus(w, v, -lr(step)), d, -lr(step) * ALPHA)
+        path.append(w)
+    return path
+
+
+class Path:
+    """The library's, with a hand in between: ``prepare(opt, model)`` runs between backward and step."""
+
+    def __init__(self, method=None, lr=None):
+        self.model = network(batchnorm=False)
+        self.opt = SharpnessAware(sgd(self.model), method or WSAM(RHO, GAMMA), self.model)
+        self.lr = lr
+
+    def run(self, steps, micro=1, prepare=lambda opt, model: None, start=0, **how):
+        path = []
+        for step in range(start, start + steps):
+            if self.lr:
+                self.opt.param_groups[0]["lr"] = self.lr(step)
+            for part in range(micro):
+                self.opt.backward(losses_of(self.model), *batch(micro * step + part), **how)
+            prepare(self.opt, self.model)
+            self.opt.step()
+            self.model.zero_grad()
+            path.append([p.detach().clone() for p in self.model.parameters()])
+        return path
+
+
 @pytest.mark.parametrize(("rho", "gamma"), [(0.3, 0.9), (0.05, 0.8), (0.3, 0.2)])
-def test_equals_the_transcription(rho, gamma):
-    assert_path(ours(WSAM(rho, gamma), 12), theirs(wsam_rule(rho, gamma), 12))
+def test_the_coupled_form_equals_its_transcription(rho, gamma):
+    assert_path(ours(WSAM(rho, gamma, decouple=False), 12), theirs(coupled_rule(rho, gamma), 12))
 
 
-def test_the_ends_of_gamma():
-    """One half is SAM and 0 is the base optimizer, but for the last digits."""
-    assert_path(ours(WSAM(0.3, 0.5), 6), ours(SAM(0.3), 6))
-    assert_path(ours(WSAM(0.3, 0.0), 6), ours(Plain(), 6))
+def test_the_decoupled_form_equals_its_transcription():
+    assert_path(Path().run(8), decoupled_path(8))
+    assert not identical(Path().run(8), Path(WSAM(RHO, GAMMA, decouple=False)).run(8))
+
+
+def test_the_learning_rate_is_that_of_the_step():
+    def lr(step):
+        return 0.2 / (1 + step)
+
+    assert_path(Path(lr=lr).run(6), decoupled_path(6, lr=lr))
+
+
+def test_groups_have_their_own_learning_rate():
+    model = network(batchnorm=False)
+    first, *others = model.parameters()
+    before = [p.detach().clone() for p in model.parameters()]
+    base = torch.optim.SGD([{"params": [first], "lr": 0.0}, {"params": others}], lr=LR)
+    opt = SharpnessAware(base, WSAM(RHO, GAMMA), model)
+    opt.backward(losses_of(model), *batch(0))
+    opt.step()
+    g = grad_at(before, *batch(0))
+    d = plus(grad_at(plus(before, g, RHO / length(g)), *batch(0)), g, -1.0)
+    assert torch.equal(first, before[0])
+    for p, w, a, b in zip(others, before[1:], g[1:], d[1:], strict=True):
+        torch.testing.assert_close(p.detach(), w - LR * (a + ALPHA * b), rtol=0, atol=1e-9)
+
+
+def test_micro_batches_add_up():
+    assert_path(Path().run(5, micro=3), decoupled_path(5, micro=3))
+
+
+def test_clipping_shortens_both():
+    def clip(opt, model):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    path = Path().run(5, micro=2, prepare=clip)
+    assert_path(path, decoupled_path(5, micro=2, clip=0.1), tol=1e-6)  # torch adds 1e-6 to the length
+    assert not identical(path, Path().run(5, micro=2))
+
+
+def test_unscaling_shortens_both():
+    """What a GradScaler does: a scaled backward, and .grad divided by the scale before the step."""
+
+    def unscale(opt, model):
+        for p in model.parameters():
+            p.grad /= 1024
+
+    def scaled(loss):
+        (1024 * loss).backward()
+
+    assert_path(Path().run(5, micro=2, prepare=unscale, backward=scaled), decoupled_path(5, micro=2))
+
+
+def test_a_gradient_that_is_cleared_takes_it_along():
+    """By the model's zero_grad, of which the optimizer hears nothing."""
+    path = Path()
+    path.opt.backward(losses_of(path.model), *batch(7))
+    path.model.zero_grad()
+    assert_path(path.run(4), decoupled_path(4))
+    path = Path()
+    path.opt.backward(losses_of(path.model), *batch(7))
+    path.model.zero_grad(set_to_none=False)
+    assert_path(path.run(4), decoupled_path(4))
+
+
+def test_a_step_that_is_not_finite_moves_nothing():
+    path = Path()
+    begun = path.run(3)
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        poison(path.opt, path.model)
+    assert_path([*begun, *path.run(3, start=3)], decoupled_path(6))
+
+
+def test_a_closure_takes_the_same_steps():
+    model = network(batchnorm=False)
+    opt = SharpnessAware(sgd(model), WSAM(RHO, GAMMA), model)
+    for step in range(4):
+
+        def closure(step=step):
+            opt.zero_grad()
+            loss = losses_of(model)(*batch(step)).mean()
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+    assert_path([[p.detach() for p in model.parameters()]], decoupled_path(4)[-1:])
+
+
+def test_works_inside_another_method():
+    assert_path(Path(RST(WSAM(RHO, GAMMA), p=1.0)).run(5), decoupled_path(5))
+
+
+def test_a_base_without_a_learning_rate_is_refused():
+    model = network(batchnorm=False)
+    base = sgd(model)
+    del base.param_groups[0]["lr"]
+    opt = SharpnessAware(base, WSAM(RHO, GAMMA), model)
+    with pytest.raises(TypeError, match="no lr.*decouple=False"):
+        opt.backward(losses_of(model), *batch(0))
+
+
+@pytest.mark.parametrize("decouple", [True, False])
+def test_the_ends_of_gamma(decouple):
+    """Coupled, one half is SAM; 0 is the base optimizer in both forms, but for the last digits."""
+    assert_path(ours(WSAM(0.3, 0.0, decouple=decouple), 6), ours(Plain(), 6))
+    assert_path(ours(WSAM(0.3, 0.5, decouple=False), 6), ours(SAM(0.3), 6))
 
 
 def peer(gamma, steps, **how):
     """The path of pytorch_optimizer's."""
     other = pytest.importorskip("pytorch_optimizer")
     model = network(batchnorm=False)
-    opt = other.WSAM(model, model.parameters(), torch.optim.SGD, rho=0.3, gamma=gamma, lr=LR, **how)
+    opt = other.WSAM(model, model.parameters(), torch.optim.SGD, rho=0.3, gamma=gamma, lr=LR, momentum=MOMENTUM, **how)
     path = []
     for step in range(steps):
         x, y = batch(step)
@@ -63,20 +213,10 @@ def peer(gamma, steps, **how):
     return path
 
 
+@pytest.mark.parametrize("decouple", [True, False])
 @pytest.mark.parametrize("gamma", [0.2, 0.5, 0.9])
-def test_equals_pytorch_optimizers_coupled_form(gamma):
+def test_equals_pytorch_optimizers(gamma, decouple):
     """It takes its norm in float32 and subtracts e instead of copying w back, hence the tolerance."""
-    path = peer(gamma, 6, decouple=False, momentum=MOMENTUM)
-    assert_path(ours(WSAM(0.3, gamma), 6), path, tol=1e-6)
+    path = peer(gamma, 6, decouple=decouple)
+    assert_path(ours(WSAM(0.3, gamma, decouple=decouple), 6), path, tol=1e-6)
     assert not identical(path, ours(Plain(), 6))
-
-
-def test_the_decoupled_form_is_the_same_step_for_sgd_without_momentum():
-    model = network(batchnorm=False)
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=LR), WSAM(0.3, 0.9), model)
-    for step, decoupled in enumerate(peer(0.9, 6, decouple=True)):
-        opt.backward(losses_of(model), *batch(step))
-        opt.step()
-        opt.zero_grad()
-        for p, q in zip(model.parameters(), decoupled, strict=True):
-            torch.testing.assert_close(p, q, rtol=0, atol=1e-6)

@@ -53,7 +53,7 @@ DEFAULTS = {
     "AESAM": {"inner": SAM(), "delta": 0.9, "lambda1": -1.0, "lambda2": 1.0},
     "MomentumSAM": {"rho": 3.0},
     "PreviousGradientSAM": {"rho": 0.05},
-    "WSAM": {"rho": 0.05, "gamma": 0.9},
+    "WSAM": {"rho": 0.05, "gamma": 0.9, "decouple": True},
     "FunctionalSAM": {"rho": 0.05},
     "Full": {},
     "Random": {"alpha": 0.5},

@@ -108,6 +108,11 @@ class GradientSlots:
         self._last = gradient[self._own :]
         return gradient[: self._own]
 
+    @property
+    def held(self) -> Vector:
+        """What the gradient of the step is added to: the trained parameters' gradients of earlier calls."""
+        return self._under[: self._own]
+
     def deposit(self, gradient: Vector) -> list[Action]:
         """Actions that add the gradient to the one from before the step, like loss.backward().
 

@@ -100,6 +100,14 @@ class TrainedParameters:
         of = {p: float(g.get("rho", rho)) for g in reversed(groups) for p in g["params"]}
         return [of[p] for p in self.params]
 
+    def require_learning_rate(self) -> None:
+        """Refuse a base whose parameter groups have no learning rate."""
+        if any("lr" not in g for g in self._base.param_groups):
+            raise TypeError(
+                f"A decoupled step is as long as the learning rate says, but {type(self._base).__name__} has no lr in "
+                "its parameter groups. Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
+            )
+
     def momentum(self, params: list[nn.Parameter]) -> Vector:
         """The optimizer's first moment of each parameter; None where it has none yet."""
         states = [self._base.state.get(p, {}) for p in params]

@@ -16,14 +16,15 @@ from torch.optim import Optimizer
 
 from ausam.common.atomic import Action
 from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
-from ausam.common.tensors import Vector
+from ausam.common.tensors import Vector, add, norm
 from ausam.feedback import Feedback
 from ausam.methods import Plain
 from ausam.optimizer.arguments import Reduction, as_module, backward_arguments, refuse_parameters, validate_parts
 from ausam.optimizer.context import StepContext
+from ausam.optimizer.decoupled import Decoupled
 from ausam.optimizer.frameworks import refuse_foreign_closure
 from ausam.optimizer.inspection import Inspection
-from ausam.optimizer.journal import Journal
+from ausam.optimizer.journal import Journal, get_grad
 from ausam.optimizer.memory import Memory
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.recorder import Recorder
@@ -116,6 +117,7 @@ class SharpnessAware(OptimizerWrapper):
         """Set up the parts that are neither saved nor copied."""
         self._context = StepContext(model, self.base, self.sync_perturbation)
         self._under_way: dict[Source, int] = {}  # the sources of unfinished steps, and their threads
+        self._decoupled: Decoupled | None = None  # belongs to .grad, which torch does not copy either
         self._warned: set[str] = set()
         self._inspected = False
         self._clear_hooks()
@@ -191,13 +193,23 @@ class SharpnessAware(OptimizerWrapper):
         if self._to_be_skipped():
             self._memory = self._memory_at_step
         else:
-            self.base.step()
+            self._base_step()
             self.steps += 1
             self._memory_at_step = self._memory
         self._grad = Grad.NOTHING
         for hook in self._hooks("_optimizer_step_post_hooks"):
             hook(self, (closure,), {})
         return loss
+
+    def _base_step(self) -> None:
+        """The base's step, and the decoupled one after it."""
+        decoupled = self._decoupled
+        if decoupled is None:
+            self.base.step()
+            return
+        vector = decoupled.now(list(map(get_grad, decoupled.params)))  # before the base sees the gradients
+        self.base.step()
+        decoupled.subtract(vector, self.param_groups)
 
     def accumulate(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:
         """The first half of ``step(closure)``: leave the gradient in ``.grad``, where more may be added to it.
@@ -239,7 +251,7 @@ class SharpnessAware(OptimizerWrapper):
                         self._warn_once(message, message, stacklevel=4)
             self._context.guard.undo_last_pass()
             accepted = self.nonfinite == "ignore" or not any_nonfinite(
-                self._context.sync.group, gradient, *source.recorder.passes
+                self._context.sync.group, [*gradient, *step.decoupled], *source.recorder.passes
             )
             if not accepted:
                 discard(step, gradient, self._context.guard, self.nonfinite)
@@ -251,7 +263,7 @@ class SharpnessAware(OptimizerWrapper):
                 )
             returned = result()
             final = (torch._C._set_grad_enabled, graphs)
-            self._commit(source, gradient, memory.renewed(step.state) if accepted else None, final)
+            self._commit(source, step, gradient, memory.renewed(step.state) if accepted else None, final)
             return returned
         except BaseException:
             undo()
@@ -277,7 +289,7 @@ class SharpnessAware(OptimizerWrapper):
             return None
         return Inspection(trained.modules, source.journal)
 
-    def _commit(self, source: Source, gradient: Vector, memory: Memory | None, final: Action) -> None:
+    def _commit(self, source: Source, step: Step, gradient: Vector, memory: Memory | None, final: Action) -> None:
         """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite."""
         recorder, accepted = source.recorder, memory is not None
         changes = {
@@ -285,6 +297,7 @@ class SharpnessAware(OptimizerWrapper):
             "samples_backward": self.samples_backward + recorder.samples_backward,
             "skipped": self.skipped + (not accepted),
             "_memory": memory if accepted else self._memory,
+            "_decoupled": self._pending(source, step, gradient) if accepted else None,
             "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
         }
         record = self.__dict__.update, changes
@@ -300,6 +313,18 @@ class SharpnessAware(OptimizerWrapper):
         if not sync.must_average:
             return [*slots.deposit(gradient), flags]
         return [slots.put(average_gradients(slots.all, slots.total(gradient), sync.group)), flags]
+
+    def _pending(self, source: Source, step: Step, gradient: Vector) -> Decoupled | None:
+        """What follows the base's step: the decoupled vectors of this call and of those that .grad still holds."""
+        vector, held, last, sync = step.decoupled, source.slots.held, self._decoupled, self._context.sync
+        if last is not None and last.params is step.params and any(g is not None for g in held):
+            vector = add(last.now(held), vector) if vector else last.now(held)
+        if not vector:
+            return None
+        total = source.slots.total(gradient)[: len(step.params)]
+        if sync.group is not None and sync.must_average:
+            vector, total = (average_gradients(step.params, v, sync.group) for v in (vector, total))
+        return Decoupled(step.params, vector, norm(total))
 
     def _validate_gradient(self, gradient: Vector, source: Source) -> None:
         """Refuse what is no gradient, and warn of one that is empty."""
@@ -363,6 +388,8 @@ class SharpnessAware(OptimizerWrapper):
         for source in self._under_way:
             if isinstance(source, ClosureSource):
                 source.cleared = True
+        if not self._under_way:  # a closure that fails gets its gradients back, and what belongs to them
+            self._decoupled = None
 
     def __repr__(self) -> str:
         count = sum(p.numel() for g in self.param_groups for p in g["params"])
@@ -432,7 +459,7 @@ class SharpnessAware(OptimizerWrapper):
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_context", "_under_way", "_warned", "_inspected", *HOOKS}
+        transient = {"step", "_context", "_under_way", "_decoupled", "_warned", "_inspected", *HOOKS}
         return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from ausam.common.random import generator
 from ausam.common.ranks import mean_over_ranks, min_over_ranks
-from ausam.common.tensors import Vector, ascent_
+from ausam.common.tensors import Vector, add, ascent_
 from ausam.optimizer.buffers import writable_buffers
 from ausam.optimizer.context import StepContext
 from ausam.optimizer.displacement import Displacement
@@ -60,6 +60,7 @@ class Step:
         self.index = source.recorder.index
         self.state = state
         self.number = number
+        self.decoupled: Vector = []  # what follows the base's step; empty if nothing does
         self.written: list[tuple[Tensor, tuple[Tensor, ...], Tensor]] = []  # tables, places and what was there before
 
     # -- what the method knows -----------------------------------------------------------------------------------
@@ -159,6 +160,16 @@ class Step:
         """Outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or side effects."""
         with self.at(values):
             return self._source.predict(buffers)
+
+    # -- beside the gradient -------------------------------------------------------------------------------------
+
+    def decouple(self, v: Vector) -> None:
+        """Subtract ``lr * v`` from the weights after the base's step, so that its momentum or scaling does not see v.
+
+        Clipping, a GradScaler and accumulation act on v as they act on the gradient.
+        """
+        self._parameters.require_learning_rate()
+        self.decoupled = add(self.decoupled, v) if self.decoupled else v
 
     # -- moving the weights --------------------------------------------------------------------------------------
 
