@@ -11,9 +11,9 @@ def augment_images(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[flo
     """Augment and normalise a batch of raw images (n, channels, height, width).
 
     "standard" is a random crop after padding by an eighth of the side, and a flip with probability 0.5. "cutout" is
-    standard plus a hole of half the side at a random position. "none" leaves the images unchanged. Padding is black,
-    so it comes before normalisation; a hole has the mean colour, so it comes after. The draws are made on the CPU, so
-    every device sees the same images.
+    standard plus, with probability 0.5, a hole of half the side at a random position (the paper's official code).
+    "none" leaves the images unchanged. Padding is black, so it comes before normalisation; a hole has the mean colour,
+    so it comes after. The draws are made on the CPU, so every device sees the same images.
     """
     n, _, height, width = x.shape
     if kind != "none":
@@ -24,7 +24,8 @@ def augment_images(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[flo
     x = normalise(x, mean, std)
     if kind == "cutout":
         row, column = (torch.randint(0, side, (n,), generator=rng).to(x.device) for side in (height, width))
-        x = cut_out(x, row, column, min(height, width) // 2)
+        which = torch.randint(0, 2, (n,), generator=rng).bool().to(x.device)
+        x = torch.where(which.view(-1, 1, 1, 1), cut_out(x, row, column, min(height, width) // 2), x)
     return x
 
 
