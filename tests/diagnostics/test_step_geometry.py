@@ -1,5 +1,7 @@
 """The geometry of a step by hand, and who is chosen against plain loops."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -44,6 +46,20 @@ def test_gradients_are_those_of_the_optimizer(net):
     assert result.gradient_norm == pytest.approx(float(got[0].norm()), rel=1e-9)
     assert result.sam_norm == pytest.approx(float(got[1].norm()), rel=1e-6)
     assert result.cosine == pytest.approx(float(torch.cosine_similarity(*got, dim=0)), rel=1e-9)
+
+
+def test_the_loss_and_its_difference_rank_the_samples():
+    """Of L_i = c_i w^2 / 2 + b_i, the difference ranks as c, whatever b."""
+    model = nn.Linear(1, 1, bias=False).double()
+    c = torch.tensor([1.0, 2.0, 3.0, 4.0]).double()
+    for b, rank in (([0.0, 0.0, 0.0, 0.0], 1.0), ([90.0, 60.0, 30.0, 0.0], -1.0), ([0.0, 90.0, 0.0, 0.0], 0.4)):
+
+        def losses(c, b):
+            return c * model.weight[0, 0].square() / 2 + b
+
+        found = step_geometry(model, losses, [(c, torch.tensor(b).double())], rho=0.1)
+        assert found.loss_rank == pytest.approx(rank)
+    assert math.isnan(step_geometry(model, losses, [(c[:1], c[:1])], rho=0.1).loss_rank)
 
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=20).filter(lambda w: max(w) > 1e-3))

@@ -26,6 +26,7 @@ def _geometry(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: floa
         "gradient_norm": geometry.gradient_norm,
         "cosine": geometry.cosine,
         "descent": geometry.descent,
+        "loss_rank": geometry.loss_rank,
     }
 
 
@@ -48,7 +49,7 @@ Measure = tuple[Callable[[nn.Module, LossFn, list[Batch], float, int], Row], tup
 
 # What can be measured, by name. Add an entry for a measure of your own.
 MEASURES: dict[str, Measure] = {
-    "geometry": (_geometry, ("loss", "gradient_norm", "cosine", "descent")),
+    "geometry": (_geometry, ("loss", "gradient_norm", "cosine", "descent", "loss_rank")),
     "sharpness": (_sharpness, ("worst_sharpness", "average_sharpness")),
     "hessian": (_hessian, ("largest_eigenvalue",)),
     "trace": (_trace, ("trace", "trace_error")),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ausam.diagnostics.arguments import count, positive
 from ausam.diagnostics.batches import Batch
 from ausam.diagnostics.objective import LossFn, Objective
-from ausam.diagnostics.statistics import Array, array
+from ausam.diagnostics.statistics import Array, array, spearman
 from ausam.diagnostics.untouched import untouched
 
 
@@ -28,6 +28,8 @@ class StepGeometry:
         descent: ``<g, g_SAM> / |g|^2``, the first-order decrease in loss of SAM's step relative to a plain step.
         orthogonal: ``sin(g, g_SAM)``, the fraction of g_SAM's length at right angles to g.
         loss, perturbed: mean loss at w and at w + e.
+        loss_rank: Spearman's correlation, over samples, of the loss at w with ``|L_i(w + e) - L_i(w)|``. Near 1, pruning
+            by loss keeps the samples that AUSAM would keep; the paper argues that it is not. NaN where one is constant.
     """
 
     gradient_norm: float
@@ -37,6 +39,7 @@ class StepGeometry:
     orthogonal: float
     loss: float
     perturbed: float
+    loss_rank: float
 
 
 def step_geometry(
@@ -76,7 +79,7 @@ def step_geometry(
         g = objective.gradient()
         e = rho * direction(g)
         sam = objective.gradient(e)
-        loss, perturbed = objective.loss(), objective.loss(e)
+        loss, perturbed = objective.losses().double(), objective.losses(e).double()
     g, sam = g.double(), sam.double()
     size, sam_size = float(torch.linalg.vector_norm(g)), float(torch.linalg.vector_norm(sam))
     inner = float(g @ sam)
@@ -87,8 +90,9 @@ def step_geometry(
         cosine=cosine,
         descent=inner / size**2,
         orthogonal=(1 - cosine**2) ** 0.5,
-        loss=loss,
-        perturbed=perturbed,
+        loss=float(loss.mean()),
+        perturbed=float(perturbed.mean()),
+        loss_rank=spearman(loss, (perturbed - loss).abs()),
     )
 
 

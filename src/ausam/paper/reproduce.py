@@ -226,6 +226,7 @@ def _paper_table(recipe: Recipe, comparisons: Comparisons, command: str) -> Pape
         metric=recipe.metric,
         unit=next((row.unit for _, comparison in comparisons for row in comparison.rows), "%"),
         columns=tuple(_column(block, comparison) for block, comparison in comparisons),
+        deviations=() if recipe.scale == "small" else recipe.deviations,
     )
 
 

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 from ausam.lab.records.results import PaperTable, Row, TableCell
 from ausam.lab.report import html
 from ausam.lab.report.summary import skipped_notes
-from ausam.lab.report.table import SUPERSCRIPT, Line, Section, Table, to_html, to_latex, to_markdown, to_text
+from ausam.lab.report.table import (
+    MARKS,
+    SUPERSCRIPT,
+    TEXT_MARKS,
+    Line,
+    Section,
+    Table,
+    marked,
+    to_html,
+    to_latex,
+    to_markdown,
+    to_text,
+)
 from ausam.lab.report.text import NONE, capital, show
 
 if TYPE_CHECKING:
@@ -23,7 +35,7 @@ HEAD = ("Paper", "SAM%", "Ours (runs)", "SAM%")
 def table(paper: PaperTable) -> Table:
     """The figures of the paper and ours, side by side."""
     names = headings(paper)
-    sections = [Section(tuple(Line(tuple(cells)) for cells in rows), group) for group, rows in groups(paper).items()]
+    sections = [Section(tuple(lines), group) for group, lines in groups(paper).items()]
     return Table(("Method", *head(paper) * len(names)), tuple(sections), paper.title, tuple(names))
 
 
@@ -43,50 +55,76 @@ def head(paper: PaperTable) -> tuple[str, ...]:
     return ("Whose (runs)", *(part[:3].capitalize() for part in named), "Mean", "SAM%") if named else HEAD
 
 
-def groups(paper: PaperTable) -> dict[str, list[list[str]]]:
+def groups(paper: PaperTable) -> dict[str, list[Line]]:
     """The lines of each part of the table: a label, then the figures of each column.
 
-    The paper's figures and ours are side by side; where a figure has parts, ours are on a separate line.
+    The paper's figures and ours are side by side; where a figure has parts, ours are on a separate line. The best
+    and the second best are marked, among the paper's figures and among ours.
     """
     out = {}
     for group in dict.fromkeys(c.group for c in paper.columns):
         inside = {c.heading: c for c in paper.columns if c.group == group}
         rows = {(cell.name, cell.note): cell for c in inside.values() for cell in c.cells}
-        lines = []
+        lines: list[Line] = []
+        scores: list[dict[int, float]] = []  # of each line, by the number of its cell
+        named, width = parts(paper), len(head(paper))
         for key, row in sorted(rows.items(), key=lambda item: not item[1].in_paper):
             mark = row.note.translate(SUPERSCRIPT) if row.in_paper else "†"
             own = {h: cell for h, c in inside.items() for cell in c.cells if (cell.name, cell.note) == key}
-            forms = [partial(f, parts(paper)) for f in (_paper, _ours)] if parts(paper) else [_both]
+            forms = [partial(f, named) for f in (_paper, _ours)] if named else [_both]
             for form in forms[0 if row.in_paper else -1 :]:
-                line = [row.label + mark]
+                line: list[object] = [row.label + mark]
+                score: dict[int, float] = {}
                 for heading in headings(paper):
-                    line += form(own[heading]) if heading in own else [""] * len(head(paper))
-                lines.append(line)
-        out[group] = lines
+                    cells, figures = form(own[heading]) if heading in own else ([""] * width, {})
+                    score |= {len(line) + i: value for i, value in figures.items() if value is not None}
+                    line += cells
+                lines.append(Line(tuple(line)))
+                scores.append(score)
+        out[group] = _marked(lines, scores, named, lower=any(cell.ours and cell.ours.lower_is_better for cell in rows.values()))
     return out
 
 
-def _both(cell: TableCell) -> list[str]:
+def _marked(lines: list[Line], scores: list[dict[int, float]], named: list[str], *, lower: bool) -> list[Line]:
+    """The lines with their marks; where ours are on separate lines, they and the paper's are two columns in one."""
+    for column in sorted({i for score in scores for i in score}):
+        for whose in ("paper", "ours") if named else ("",):
+            values = [
+                score.get(column) if str(line.cells[1]).startswith(whose) or not named else None
+                for line, score in zip(lines, scores, strict=True)
+            ]
+            lines = marked(lines, column, values, lower=lower)
+    return lines
+
+
+Figures = tuple[list[str], dict[int, float | None]]  # the cells of a column, and the scores among them by position
+
+
+def _both(cell: TableCell) -> Figures:
     d = 2 if cell.ours is None else cell.ours.decimals
     figures = [show(cell.paper.score, d, cell.paper.std), show(cell.paper.speed, 0)]
     if cell.ours is None:
-        return [*figures, MISSING, NONE]
+        return [*figures, MISSING, NONE], {0: cell.paper.score}
     ours = cell.ours
-    return [*figures, f"{show(ours.mean, ours.decimals, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
+    own = [f"{show(ours.mean, ours.decimals, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
+    return [*figures, *own], {0: cell.paper.score, 2: round(ours.mean, ours.decimals)}
 
 
-def _paper(parts: list[str], cell: TableCell) -> list[str]:
+def _paper(parts: list[str], cell: TableCell) -> Figures:
     paper = cell.paper
     figures = [show(paper.parts.get(part), 1) for part in parts]
-    return ["paper", *figures, show(paper.score, 1, paper.std), show(paper.speed, 0)]
+    cells = ["paper", *figures, show(paper.score, 1, paper.std), show(paper.speed, 0)]
+    return cells, {1 + len(parts): paper.score}
 
 
-def _ours(parts: list[str], cell: TableCell) -> list[str]:
+def _ours(parts: list[str], cell: TableCell) -> Figures:
     if (ours := cell.ours) is None:
-        return ["ours", *[MISSING] * (len(parts) + 1), NONE]
+        return ["ours", *[MISSING] * (len(parts) + 1), NONE], {}
     d = 1 if ours.unit == "%" else ours.decimals
     figures = [show(ours.parts.get(part), d) for part in parts]
-    return [f"ours ({ours.n})", *figures, f"{show(ours.mean, d, ours.std)}{_star(ours)}", show(ours.speed_of_sam, 0)]
+    mean = f"{show(ours.mean, d, ours.std)}{_star(ours)}"
+    cells = [f"ours ({ours.n})", *figures, mean, show(ours.speed_of_sam, 0)]
+    return cells, {1 + len(parts): round(ours.mean, d)}
 
 
 def _star(ours: Row) -> str:
@@ -109,6 +147,8 @@ def footnotes(paper: PaperTable) -> list[str]:
         f"{capital(paper.metric)}{unit}, mean ± standard deviation over seeds. "
         "SAM%: speed of training, SAM = 100, against runs on the same machine."
     )
+    if any(line.bold for lines in groups(paper).values() for line in lines):
+        notes.append(f"{MARKS} The paper's figures and ours are marked apart.")
     if any(cell.ours is not None and cell.ours.lower_is_better for cell in every):
         notes.append(f"Lower {paper.metric} is better.")
     if paper.scale == "small":
@@ -116,6 +156,7 @@ def footnotes(paper: PaperTable) -> list[str]:
             "Small scale: compare our rows with each other, not with the paper's figures, which use larger networks."
         )
         notes += [f"{c.title} here is {c.about}." for c in paper.columns]
+    notes += [f"Other than in the paper: {text}" for text in paper.deviations]
     notes += skipped_notes(cell.ours for cell in every if cell.ours is not None)
     if paper.missing:
         notes.append(f"{paper.missing} of {paper.runs} runs are missing.")
@@ -124,7 +165,8 @@ def footnotes(paper: PaperTable) -> list[str]:
 
 def text(paper: PaperTable) -> str:
     """For a terminal."""
-    return "\n".join([paper.title, "", to_text(table(paper)), "", *footnotes(paper)])
+    notes = [note.replace(MARKS, TEXT_MARKS) for note in footnotes(paper)]
+    return "\n".join([paper.title, "", to_text(table(paper)), "", *notes])
 
 
 def markdown(paper: PaperTable) -> str:

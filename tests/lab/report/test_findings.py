@@ -1,5 +1,6 @@
 """Findings follow the figures: reversed figures give the opposite finding."""
 
+import math
 from dataclasses import replace
 
 from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry, Surface, Trace
@@ -71,10 +72,11 @@ def test_numbers_are_written_as_people_do():
 
 
 def test_geometry():
-    steps = [StepGeometry(1.0, 1.2, c, 1.1, 0.1, 0.5, 0.6) for c in (0.7, 0.95)]
+    steps = [StepGeometry(1.0, 1.2, c, 1.1, 0.1, 0.5, 0.6, r) for c, r in ((0.7, -0.1), (0.95, 0.74), (0.8, math.nan))]
     words, _ = said(findings.geometry_sentences(GeometryResult(tuple(GeometryAt(i, s) for i, s in enumerate(steps)))))
     assert "is 0.70 to 0.95" in words
     assert "lowers the loss 1.10 times as much" in words
+    assert "(Spearman) of −0.10 to 0.74" in words.replace("-0.10", "−0.10")
 
 
 def test_selection():

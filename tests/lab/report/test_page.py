@@ -215,7 +215,7 @@ def test_text_table():
     assert lines[0] == ["Method", "Accuracy", "%", "from", "SAM", "[95", "%]", "SAM%", "Samples%", "Train", "s"]
     # SGD less SAM: -2.1, -1.9, -2.0
     sgd = ["SGD", "94.00", "±", "0.36", "−2.00", "[−2.25,", "−1.75]*", "200", "50.0", "6.0", "±", "0.1"]
-    assert lines[2:4] == [sgd, ["SAM", "96.00", "±", "0.30", "–", "100", "100.0", "12.0", "±", "0.1"]]
+    assert lines[2:4] == [sgd, ["SAM", "96.00", "±", "0.30", "●", "–", "100", "100.0", "12.0", "±", "0.1"]]
 
 
 def test_a_terminal_gets_no_control_characters(results):
@@ -228,7 +228,7 @@ def test_a_terminal_gets_no_control_characters(results):
 def test_page_table(results):
     page = render(results)
     (cells,) = re.findall(r'<tr class="ours"><th.*?>AUSAM-0.5<.*?</tr>', page)
-    figures = ["95.50 ± 0.26", "−0.50 [−0.75, −0.25]*", "187", "51.7", "6.4 ± 0.1", "3", "3"]
+    figures = ["<u>95.50 ± 0.26</u>", "−0.50 [−0.75, −0.25]*", "187", "51.7", "6.4 ± 0.1", "3", "3"]
     assert re.findall(r"<td>(.*?)</td>", cells) == figures
     assert "<b>96.00 ± 0.30</b>" in page  # the best accuracy, and only that
     assert page.count("<b>") == 1

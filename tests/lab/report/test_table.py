@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ausam.lab.report.table import Line, Section, Table, to_csv, to_html, to_latex, to_markdown, to_text
+from ausam.lab.report.table import Line, Section, Table, marked, to_csv, to_html, to_latex, to_markdown, to_text
 
 ROWS = [["SGD", "94.0 ± 0.3", "better*"], ["a|b_c", 1.5, None]]
 PLAIN = Table.of(["Method", "Score %", "Verdict"], ROWS, left=(0, 2))
@@ -77,3 +77,30 @@ def test_html_escapes_and_a_stacked_table_carries_its_headings():
 @pytest.mark.parametrize("emit", [to_text, to_markdown, to_latex, to_csv, to_html])
 def test_an_empty_table(emit):
     assert "Method" in emit(Table.of(["Method", "Score"], []))
+
+
+def marks(values, **how):
+    lines = marked([Line((name, "1*")) for name in "abcd"[: len(values)]], 1, values, **how)
+    return ["best" if line.bold else "second" if line.underlined else "" for line in lines]
+
+
+def test_the_best_and_the_second_best_of_a_column():
+    assert marks([90.0, 92.0, 91.0]) == ["", "best", "second"]
+    assert marks([90.0, 92.0, 91.0], lower=True) == ["best", "", "second"]
+    assert marks([92.0, 92.0, 91.0, 90.0]) == ["best", "best", "second", ""]
+    assert marks([None, 92.0, 91.0]) == ["", "best", ""]  # of two, the other one needs no mark
+    assert marks([92.0, 92.0]) == marks([None, None]) == ["", ""]
+
+
+def test_every_form_shows_the_marks_but_the_spreadsheet():
+    lines = marked([Line(("a", "1*")), Line(("b", "3_")), Line(("c", "2%"))], 1, [1.0, 3.0, 2.0])
+    table = Table(("Method", "Score"), (Section(tuple(lines)),))
+    assert [line.rstrip()[-3:] for line in to_text(table).splitlines()[2:]] == [" 1*", "_ ●", "% ○"]
+    body = to_text(table).splitlines()[2:]
+    assert len({line.index(figure) for line, figure in zip(body, "132", strict=True)}) == 1  # under each other
+    assert to_markdown(table).splitlines()[2:] == ["| a | 1\\* |", "| b | **3_** |", "| c | <u>2%</u> |"]
+    assert r"b & \textbf{3\_} \\" in to_latex(table)
+    assert r"c & \underline{2\%} \\" in to_latex(table)
+    assert "<b>3_</b>" in to_html(table)
+    assert "<u>2%</u>" in to_html(table)
+    assert to_csv(table) == "Method,Score\na,1*\nb,3_\nc,2%\n"

@@ -321,6 +321,7 @@ class PaperTable(_Checked):
     metric: str
     unit: str
     columns: tuple[TableColumn, ...]
+    deviations: tuple[str, ...] = ()  # from the paper's setup
 
 
 # -- a benchmark at equal cost -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ausam.lab.records.results import Comparison, Difference, Row, Run
 from ausam.lab.records.score import measured_on
 from ausam.lab.report.statistics import holm, paired
-from ausam.lab.report.table import Table, to_text
+from ausam.lab.report.table import TEXT_MARKS, Line, Section, Table, marked, to_text
 from ausam.lab.report.text import capital, join, show
 from ausam.lab.report.verdict import Verdict, interval, p_text, verdict
 
@@ -203,8 +203,16 @@ def comparison_text(comparison: Comparison) -> str:
     for row in comparison.rows:
         mean, *rest = row_cells(row, digits)
         rows.append([row.label, mean, *(probability_cells(row) if probable else []), *score_cells(row, names), *rest])
-    notes = [RULE, *([PROBABILITIES] if probable else []), *skipped_notes(comparison.rows)]
-    return "\n".join([to_text(Table.of(head, rows)), "", *notes])
+    table = Table(tuple(head), (Section(tuple(mark_scores(comparison, [Line(tuple(row)) for row in rows]))),))
+    marks = [TEXT_MARKS] if any(line.bold for line in table.lines) else []
+    notes = [RULE, *marks, *([PROBABILITIES] if probable else []), *skipped_notes(comparison.rows)]
+    return "\n".join([to_text(table), "", *notes])
+
+
+def mark_scores(comparison: Comparison, lines: Sequence[Line]) -> list[Line]:
+    """The lines of the rows, in which the first figure is the score: the best and the second best are marked."""
+    means = [round(row.mean, row.decimals) for row in comparison.rows]
+    return marked(lines, 1, means, lower=lower_is_better(comparison))
 
 
 def skipped_text(run: Run) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ausam.lab.report import html
@@ -20,6 +20,9 @@ from ausam.lab.report.text import clean
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+BEST, SECOND = "●", "○"  # in plain text, which has neither bold nor underlined figures
+MARKS = "Bold is the best of a column, underlined the second best."
+TEXT_MARKS = f"{BEST} is the best of a column, {SECOND} the second best."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # text that begins so is a formula in a spreadsheet
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 LATEX = str.maketrans(
@@ -40,12 +43,13 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table. Everything but the cells concerns pages only."""
+    """A line of a table."""
 
     cells: tuple[object, ...]  # None is an empty cell
-    style: str = ""  # CSS classes: ours, best
-    detail: str = ""  # small print under the first cell
-    bold: tuple[int, ...] = ()  # the numbers of the cells in bold
+    style: str = ""  # CSS classes: ours, best; for pages
+    detail: str = ""  # small print under the first cell; for pages
+    bold: tuple[int, ...] = ()  # the numbers of the cells with the best figure of their column
+    underlined: tuple[int, ...] = ()  # of those with the second best
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,34 @@ class Table:
         return [f"{first[i]}: {name}" if i in first else name for i, name in enumerate(self.head)]
 
 
+def ranks(values: Sequence[float | None], *, lower: bool = False) -> list[int]:
+    """The rank of each figure of a column, 0 for the best; None has the last. Equal figures share a rank.
+
+    >>> ranks([90.0, 92.5, None, 92.5, 91.0])
+    [2, 0, 3, 0, 1]
+    """
+    order = sorted({v for v in values if v is not None}, reverse=not lower)
+    return [len(order) if v is None else order.index(v) for v in values]
+
+
+def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *, lower: bool = False) -> list[Line]:
+    """The lines, with the best figure of a column in bold and, of three or more, the second best underlined.
+
+    Arguments:
+        lines: the lines.
+        column: the number of the column.
+        values: its figures, rounded as they are shown; None for a line that has none.
+        lower: whether the lowest is the best.
+    """
+    different = len({v for v in values if v is not None})
+    out = []
+    for line, rank in zip(lines, ranks(values, lower=lower), strict=True):
+        bold = (column,) if rank == 0 and different > 1 else ()
+        underlined = (column,) if rank == 1 and different > 2 else ()  # noqa: PLR2004
+        out.append(replace(line, bold=line.bold + bold, underlined=line.underlined + underlined))
+    return out
+
+
 def to_text(table: Table) -> str:
     """For a terminal or a file; as wide as its content, whatever the terminal's width."""
     from rich import box
@@ -101,8 +133,9 @@ def to_text(table: Table) -> str:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, name in enumerate(table.flat_head):
         drawn.add_column(Text(clean(name)), justify="left" if i in table.left else "right", no_wrap=True)
+    columns = {i for line in table.lines for i in (*line.bold, *line.underlined)}
     for section in filter(lambda section: section.lines, table.sections):
-        rows = [*([[section.title]] if section.title else []), *map(_texts, section.lines)]
+        rows = [*([[section.title]] if section.title else []), *(_with_marks(line, columns) for line in section.lines)]
         for row in rows:
             drawn.add_row(*(Text(clean(cell)) for cell in row))
         drawn.add_section()
@@ -110,6 +143,12 @@ def to_text(table: Table) -> str:
     with console.capture() as captured:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _with_marks(line: Line, columns: set[int]) -> list[str]:
+    """The texts, as wide in a column with marks as if each had one, so that figures stay under each other."""
+    mark = dict.fromkeys(columns, "  ") | dict.fromkeys(line.underlined, f" {SECOND}") | dict.fromkeys(line.bold, f" {BEST}")
+    return [text + mark.get(i, "") for i, text in enumerate(_texts(line))]
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], left: Sequence[int] = (0,)) -> str:
@@ -122,16 +161,30 @@ def to_markdown(table: Table) -> str:
     rule = ["---" if i in table.left else "---:" for i in range(len(table.head))]
     head = [_markdown(table.flat_head), _markdown(rule)]
     if not any(section.title for section in table.sections):
-        return "\n".join([*head, *(_markdown(_texts(line)) for line in table.lines)])
+        return "\n".join([*head, *map(_markdown_line, table.lines)])
     tables = []
     for section in table.sections:
         title = [f"### {section.title}", ""] if section.title else []
-        tables.append("\n".join([*title, *head, *(_markdown(_texts(line)) for line in section.lines)]))
+        tables.append("\n".join([*title, *head, *map(_markdown_line, section.lines)]))
     return "\n\n".join(tables)
 
 
 def _markdown(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("*", "\\*").replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(_markdown_text, cells)) + " |"
+
+
+def _markdown_text(text: str) -> str:
+    return text.replace("*", "\\*").replace("|", "\\|")
+
+
+def _markdown_line(line: Line) -> str:
+    cells = _emphasised(line, map(_markdown_text, _texts(line)), bold="**{}**", underlined="<u>{}</u>")
+    return "| " + " | ".join(cells) + " |"
+
+
+def _emphasised(line: Line, cells: Iterable[str], *, bold: str, underlined: str) -> list[str]:
+    form = dict.fromkeys(line.underlined, underlined) | dict.fromkeys(line.bold, bold)
+    return [form.get(i, "{}").format(cell) for i, cell in enumerate(cells)]
 
 
 def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
@@ -146,7 +199,7 @@ def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
     out.append(_latex(table.head))
     for section in table.sections:
         title = f"\\multicolumn{{{width}}}{{l}}{{\\textbf{{{latex_text(section.title)}}}}} \\\\"
-        out += [r"\midrule", *([title] if section.title else []), *(_latex(_texts(line)) for line in section.lines)]
+        out += [r"\midrule", *([title] if section.title else []), *map(_latex_line, section.lines)]
     out += [r"\bottomrule", r"\end{tabular}"]
     if notes:
         out += [r"\begin{flushleft}\small", *(f"{latex_text(note)}\\par" for note in notes), r"\end{flushleft}"]
@@ -160,6 +213,11 @@ def latex_text(text: str) -> str:
 
 def _latex(cells: Iterable[str]) -> str:
     return " & ".join(map(latex_text, cells)) + r" \\"
+
+
+def _latex_line(line: Line) -> str:
+    cells = _emphasised(line, map(latex_text, _texts(line)), bold="\\textbf{{{}}}", underlined="\\underline{{{}}}")
+    return " & ".join(cells) + r" \\"
 
 
 def to_csv(table: Table) -> str:

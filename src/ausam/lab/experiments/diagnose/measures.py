@@ -5,6 +5,7 @@ The result of a measurement and what the page shows of it are in :mod:`ausam.lab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -132,7 +133,9 @@ def _worst_gap(subject: Subject, periods: Sequence[int]) -> int:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    """The mean of the numbers that exist; a mini-batch of one sample has no correlation."""
+    known = [v for v in values if not math.isnan(v)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _landscape_pieces(subject: Subject) -> Iterator[Piece]:

@@ -22,11 +22,11 @@ from ausam.lab.report.summary import (
     PROBABILITIES,
     RULE,
     ausam_rows,
-    best,
     further_scores,
     heading,
     headline,
     lower_is_better,
+    mark_scores,
     metric,
     probability_cells,
     probability_head,
@@ -37,7 +37,7 @@ from ausam.lab.report.summary import (
     verdict_rule,
     verdict_table,
 )
-from ausam.lab.report.table import Line, Section, Table, to_html
+from ausam.lab.report.table import MARKS, Line, Section, Table, to_html
 from ausam.lab.report.text import NONE, capital, show
 from ausam.lab.report.vega import Field, PlainRow
 
@@ -327,17 +327,17 @@ def _score_table(comparison: Comparison) -> Table:
     score = heading(*metric(comparison), lower_is_better(comparison), comma=",")
     probable = probability_head(comparison.rows)
     head = ("Method", score, *probable, "Difference from SAM, 95 % interval", "Speed, SAM = 100", "Samples, SAM = 100")
-    digits, top, mine = seconds_digits(comparison.rows), best(comparison.rows).mean, ausam_rows(comparison.rows)
+    digits, mine = seconds_digits(comparison.rows), ausam_rows(comparison.rows)
     lines = [
         Line(
             (row.label, *_figures(row, digits, bool(probable)), row.epochs, row.n),
             style="ours" if row in mine else "",
             detail=row.pair,
-            bold=(1,) if row.mean == top else (),
         )
         for row in comparison.rows
     ]
-    return Table((*head, "Training, s", "Epochs", "Runs"), (Section(tuple(lines)),))
+    section = Section(tuple(mark_scores(comparison, lines)))
+    return Table((*head, "Training, s", "Epochs", "Runs"), (section,))
 
 
 def _figures(row: Row, digits: int, probable: bool) -> list[str]:
@@ -362,7 +362,7 @@ def _fragments(comparison: Comparison) -> Iterator[Markup]:
     if comparison.rows:
         yield to_html(_score_table(comparison))
         probable = [PROBABILITIES] if probability_head(comparison.rows) else []
-        for note in (RULE, *probable, *skipped_notes(comparison.rows)):
+        for note in (RULE, MARKS, *probable, *skipped_notes(comparison.rows)):
             yield html.paragraph(note, "note")
     if (verdicts := verdict_table(comparison)).lines:
         yield to_html(verdicts, stack=True)

@@ -242,6 +242,12 @@ def geometry_sentences(result: GeometryResult) -> Iterator[Finding]:
         f"Over training, the cosine between SAM's gradient and the plain one is {span(cosines, _two)}. To first "
         f"order, SAM's step lowers the loss {span(descents, _two)} times as much as the plain step.",
     )
+    ranks = [r.step.loss_rank for r in result.rows if not math.isnan(r.step.loss_rank)]
+    if ranks:
+        yield Finding(
+            f"In a mini-batch, a sample's loss and the change of its loss under SAM's perturbation have a rank correlation "
+            f"(Spearman) of {span(ranks, _two)}. Near 1, choosing by loss and choosing by sharpness are the same.",
+        )
 
 
 def _two(value: float) -> str:
@@ -252,6 +258,9 @@ def _geometry_charts(result: GeometryResult) -> Iterator[Picture]:
     points = [(r.epoch, r.step.cosine, "cos(g, g_SAM)") for r in result.rows]
     points += [(r.epoch, r.step.descent, "descent relative to a plain step") for r in result.rows]
     yield curves("SAM's gradient compared with the plain one", EPOCH, "ratio", points, y_from=0.0)
+    ranks = [(r.epoch, r.step.loss_rank, "Spearman") for r in result.rows if not math.isnan(r.step.loss_rank)]
+    if ranks:
+        yield curves("Loss against loss difference, over samples", EPOCH, "rank correlation", ranks, y_from=0.0)
 
 
 SECTIONS = {
