@@ -64,6 +64,30 @@ def test_with_weights_of_the_samples():
         assert_same(model, twin)
 
 
+@pytest.mark.parametrize("m", [None, 4])
+@pytest.mark.parametrize("weighted", ["both", "first", "second"])
+def test_with_weights_in_one_pass(weighted, m):
+    model = network(batchnorm=False)
+    opt = SharpnessAware(BASES["sgd"](model, copy.deepcopy(model))[0], SAM(rho=0.3, m=m, weighted=weighted), model)
+    weight = torch.linspace(0.5, 2.0, 9, dtype=D)
+    first, second = ((weight, torch.ones(9, dtype=D))[weighted == other] for other in ("second", "first"))
+    w = [p.detach().clone() for p in model.parameters()]
+    (x, y), *_ = batches(steps=1)
+    opt.backward(losses_of(model), x, y, weight=weight)
+    total = [torch.zeros_like(t) for t in w]
+    for rows in torch.arange(9).tensor_split(1 if m is None else 3):
+        rows = rows.tolist()
+        g = slow_weighted(w, x, y, first, rows, len(rows))
+        total = plus(total, slow_weighted(plus(w, g, 0.3 / length(g)), x, y, second, rows, 9))
+    for p, g in zip(model.parameters(), total, strict=True):
+        torch.testing.assert_close(p.grad, g, rtol=0, atol=1e-10)
+
+
+def test_an_unweighted_first_pass_is_refused_where_another_method_makes_it():
+    with refused(ValueError, "AESAM: inner is SAM(", 'weighted="both" or "first"'):
+        AESAM(SAM(weighted="second"), total_steps=9)
+
+
 def test_against_another_implementation():
     model = network()
     peer = copy.deepcopy(model)

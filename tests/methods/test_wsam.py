@@ -182,7 +182,7 @@ def test_a_base_without_a_learning_rate_is_refused():
     base = sgd(model)
     del base.param_groups[0]["lr"]
     opt = SharpnessAware(base, WSAM(RHO, GAMMA), model)
-    with pytest.raises(TypeError, match="no lr.*decouple=False"):
+    with pytest.raises(TypeError, match=r"no lr.*decouple=False"):
         opt.backward(losses_of(model), *batch(0))
 
 

@@ -36,7 +36,7 @@ NOT_NUMBERS = ["0.05", None, True, [0.1], torch.zeros(2), 1j, object()]
 # Another default is another training for everybody who does not give it.
 DEFAULTS = {
     "Plain": {},
-    "SAM": {"rho": 0.05, "m": None, "ascent": None},
+    "SAM": {"rho": 0.05, "m": None, "ascent": None, "weighted": "both"},
     "ASAM": {"rho": 0.5, "eta": 0.01, "scaled": "weights"},
     "GSAM": {"rho": 0.05, "alpha": 0.4},
     "FriendlySAM": {"rho": 0.05, "sigma": 1.0, "lmbda": 0.9},

@@ -28,8 +28,8 @@ class StepGeometry:
         descent: ``<g, g_SAM> / |g|^2``, the first-order decrease in loss of SAM's step relative to a plain step.
         orthogonal: ``sin(g, g_SAM)``, the fraction of g_SAM's length at right angles to g.
         loss, perturbed: mean loss at w and at w + e.
-        loss_rank: Spearman's correlation, over samples, of the loss at w with ``|L_i(w + e) - L_i(w)|``. Near 1, pruning
-            by loss keeps the samples that AUSAM would keep; the paper argues that it is not. NaN where one is constant.
+        loss_rank: Spearman's correlation, over samples, of the loss at w with ``|L_i(w + e) - L_i(w)|``. Near 1,
+            pruning by loss keeps what AUSAM would keep; the paper argues that it does not. NaN where one is constant.
     """
 
     gradient_norm: float

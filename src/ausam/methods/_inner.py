@@ -57,6 +57,11 @@ def refuse(outer: str, inner: object, *, needs_second: bool) -> None:
             f"{outer}: inner is {inner!r}, which perturbs by parts of the batch, but {outer} starts from a gradient of "
             "the whole batch. Use SAM() without m and ascent."
         )
+    if needs_second and getattr(inner, "weighted", "both") == "second":
+        raise ValueError(
+            f"{outer}: inner is {inner!r}, whose first pass has no weights, but {outer} starts from a weighted one. "
+            'Use SAM() with weighted="both" or "first".'
+        )
     if needs_second and not hasattr(inner, "second"):
         raise ValueError(
             f"{outer}: inner is {name}, which cannot start from an existing gradient: it has no "

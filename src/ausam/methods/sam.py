@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, Part, PositiveCount, validate
+from ausam.common.settings import NonNegative, OneOf, Part, PositiveCount, validate
 from ausam.common.tensors import CPU, Vector, add, rounded
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class SAM:
         m: samples that share a perturbation, >= 1 (m-sharpness; 1 is 1-SAM). None (default): the whole batch.
         ascent: fraction of the batch that determines the perturbation, in (0, 1]. None (default): all of it. Not
             together with ``m``.
+        weighted: the pass that uses the samples' weights (InfoBatch's, ``weight=`` of ``opt.backward``): "both"
+            (default), "first" or "second". The paper does not say which its SAM+Info has.
 
     Use it when the training loss gets low but the model generalises poorly. Not worth its cost while the model
     underfits. Cost: two forward-backwards; 1 + ascent with ``ascent``. ``m`` computes no more samples, but in small
@@ -46,6 +48,7 @@ class SAM:
     rho: NonNegative = 0.05
     m: PositiveCount | None = None
     ascent: Part | None = None
+    weighted: Annotated[str, OneOf(("both", "first", "second"))] = "both"
     sharpness: ClassVar[str] = "always"
 
     def __post_init__(self) -> None:
@@ -72,12 +75,12 @@ class SAM:
         if self.m is not None:
             return self._by_groups(step, self.m)
         rows = None if self.ascent is None else self._drawn(step, self.ascent)
-        return self.second(step, step.gradient(rows, sync=False))
+        return self.second(step, step.gradient(rows, sync=False, weighted=self.weighted != "second"))
 
     def second(self, step: Step, g: Vector) -> Vector:
         """``grad L(w + e)`` from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
         with step.ascended(g, self.rho):
-            return step.gradient()
+            return step.gradient(weighted=self.weighted != "first")
 
     def _drawn(self, step: Step, part: float) -> torch.Tensor | None:
         n = step.count
@@ -88,12 +91,13 @@ class SAM:
         n = step.count
         # Each group is a synchronised pass, so all processes need the same number.
         groups = step.min_over_ranks(-(-n // m))
+        first, second = self.weighted != "second", self.weighted != "first"
         if groups == 1:
-            return self.second(step, step.gradient(sync=False))
+            return self.second(step, step.gradient(sync=False, weighted=first))
         total: Vector = [None] * len(step.params)
         for rows in torch.arange(n, device=CPU).tensor_split(groups):
-            with step.ascended(step.gradient(rows, sync=False), self.rho):
+            with step.ascended(step.gradient(rows, sync=False, weighted=first), self.rho):
                 # Weighted before the processes average, because their groups may differ in size.
-                g = step.backward(step.forward(rows) * (len(rows) / n), rows)
+                g = step.backward(step.forward(rows) * (len(rows) / n), rows, weighted=second)
             total = add(total, g)
         return total

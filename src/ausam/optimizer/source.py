@@ -80,7 +80,7 @@ class Source:
         self._guard.begin(parameters.modules, self.journal)
         self.slots = GradientSlots(parameters.params, parameters.foreign, self.journal)
 
-    def gradient(self, rows: Tensor | None = None) -> Vector:
+    def gradient(self, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Forward and backward, of all rows or some: one entry per trained parameter."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class Source:
         """Per-sample losses at the current weights."""
         raise RuntimeError(NO_LOSSES)
 
-    def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:  # noqa: ARG002
+    def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:  # noqa: ARG002
         """Gradient of the weighted mean of losses."""
         raise RuntimeError(NO_LOSSES)
 
@@ -162,9 +162,9 @@ class SampleSource(Source):
         self._backward = backward
         self.compiled = hasattr(loss_fn, COMPILED)
 
-    def gradient(self, rows: Tensor | None = None) -> Vector:
+    def gradient(self, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Forward and backward, of all rows or some."""
-        return self.backward(self.forward(rows), rows)
+        return self.backward(self.forward(rows), rows, weighted=weighted)
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
         """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
@@ -181,7 +181,7 @@ class SampleSource(Source):
             )
         return losses
 
-    def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
+    def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter.
 
         For the sum, the mean over any rows counts for all samples. That factor is a part of :attr:`scale`, so what a
@@ -190,7 +190,7 @@ class SampleSource(Source):
         n = losses.shape[0]
         self.scale = factor = float(self.count()) if self._total else 1.0
         share = torch.full_like(losses, factor / n)  # its own memory: autograd may return this tensor as a .grad
-        if self._weight is not None:
+        if self._weight is not None and weighted:
             weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
             share *= weight.to(share.device, share.dtype)
         self.recorder.samples_backward += n
@@ -268,8 +268,8 @@ class ClosureSource(Source):
         self._closure = closure
         self._values: list[Any] = []
 
-    def gradient(self, rows: Tensor | None = None) -> Vector:
-        """The gradient that one call of the closure leaves behind."""
+    def gradient(self, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:  # noqa: ARG002
+        """The gradient that one call of the closure leaves behind; the closure weights its samples itself."""
         if rows is not None:
             raise RuntimeError(NO_LOSSES)
         self._guard.before_pass(training=True, shifted=self.shifted)

@@ -137,20 +137,23 @@ class Step:
 
     # -- evaluating ----------------------------------------------------------------------------------------------
 
-    def gradient(self, rows: Tensor | None = None, *, sync: bool = True) -> Vector:
-        """Forward and backward; with ``sync=False`` the processes do not average the result."""
+    def gradient(self, rows: Tensor | None = None, *, sync: bool = True, weighted: bool = True) -> Vector:
+        """Forward and backward.
+
+        With ``sync=False`` the processes do not average the result, with ``weighted=False`` all samples count the same.
+        """
         if sync:
-            return self._source.gradient(rows)
+            return self._source.gradient(rows, weighted=weighted)
         with self.no_sync():
-            return self._source.gradient(rows)
+            return self._source.gradient(rows, weighted=weighted)
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
         """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
         return self._source.forward(rows, grad=grad)
 
-    def backward(self, losses: Tensor, rows: Tensor | None = None) -> Vector:
+    def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter."""
-        return self._source.backward(losses, rows)
+        return self._source.backward(losses, rows, weighted=weighted)
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which the processes do not average, for a forward and a backward; ``gradient(sync=False)``."""

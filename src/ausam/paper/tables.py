@@ -81,7 +81,9 @@ def groups(paper: PaperTable) -> dict[str, list[Line]]:
                     line += cells
                 lines.append(Line(tuple(line)))
                 scores.append(score)
-        out[group] = _marked(lines, scores, named, lower=any(cell.ours and cell.ours.lower_is_better for cell in rows.values()))
+        out[group] = _marked(
+            lines, scores, named, lower=any(cell.ours and cell.ours.lower_is_better for cell in rows.values())
+        )
     return out
 
 

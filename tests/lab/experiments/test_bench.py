@@ -11,8 +11,9 @@ import torch
 
 from ausam.lab.cli import progress
 from ausam.lab.cli.main import main
+from ausam.lab.config import Config
 from ausam.lab.experiments import bench
-from ausam.lab.experiments.bench import peak, planning
+from ausam.lab.experiments.bench import peak, planning, split
 from ausam.lab.experiments.side_by_side import interleaved, median_ratio
 
 
@@ -40,6 +41,32 @@ def test_bench_prints_each_figure_and_unknown_parts_are_named(monkeypatch, capsy
     assert capsys.readouterr().out == "a thing 7x\n"
     assert main(["bench", "step", "--only", "nothing"]) == 2
     assert "Known: memory, loading, peak, planning" in capsys.readouterr().err
+
+
+def test_a_step_is_split_by_the_papers_rule():
+    times = split.Split(loading=1.0, passes=8.0, half=5.0, step=9.0)
+    assert (times.whole, times.rest, times.chosen(0.5)) == (10.0, 2.0, 6.0)
+    text = split.text(Config(batch_size=64), times)
+    assert "T_f, forward and backward, twice:  8000.00 ms, 80%" in text
+    assert (
+        "T_b, the rest:                     2000.00 ms, 20% (loading 1000.00, perturbation and base step 1000.00)"
+        in text
+    )
+    assert "alpha 0.5: 6000.00 ms, 1.67 times as fast as SAM" in text
+    assert "half the batch take 62% of" in text.replace("63%", "62%")
+
+
+def test_the_split_is_of_ones_own_network(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\n"
+        "def net(classes, channels):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    flags = ["--model", "own_net:net", "--data", "digits", "--batch-size", "32", "--repeats", "1", "--device", "cpu"]
+    assert main(["bench", "split", *flags, "--threads", "1"]) == 0
+    assert capsys.readouterr().out.startswith("A step of SAM, own_net:net on digits, batch 32: ")
+    assert main(["bench", "split", "--rho", "0.1"]) == 2
 
 
 def test_a_long_measurement_says_how_long_it_takes(monkeypatch, capsys):

@@ -21,6 +21,7 @@ from ausam.lab.cli.progress import Progress
 from ausam.lab.cli.rebuild import rebuild
 from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam.lab.experiments import bench
+from ausam.lab.experiments.bench import split
 from ausam.lab.experiments.compare import compare
 from ausam.lab.experiments.diagnose.flatness import diagnose_comparison
 from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
@@ -270,6 +271,18 @@ def bench_command(args: argparse.Namespace) -> int:
     """The cost of a step."""
     with Progress(None, "bench") as progress:
         return bench.main(args.repeats, args.only, sys.stdout, progress.turns())
+
+
+def split_command(args: argparse.Namespace) -> int:
+    """The time of a step of SAM, split."""
+    ranks.require_one_process("bench")
+    config = _of_pair("sam", _settings(args))
+    _set_threads(config)
+    _prepare(config, [config], {})
+    with Progress(None, "bench") as progress:
+        measured = split.measure(config, args.repeats, progress.turns())
+    terminal.write(split.text(config, measured) + "\n")
+    return 0
 
 
 def selftest_command(args: argparse.Namespace) -> int:

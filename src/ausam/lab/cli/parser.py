@@ -15,6 +15,7 @@ from ausam.lab.cli import commands
 from ausam.lab.cli.flags import Parser
 from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam.lab.experiments import bench
+from ausam.lab.experiments.bench.split import SETTINGS as SPLIT_SETTINGS
 from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam.lab.experiments.tune import HELD_OUT, POLICY
 from ausam.lab.problems.catalogue import DATASETS
@@ -207,13 +208,16 @@ def _add_list(subcommands: Any) -> None:
 
 
 def _add_bench(subcommands: Any) -> None:
-    speed = subcommands.add_parser(
-        "bench", help="what a step costs on this machine, side by side", description=_bench_help()
-    )
-    speed.add_argument("what", choices=["step"], help="step: the cost of a step")
-    speed.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
-    speed.add_argument("--only", default="", metavar="PART", help=f"one of {', '.join(bench.PARTS)}")
-    speed.set_defaults(run=commands.bench_command)
+    speed = subcommands.add_parser("bench", help="what a step costs on this machine", description=_bench_help())
+    parts = speed.add_subparsers(required=True, metavar="WHAT")
+    step = parts.add_parser("step", help="SAM and AUSAM-0.5 against SGD, memory, planning", description=_bench_help())
+    step.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
+    step.add_argument("--only", default="", metavar="PART", help=f"one of {', '.join(bench.PARTS)}")
+    step.set_defaults(run=commands.bench_command)
+    split = parts.add_parser("split", help="forward-backward and the rest, of your network", description=_split_help())
+    split.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
+    _add_settings(split, {f.name for f in fields(Config)} - SPLIT_SETTINGS)
+    split.set_defaults(run=commands.split_command)
 
 
 def _add_selftest(subcommands: Any) -> None:
@@ -237,6 +241,13 @@ def _bench_help() -> str:
         "Measure SAM and AUSAM-0.5 against SGD on this machine, the memory of a SAM step, and the cost of planning an "
         "epoch. Each measurement says how long it takes, and each figure is printed as soon as it is there. Nothing is "
         "kept; fewer --repeats are faster and noisier."
+    )
+
+
+def _split_help() -> str:
+    return (
+        "Split the time of a step of SAM on your network and data (--model and --data take module:function too) into "
+        "forward-backward and the rest, the paper's T_f and T_b: choosing samples shortens the former only."
     )
 
 

@@ -118,7 +118,7 @@ def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *
     out = []
     for line, rank in zip(lines, ranks(values, lower=lower), strict=True):
         bold = (column,) if rank == 0 and different > 1 else ()
-        underlined = (column,) if rank == 1 and different > 2 else ()  # noqa: PLR2004
+        underlined = (column,) if rank == 1 and different > 2 else ()
         out.append(replace(line, bold=line.bold + bold, underlined=line.underlined + underlined))
     return out
 
@@ -147,7 +147,11 @@ def to_text(table: Table) -> str:
 
 def _with_marks(line: Line, columns: set[int]) -> list[str]:
     """The texts, as wide in a column with marks as if each had one, so that figures stay under each other."""
-    mark = dict.fromkeys(columns, "  ") | dict.fromkeys(line.underlined, f" {SECOND}") | dict.fromkeys(line.bold, f" {BEST}")
+    mark = (
+        dict.fromkeys(columns, "  ")
+        | dict.fromkeys(line.underlined, f" {SECOND}")
+        | dict.fromkeys(line.bold, f" {BEST}")
+    )
     return [text + mark.get(i, "") for i, text in enumerate(_texts(line))]
 
 

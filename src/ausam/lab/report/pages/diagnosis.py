@@ -245,8 +245,8 @@ def geometry_sentences(result: GeometryResult) -> Iterator[Finding]:
     ranks = [r.step.loss_rank for r in result.rows if not math.isnan(r.step.loss_rank)]
     if ranks:
         yield Finding(
-            f"In a mini-batch, a sample's loss and the change of its loss under SAM's perturbation have a rank correlation "
-            f"(Spearman) of {span(ranks, _two)}. Near 1, choosing by loss and choosing by sharpness are the same.",
+            "In a mini-batch, a sample's loss and the change of its loss under SAM's perturbation have a rank "
+            f"correlation (Spearman) of {span(ranks, _two)}. Near 1, choosing by loss and by sharpness are the same.",
         )
 
 
