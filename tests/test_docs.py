@@ -11,7 +11,7 @@ from ausam import METHODS, POLICIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-OPTIONAL = ("optuna", "pytorch_optimizer", "skorch", "wandb")  # what pages show beside our own package
+OPTIONAL = ("accelerate", "optuna", "pytorch_optimizer", "skorch", "transformers", "wandb")  # what pages show beside our own package
 WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
 
 

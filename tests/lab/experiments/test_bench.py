@@ -66,7 +66,8 @@ def test_the_split_is_of_ones_own_network(tmp_path, monkeypatch, capsys):
     flags = ["--model", "own_net:net", "--data", "digits", "--batch-size", "32", "--repeats", "1", "--device", "cpu"]
     assert main(["bench", "split", *flags, "--threads", "1"]) == 0
     assert capsys.readouterr().out.startswith("A step of SAM, own_net:net on digits, batch 32: ")
-    assert main(["bench", "split", "--rho", "0.1"]) == 2
+    with pytest.raises(SystemExit):  # a step takes as long with any rho
+        main(["bench", "split", "--rho", "0.1"])
 
 
 def test_a_long_measurement_says_how_long_it_takes(monkeypatch, capsys):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 BEST, SECOND = "●", "○"  # in plain text, which has neither bold nor underlined figures
+WIDE = "\u00a0\u00a0"  # as wide as a mark with its space; ordinary spaces at the end of a cell would be removed
 MARKS = "Bold is the best of a column, underlined the second best."
 TEXT_MARKS = f"{BEST} is the best of a column, {SECOND} the second best."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # text that begins so is a formula in a spreadsheet
@@ -142,13 +143,13 @@ def to_text(table: Table) -> str:
     console = Console(width=10_000, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as captured:
         console.print(drawn)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return "\n".join(line.replace(WIDE, "  ").rstrip() for line in captured.get().splitlines())
 
 
 def _with_marks(line: Line, columns: set[int]) -> list[str]:
     """The texts, as wide in a column with marks as if each had one, so that figures stay under each other."""
     mark = (
-        dict.fromkeys(columns, "  ")
+        dict.fromkeys(columns, WIDE)
         | dict.fromkeys(line.underlined, f" {SECOND}")
         | dict.fromkeys(line.bold, f" {BEST}")
     )

@@ -64,7 +64,7 @@ def measure(config: Config, repeats: int, on_turn: OnTurn) -> Split:
 
     def passes(n: int) -> None:
         for _ in range(2):
-            state.losses(x[:n], y[:n])[0].mean().backward()
+            torch.autograd.backward(state.losses(x[:n], y[:n])[0].mean())
             state.opt.zero_grad()
 
     def step() -> None:
