@@ -11,7 +11,8 @@ from ausam import METHODS, POLICIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-OPTIONAL = ("accelerate", "optuna", "pytorch_optimizer", "skorch", "transformers", "wandb")  # what pages show beside our own package
+# What pages show beside our own package.
+OPTIONAL = ("accelerate", "optuna", "pytorch_optimizer", "skorch", "transformers", "wandb")
 WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 BEST, SECOND = "●", "○"  # in plain text, which has neither bold nor underlined figures
-WIDE = "\u00a0\u00a0"  # as wide as a mark with its space; ordinary spaces at the end of a cell would be removed
+WIDE = "\u2800\u2800"  # as wide as a mark with its space, and not removed at the end of a cell as spaces would be
 MARKS = "Bold is the best of a column, underlined the second best."
 TEXT_MARKS = f"{BEST} is the best of a column, {SECOND} the second best."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # text that begins so is a formula in a spreadsheet
