@@ -28,7 +28,7 @@ from ausam import METHODS, Full, SelectiveBatchSampler
 from ausam.lab.cli.main import main
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.training import checkpoint, ranks
-from tests.helpers import EXAMPLES, assert_equal
+from tests.helpers import EXAMPLES, assert_equal, few_of, few_or_many
 from tests.helpers import make as method
 from tests.lab.helpers import TESTS, read
 from tests.processes import group
@@ -306,13 +306,14 @@ def test_two_ranks_go_on_bit_for_bit(both, folder, name):
         assert not torch.equal(mine["values"]["average"][0], theirs["values"]["average"][0])
 
 
-@pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("name", METHODS)
-def test_another_number_of_ranks_goes_on(both, all_three, folder, name, world):
+@pytest.mark.parametrize("world", few_or_many(1, 3))
+@pytest.mark.parametrize("name", few_of(METHODS, "SAM", "LookSAM", "FriendlySAM", "ESAM"))
+def test_another_number_of_ranks_goes_on(both, request, folder, name, world):
     out = folder / name / str(world)
     if world == 1:
         list(lab.train(pair(name), out, resume=True))
     else:
+        all_three = request.getfixturevalue("all_three")
         for rank in (1, 2):
             assert_equal(all_three[0][name][0], all_three[rank][name][0])
             assert_equal(all_three[0][name][1], all_three[rank][name][1])
@@ -356,6 +357,7 @@ def test_a_rank_that_dies_stops_the_other_at_once(killed, folder):
     assert [row["epoch"] for row in rows(folder / "killed")] == [1]
 
 
+@pytest.mark.nightly
 def test_a_run_of_which_a_rank_was_killed_goes_on(killed, both, all_three, folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     list(lab.train(points_config(), folder / "killed-1", resume=True))
