@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers import few_of
 from tests.processes import FRAMEWORKS, forked, script
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -71,7 +70,8 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("name", few_of(RESUMED, "lightning"))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RESUMED)
 def test_frameworks_go_on_where_they_were_stopped(name, tmp_path):
     package, counts = RESUMED[name]
     pytest.importorskip(package, reason=f'needs pip install "ausam[{package}]"')
