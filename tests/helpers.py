@@ -196,7 +196,16 @@ def quantile(values, q):
     return values[below] + (place - below) * (values[above] - values[below])
 
 
-def slow_odds(g, s_min, s_max, trim=None, mix=0.0):
+def slow_share(x, g, odds):
+    """Where a score lies among those of its mini-batch."""
+    if odds == "rank":
+        return (sum(y < x for y in g) + sum(y <= x for y in g) - 1) / 2 / (len(g) - 1)
+    if odds == "proportional":
+        return max(x, 0.0) / statistics.fmean(max(y, 0.0) for y in g)
+    return (x - min(g)) / (max(g) - min(g))
+
+
+def slow_odds(g, s_min, s_max, trim=None, mix=0.0, odds="minmax"):
     """Equations 7 and 8 of the paper, sample by sample, without the division by the sum; None is an unknown score."""
     known = [x for x in g if x is not None]
     mean = statistics.fmean(known) if known else 0.0
@@ -204,6 +213,5 @@ def slow_odds(g, s_min, s_max, trim=None, mix=0.0):
     if trim is not None:
         edge, lowest = quantile(g, trim), min(g)
         g = [lowest if x > edge else x for x in g]
-    low, high = min(g), max(g)
-    odds = [s_min + (x - low) / (high - low) * (s_max - s_min) if high > low else 1.0 for x in g]
-    return [(1 - mix) * o / sum(odds) + mix / len(g) for o in odds] if mix else odds
+    o = [s_min + slow_share(x, g, odds) * (s_max - s_min) if max(g) > min(g) else 1.0 for x in g]
+    return [(1 - mix) * x / sum(o) + mix / len(g) for x in o] if mix else o

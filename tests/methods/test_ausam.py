@@ -22,7 +22,7 @@ class Watched(AUSampling):
 
     def choose(self, scores, epoch, candidates, rng):
         kept, weight = super().choose(scores, epoch, candidates, rng)
-        odds = self.odds(scores.of(candidates), epoch) if epoch else [None] * len(candidates)
+        odds = self.odds_of(scores.of(candidates), epoch) if epoch else [None] * len(candidates)
         self.seen.extend((c.tolist(), o, c[k].tolist()) for c, o, k in zip(candidates, odds, kept, strict=True))
         return kept, weight
 
@@ -81,5 +81,5 @@ def test_ausam(batchnorm):
 def test_ausam_prefers_what_the_paper_says():
     # Two samples, one draw: the odds are the probabilities, here 0.1 against 1.
     policy = AUSampling(alpha=0.5, s_min=0.1, s_max=1.0, ramp=0)
-    odds = policy.odds(torch.tensor([[0.02, 0.08, 0.05]]), epoch=7)
+    odds = policy.odds_of(torch.tensor([[0.02, 0.08, 0.05]]), epoch=7)
     torch.testing.assert_close(odds, torch.tensor([[0.1, 1.0, 0.55]]))

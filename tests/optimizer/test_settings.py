@@ -61,7 +61,7 @@ DEFAULTS = {
     "ClassBalanced": {"alpha": 0.5},
     "AUSampling": {
         **{"alpha": 0.5, "s_min": 0.1, "s_max": 1.0, "ramp": 0.15, "full_epochs": 1, "ema": None},
-        **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness", "epochs": None},
+        **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness", "odds": "minmax", "epochs": None},
     },
     "Trusted": {"alpha": 0.5, "start": 0.25, "ema": 0.5, "doubt": 0.1, "guess": None},
     "InfoBatch": {"prune": 0.5, "anneal": 0.125, "epochs": None, "on": "first"},

@@ -20,24 +20,49 @@ from tests.helpers import property_test, slow_odds
     trim=st.sampled_from([None, 0.25, 0.5, 0.75]),
     mix=st.sampled_from([0.0, 0.25, 1.0]),
     s_min=st.sampled_from([0.125, 0.5]),
+    odds=st.sampled_from(["minmax", "rank", "proportional"]),
 )
-def test_odds_with_trim_and_mix(g, trim, mix, s_min):
-    policy = AUSampling(s_min=s_min, ramp=0, trim=trim, mix=mix)
+def test_odds_with_trim_and_mix(g, trim, mix, s_min, odds):
+    policy = AUSampling(s_min=s_min, ramp=0, trim=trim, mix=mix, odds=odds)
     scores = torch.tensor([[math.nan if x is None else x for x in g]], dtype=torch.float64)
-    expected = torch.tensor([slow_odds(g, s_min, 1.0, trim, mix)], dtype=torch.float64)
-    torch.testing.assert_close(policy.odds(scores, 1), expected)
+    expected = torch.tensor([slow_odds(g, s_min, 1.0, trim, mix, odds)], dtype=torch.float64)
+    torch.testing.assert_close(policy.odds_of(scores, 1), expected)
 
 
 def test_by_hand():
     g = torch.tensor([[0.0, 1.0, 2.0, 3.0, 100.0]])
-    trimmed = AUSampling(s_min=0.1, ramp=0, trim=0.8).odds(g, 1)
+    trimmed = AUSampling(s_min=0.1, ramp=0, trim=0.8).odds_of(g, 1)
     torch.testing.assert_close(trimmed, torch.tensor([[0.1, 0.4, 0.7, 1.0, 0.1]]))
-    odds = AUSampling(s_min=0.1, ramp=0).odds(g, 1)
-    mixed = AUSampling(s_min=0.1, ramp=0, mix=0.4).odds(g, 1)
+    odds = AUSampling(s_min=0.1, ramp=0).odds_of(g, 1)
+    mixed = AUSampling(s_min=0.1, ramp=0, mix=0.4).odds_of(g, 1)
     torch.testing.assert_close(mixed.sum(), torch.tensor(1.0))
     torch.testing.assert_close(mixed, 0.6 * odds / odds.sum() + 0.4 / 5)
-    uniform = AUSampling(ramp=0, mix=1.0).odds(g, 1)
+    uniform = AUSampling(ramp=0, mix=1.0).odds_of(g, 1)
     torch.testing.assert_close(uniform, torch.full((1, 5), 0.2))
+
+
+def test_an_outlier_flattens_min_max_odds_and_no_others():
+    g = torch.tensor([[1.0, 2.0, 3.0, 2.0, 1000.0]])
+    ratio = {
+        odds: float((policy := AUSampling(ramp=0, odds=odds)).odds_of(g, 1)[0, 2] / policy.odds_of(g, 1)[0, 0])
+        for odds in ("minmax", "rank", "proportional")
+    }
+    assert ratio["minmax"] < 1.02
+    assert ratio["rank"] == pytest.approx((0.1 + 0.9 * 0.75) / 0.1)
+    ordinary = AUSampling(ramp=0, odds="proportional").odds_of(g[:, :4], 1)[0]
+    torch.testing.assert_close(ordinary, 0.1 + 0.9 * torch.tensor([0.5, 1.0, 1.5, 1.0]))
+    for odds in ("rank", "proportional"):
+        rising = [AUSampling(ramp=4, odds=odds).odds_of(g[:, :4], epoch)[0] for epoch in (0, 2, 4)]
+        torch.testing.assert_close(rising[0], torch.full((4,), 0.1))  # uniform before the ramp begins
+        torch.testing.assert_close(rising[1], (rising[0] + rising[2]) / 2)
+
+
+def test_a_score_below_zero_counts_as_zero_in_proportional_odds():
+    policy = AUSampling(ramp=0, odds="proportional", score="progress")
+    torch.testing.assert_close(
+        policy.odds_of(torch.tensor([[-2.0, 1.0, 3.0, 0.0]]), 1)[0], torch.tensor([0.1, 1, 2.8, 0.1])
+    )
+    torch.testing.assert_close(policy.odds_of(torch.tensor([[-2.0, -1.0]]), 1)[0], torch.ones(2))
 
 
 def trained(policy: AUSampling, values) -> list[list[list[int]]]:
@@ -60,7 +85,7 @@ def test_off_they_change_nothing():
     """The draw is that of the paper's odds, bit for bit: only the formula is repeated here."""
 
     class Paper(AUSampling):
-        def odds(self, g, epoch):
+        def odds_of(self, g, epoch):
             g = torch.where(g.isnan(), g.nanmean(dim=1, keepdim=True), g).nan_to_num(0.0)
             low, high = g.min(1, keepdim=True).values, g.max(1, keepdim=True).values
             upper = 0.1 + min(1.0, epoch / 2) * (1.0 - 0.1)
@@ -97,7 +122,18 @@ def test_progress_prefers_what_is_being_learned():
     assert sum(i < 20 for i in index) >= 17
 
 
-@pytest.mark.parametrize("options", [{"mix": 0.5}, {"trim": 0.6}, {"score": "progress"}, {"score": "signed"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mix": 0.5},
+        {"trim": 0.6},
+        {"score": "progress"},
+        {"score": "signed"},
+        {"odds": "rank"},
+        {"odds": "proportional"},
+    ],
+    ids=str,
+)
 def test_unbiased_weights_stay_unbiased(options):
     n, k, draws = 6, 3, 40_000
     policy = AUSampling(0.5, ramp=0, unbiased=True, **options)
@@ -105,6 +141,6 @@ def test_unbiased_weights_stay_unbiased(options):
     rows = g.expand(draws, n)
     from ausam.policies.draws import weighted_sample
 
-    kept, weight = weighted_sample(policy.odds(rows, 1), k, generator(3), weigh=True)
+    kept, weight = weighted_sample(policy.odds_of(rows, 1), k, generator(3), weigh=True)
     estimate = (weight * g[kept]).mean(1)
     assert abs(float(estimate.mean() - g.mean())) < 4 * float(estimate.std()) / math.sqrt(draws)

@@ -880,6 +880,7 @@ REFUSED = {
 }
 NAMED = {
     (AUSampling, "score"): '"sharpness", "signed" or "progress"',
+    (AUSampling, "odds"): '"minmax", "rank" or "proportional"',
     (Repeated, "batch"): '"full" or "reduced"',
     (InfoBatch, "on"): '"first" or "second"',
     (TopLoss, "signal"): SIGNAL_LIST,

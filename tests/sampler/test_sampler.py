@@ -126,20 +126,20 @@ def test_normalisation_and_ramp():
     g = torch.tensor([[0.2, 0.6, 0.4], [3.0, 1.0, 1.0]])
     policy = AUSampling(s_min=0.1, s_max=0.5, ramp=30)
     for epoch, upper in [(1, 0.1 + 0.4 / 30), (15, 0.3), (29, 0.1 + 0.4 * 29 / 30), (30, 0.5), (199, 0.5)]:
-        odds = policy.odds(g, epoch)
+        odds = policy.odds_of(g, epoch)
         expected = [[0.1, upper, (0.1 + upper) / 2], [upper, 0.1, 0.1]]
         torch.testing.assert_close(odds, torch.tensor(expected))
-    torch.testing.assert_close(AUSampling(s_min=0.2, ramp=0).odds(g, 0)[0], torch.tensor([0.2, 1.0, 0.6]))
+    torch.testing.assert_close(AUSampling(s_min=0.2, ramp=0).odds_of(g, 0)[0], torch.tensor([0.2, 1.0, 0.6]))
     for epoch in (0, 1, 30):  # a rising bound that has not begun to rise, and bounds that are equal: uniform
-        flat = AUSampling(s_min=0.3, s_max=0.3, ramp=30).odds(g, epoch)
+        flat = AUSampling(s_min=0.3, s_max=0.3, ramp=30).odds_of(g, epoch)
         torch.testing.assert_close(flat / flat[:, :1], torch.ones(2, 3))
-    torch.testing.assert_close(AUSampling(s_min=0.0, ramp=30).odds(g, 0), torch.ones(2, 3))
+    torch.testing.assert_close(AUSampling(s_min=0.0, ramp=30).odds_of(g, 0), torch.ones(2, 3))
 
 
 def test_unseen_samples_take_the_mean_of_their_mini_batch():
     nan = float("nan")
     g = torch.tensor([[0.2, nan, 0.8, 0.2], [nan, nan, nan, nan], [nan, nan, 5.0, nan]])
-    odds = AUSampling(s_min=0.1, s_max=1.0, ramp=0).odds(g, 1)
+    odds = AUSampling(s_min=0.1, s_max=1.0, ramp=0).odds_of(g, 1)
     torch.testing.assert_close(odds, torch.tensor([[0.1, 0.1 + 0.9 / 3, 1.0, 0.1], [1.0] * 4, [1.0] * 4]))
 
 

@@ -36,8 +36,9 @@ class AUSampling(Policy):
     """Draw a part of each mini-batch with odds that follow the samples' average loss change under SAM's perturbation.
 
         g_i = mean over visits of |L_i(w + e) - L_i(w)|                       (score, the paper's ADLP)
-        odds_i = s_min + (g_i - min g) / (max g - min g) * (s - s_min)        (min and max over the mini-batch)
-        s = s_min + min(1, epoch / ramp) * (s_max - s_min)                    (epoch counts from 0)
+        x_i = (g_i - min g) / (max g - min g)                                 (min and max over the mini-batch)
+        odds_i = s_min + x_i (s - s_min)
+        s = s_min + min(1, epoch / ramp) (s_max - s_min)                      (epoch counts from 0)
 
     and ``max(1, int(alpha n))`` of ``n`` samples are drawn without replacement. The first epoch uses every sample.
     Deng, Pang, Zhang, Guo: Asymptotic Unbiased Sample Sampling to Speed Up Sharpness-Aware Minimization, AAAI 2025.
@@ -50,7 +51,8 @@ class AUSampling(Policy):
     Arguments:
         alpha: fraction of each mini-batch to keep, in (0, 1].
         s_min: lower bound of the odds, in [0, s_max]. The paper: 0.1.
-        s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks.
+        s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks. With ``odds="proportional"``, the
+            odds of a sample with the mean score.
         ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start): a fraction of all
             epochs, below 1, or a whole number of epochs, >= 0; 0: at once. Official code: 30 of 200, so 0.15. A
             fraction is rounded to whole epochs, at least one, and needs the number of epochs.
@@ -67,6 +69,9 @@ class AUSampling(Policy):
         mix: fraction of each draw's probability that is uniform, in [0, 1]. The paper: 0.
         score: "sharpness" (the paper); "signed": ``max(0, L_i(w + e) - L_i(w))``; "progress": how much the loss of the
             sample fell between its last two visits, known from the second visit on.
+        odds: how x follows the score: "minmax" (the paper); "rank": the rank of the score in the mini-batch, from 0 to
+            1; "proportional": the score divided by its mean over the mini-batch, at least 0. A few scores far above
+            the others flatten min-max odds; not the other two.
         epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says.
 
     A sample without a score gets the mean of its mini-batch. Equal scores mean uniform sampling. Needs a method that
@@ -84,6 +89,7 @@ class AUSampling(Policy):
     trim: Annotated[float, Range(low=0.0, high=1.0, low_open=True, high_open=True)] | None = None
     mix: Probability = 0.0
     score: Annotated[str, OneOf(("sharpness", "signed", "progress"))] = "sharpness"
+    odds: Annotated[str, OneOf(("minmax", "rank", "proportional"))] = "minmax"
     epochs: PositiveCount | None = None
 
     def __post_init__(self) -> None:
@@ -135,11 +141,11 @@ class AUSampling(Policy):
 
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """A weighted draw without replacement in each mini-batch."""
-        odds = self.odds(scores.of(candidates), epoch)
+        odds = self.odds_of(scores.of(candidates), epoch)
         return weighted_sample(odds, kept_count(self.alpha, candidates.shape[1]), rng, weigh=self.unbiased)
 
-    def odds(self, g: Tensor, epoch: int) -> Tensor:
-        """Min-max normalised scores of each row: the paper's equation 8, with the upper bound ramped up.
+    def odds_of(self, g: Tensor, epoch: int) -> Tensor:
+        """The odds of each row of scores: the paper's equation 8, with the upper bound ramped up.
 
         Two additions to the paper: ``trim`` changes the scores beforehand, and ``mix`` changes the odds afterwards.
         """
@@ -150,11 +156,34 @@ class AUSampling(Policy):
             g = torch.where(g.isnan(), g.nanmean(dim=1, keepdim=True), g).nan_to_num_(0.0)
         if self.trim is not None:
             g = torch.where(g > g.quantile(self.trim, dim=1, keepdim=True), g.amin(dim=1, keepdim=True), g)
+        odds = NORMALISED[self.odds](g).mul_(upper - self.s_min).add_(self.s_min)
         low, high = g.aminmax(dim=1, keepdim=True)
-        odds = (g - low).div_(high - low).mul_(upper - self.s_min).add_(self.s_min)
-        equal = (high <= low) | (upper <= 0)
+        equal = (high <= low) | (upper <= 0) | odds[:, :1].isnan()
         if equal.any():
             odds.masked_fill_(equal, 1.0)
         if self.mix:
             odds = (1 - self.mix) * odds / odds.sum(dim=1, keepdim=True) + self.mix / odds.shape[1]
         return odds
+
+
+def min_max(g: Tensor) -> Tensor:
+    """Each row from 0 to 1 between its smallest and its largest score; NaN if all are equal."""
+    low, high = g.aminmax(dim=1, keepdim=True)
+    return (g - low).div_(high - low)
+
+
+def rank(g: Tensor) -> Tensor:
+    """The rank of each score in its row, from 0 to 1; equal scores share their mean rank."""
+    g = g.contiguous()
+    ascending = g.sort(dim=1).values
+    below, up_to = torch.searchsorted(ascending, g), torch.searchsorted(ascending, g, right=True)
+    return (below + up_to - 1).to(g.dtype).div_(2 * max(1, g.shape[1] - 1))
+
+
+def proportional(g: Tensor) -> Tensor:
+    """Each score divided by the mean of its row; scores below 0 count as 0, and NaN stands for a row of zeros."""
+    positive = g.clamp_min(0.0)
+    return positive / positive.mean(dim=1, keepdim=True)
+
+
+NORMALISED = {"minmax": min_max, "rank": rank, "proportional": proportional}

@@ -158,6 +158,12 @@ def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
             "AUSampling(alpha=0.5, ema=0.5)",
         ),
         (
+            "SAM x AUSampling(alpha=0.5, odds=proportional)",
+            "SAM × AUSampling(alpha=0.5, odds='proportional')",
+            "SAM",
+            "AUSampling(alpha=0.5, odds='proportional')",
+        ),
+        (
             "LookSAM(k=10, rho=1e+1) × AUSampling(score='signed', unbiased=True, ema=None)",
             "LookSAM(rho=10.0, k=10) × AUSampling(ema=None, unbiased=True, score='signed')",
             "LookSAM(rho=10.0, k=10)",

@@ -334,7 +334,7 @@ def _choose(problem: Problem, w: Tensor, candidates: Tensor, kept: int, selectio
     norms = torch.linalg.vector_norm(problem.gradients(w, candidates), dim=2)
     if selection == "largest":
         return candidates.gather(1, norms.topk(kept, dim=1).indices)
-    return candidates.gather(1, weighted_sample(AUSampling(ramp=0).odds(norms, 1), kept, rng)[0])
+    return candidates.gather(1, weighted_sample(AUSampling(ramp=0).odds_of(norms, 1), kept, rng)[0])
 
 
 @dataclass(frozen=True)

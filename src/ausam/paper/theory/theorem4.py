@@ -227,9 +227,9 @@ def _odds(policy: Any, scores: Scores, epoch: int, row: Tensor) -> Array | None:
     """The odds of a draw whose inclusion probabilities have a formula; None for other policies."""
     if isinstance(policy, Random):
         return np.ones(row.shape[1])
-    if not isinstance(policy, AUSampling) or policy.unbiased or epoch < policy.full_epochs:
+    if not isinstance(policy, AUSampling) or policy.unbiased or policy.is_full(epoch):
         return None
-    odds: Array = policy.odds(scores.of(row), epoch)[0].double().numpy()
+    odds: Array = policy.odds_of(scores.of(row), epoch)[0].double().numpy()
     return odds if odds.min() > 0 and odds.max() <= RATIO * odds.min() else None
 
 
