@@ -102,6 +102,14 @@ class Config:
     epochs: PositiveCount = setting(30, "epochs, >= 1")
     batch_size: PositiveCount = setting(128, "samples per mini-batch, before selection")
     lr: Positive = setting(0.1, "peak learning rate; it falls to 0 along a cosine")
+    average: Below1 = setting(
+        0.0, "judge by a moving average of the weights: the weight of the past in each step, e.g. 0.99; 0: no average"
+    )
+    select_epoch: Below1 = setting(
+        0.0,
+        "hold out this fraction of the training samples, with their labels, and keep the weights of the epoch that is "
+        "best on them (early stopping); 0: keep the last",
+    )
     lr_steps: str = setting(
         "", "divide the learning rate by ten after these fractions of the epochs instead, e.g. 0.8,0.95"
     )

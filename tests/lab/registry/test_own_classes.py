@@ -169,5 +169,6 @@ def test_a_signal_of_the_users_own(mine, tmp_path, capsys):
     assert run("compare", *names, *FEW, "--seeds", 1, "--out", "all") == 0
     shown = [one["run"]["pair"].partition(" × ")[2] for one in read(tmp_path / "all" / "results.json")["runs"]]
     assert shown == ["TopLoss(alpha=0.5)", f"TopLoss(alpha=0.5, signal='{mine}.negative')"]
+    assert "0x" not in "".join(one["run"]["policy"] for one in read(tmp_path / "all" / "results.json")["runs"])
     with pytest.raises(ValueError, match="has no function nothing"):
         construct("policy", f"TopLoss(signal='{mine}:nothing')")

@@ -60,7 +60,8 @@ def text(tables: dict[str, Any]) -> str:
         'any two as "sam x AUSampling(alpha=0.5, ema=0.5)" or your own as "mine:MySAM(rho=0.1) x mine.py:MyPolicy",\n'
         "late-sam-P for SAM in the last fraction P of training, sam-ascent-P for ascent on a fraction P of a batch,\n"
         "M-sam for groups of M samples, NAME@F for a fraction F of the epochs, NAME@FxB with a fraction B of the\n"
-        "batch size too; rho is that of --rho, then the method's own as shown here, then that of the data)",
+        "batch size too, NAME~ema for averaged weights, NAME~best for the best epoch on held-out samples; rho is that\n"
+        "of --rho, then the method's own as shown here, then that of the data)",
         text_table(["Pair", "Method × policy"], pairs, left=(0, 1)),
         "Networks (parameters for 10 classes, 16 joints or 96 steps ahead; or your own as module:function)",
         text_table(["Network", "Parameters"], models),
@@ -181,6 +182,8 @@ def _own_rho(method: str) -> str:
 def _fractions(chosen: Pair) -> str:
     parts = ((chosen.epochs, "epochs"), (chosen.batch, "batch size"))
     said = [f"{part:g} of the {what}" for part, what in parts if part != 1]
+    said += [f"averaged weights (decay {found.average:g})"] if found.average else []
+    said += [f"the best epoch on {found.select_epoch:g} of the samples, held out"] if found.select_epoch else []
     return f", with {' and '.join(said)}" if said else ""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ausam.lab.config import DATA_SETTINGS, Config
 from ausam.lab.problems.hf import hf_data
 from ausam.lab.problems.image_folder import folder_data
+from ausam.lab.problems.labels import split_for_selection
 from ausam.lab.problems.problem import Problem
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
@@ -186,6 +187,12 @@ def problem(config: Config) -> Problem:
     place = os.getcwd() if is_own(config.data) else os.path.abspath(config.data_dir)
     settings = {name: getattr(config, name) for name in DATA_SETTINGS}
     return _prepare(Config(**settings | {"data_seed": data_seed(config)}), place)
+
+
+def split_problem(config: Config) -> tuple[Problem, Problem | None]:
+    """The data of a run without the samples that select its epoch, and a problem whose test samples these are."""
+    seed = config.seed if config.data_seed is None else config.data_seed
+    return split_for_selection(problem(config), config.select_epoch, seed)
 
 
 def data_seed(config: Config) -> int:

@@ -42,18 +42,43 @@ def with_validation(data: P, part: float, seed: int = 0) -> P:
     """
     if not part:
         return data
-    y = data.train_y if data.train_y.dim() == 1 else torch.zeros(len(data.train_y), dtype=torch.int64)
-    counts = torch.bincount(y)
-    count = torch.minimum((part * counts.double()).round().long(), (counts - 1).clamp(min=0))
-    held = _rank(y, torch.randperm(len(y), generator=generator(seed, len(y), 0x7A1))) < count[y]
-    if not held.any():
-        raise ValueError(
-            f"validation is {part}, which holds out none of the {len(y):,} training samples of {data.name}. "
-            "Use a larger fraction."
-        )
-    made: Any = data.held_out((~held).nonzero().flatten(), held.nonzero().flatten())
+    kept, held = _stratified(data, part, "validation", generator(seed, len(data.train_y), 0x7A1))
+    made: Any = data.held_out(kept, held)
     changed: P = replace(made, judged_by="validation")
     return changed
+
+
+def split_for_selection(data: P, part: float, seed: int) -> tuple[P, P | None]:
+    """The data without a fraction of each class, and a problem whose test samples are that fraction; None for 0.
+
+    Its labels stay as they are, wrong ones included: whoever trains has no others.
+    """
+    if not part:
+        return data, None
+    if data.train_y.dim() != 1:
+        raise ValueError(
+            f"select_epoch is {part}, but {data.name} has no classes, and samples that resemble each other would be on "
+            "both sides. Leave out --select-epoch."
+        )
+    kept, held = _stratified(data, part, "select_epoch", generator(seed, len(data.train_y), 0x5E1))
+    rest: Any = data.part(kept, torch.arange(len(data.test_y)))
+    chooser: Any = data.held_out(kept, held)
+    wrong = None if data.wrong is None else data.wrong[kept]
+    return replace(rest, wrong=wrong), replace(chooser, wrong=wrong, judged_by="validation")
+
+
+def _stratified(data: Problem, part: float, setting: str, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions of the training samples that stay, and of ``round(part * n)`` of the n of each class."""
+    y = data.train_y.cpu() if data.train_y.dim() == 1 else torch.zeros(len(data.train_y), dtype=torch.int64)
+    counts = torch.bincount(y)
+    count = torch.minimum((part * counts.double()).round().long(), (counts - 1).clamp(min=0))
+    held = _rank(y, torch.randperm(len(y), generator=rng)) < count[y]
+    if not held.any():
+        raise ValueError(
+            f"{setting} is {part}, which holds out none of the {len(y):,} training samples of {data.name}. "
+            "Use a larger fraction."
+        )
+    return (~held).nonzero().flatten(), held.nonzero().flatten()
 
 
 def with_imbalance(data: P, ratio: float, seed: int = 0) -> P:

@@ -125,6 +125,7 @@ class Run(_Checked):
     environment: Environment
     config: Config
     steps: Count | None = None  # taken, without the skipped ones; None if not recorded
+    best_epoch: PositiveCount | None = None  # whose weights were kept, if held-out samples selected it
 
     @property
     def idle(self) -> bool:

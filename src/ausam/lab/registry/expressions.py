@@ -161,7 +161,18 @@ def brief(thing: object) -> str:
 def _shown(name: str, value: Any) -> str:
     if name == "inner":
         return brief(value)
-    return repr(signal_name(value)) if name == "signal" else repr(value)
+    return repr(signal_name(value)) if name == "signal" else lasting_repr(value)
+
+
+def lasting_repr(thing: object) -> str:
+    """The repr without memory addresses, which differ from run to run: of a function its name, of an object its class.
+
+    >>> lasting_repr(parse) == repr(parse)
+    False
+    >>> lasting_repr(parse)
+    '<function parse>'
+    """
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
 def arguments_of(cls: Any) -> str:

@@ -31,7 +31,7 @@ def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
     ``rho_given``: whether the user chose ``config.rho``; the rho of a data set gives way to a method's own.
     """
     chosen = pair(name)
-    full = chosen.name.partition("@")[0] == FULL
+    full = chosen.name.partition("@")[0].partition("~")[0] == FULL
     of_pair = replace(
         config,
         method=chosen.method,
@@ -42,6 +42,8 @@ def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
         init="" if full else config.init,
         epochs=max(1, round(chosen.epochs * config.epochs)),
         batch_size=max(1, round(chosen.batch * config.batch_size)),
+        average=config.average if chosen.average is None else chosen.average,
+        select_epoch=config.select_epoch if chosen.select_epoch is None else chosen.select_epoch,
     )
     return of_pair if rho_given else with_own_rho(of_pair)
 

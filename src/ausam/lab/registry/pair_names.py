@@ -11,7 +11,17 @@ from typing import Any
 from ausam import POLICIES
 from ausam.lab.config import Config
 from ausam.lab.registry.expressions import OF_A_RUN, construct
-from ausam.lab.registry.pair_table import AUSAM, BASE_LABELS, FAMILIES, NUMBER, PAIRS, SHORT, Pair, method_of
+from ausam.lab.registry.pair_table import (
+    AUSAM,
+    BASE_LABELS,
+    FAMILIES,
+    NUMBER,
+    PAIRS,
+    SHORT,
+    Pair,
+    kept_suffix,
+    method_of,
+)
 
 Settings = tuple[str, dict[str, Any]]  # the name of a class, and the arguments that differ from its defaults
 
@@ -92,5 +102,6 @@ def label_of(config: Config) -> str:
     """
     with contextlib.suppress(ValueError):  # a record may name a method of another version
         if known := named_pair(config.method, config.policy, config.alpha):
-            return known.label.replace("SGD", BASE_LABELS[config.base])
+            label = known.label.replace("SGD", BASE_LABELS[config.base])
+            return label + kept_suffix(config.average, config.select_epoch)
     return ""

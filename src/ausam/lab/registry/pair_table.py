@@ -18,6 +18,8 @@ class Pair:
     policy: str = "Full"
     epochs: float = 1.0  # fraction of a comparison's epochs
     batch: float = 1.0  # fraction of its batch size
+    average: float | None = None  # decay of averaged weights; None: that of the comparison
+    select_epoch: float | None = None  # fraction of the samples that selects the epoch; None: that of the comparison
     name: str = ""  # how it is written, which also names its folder; empty in the table, whose keys are the names
 
 
@@ -101,3 +103,17 @@ def method_of(text: str) -> str:
             given = {family.argument: float(match[1]) if "." in match[1] else int(match[1]), **family.others}
             return f"{family.method}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
     return ""
+
+
+# What follows ~ in a name: the setting, and its value if none is written.
+KEPT = {"ema": ("average", 0.99), "best": ("select_epoch", 0.1)}
+
+
+def kept_suffix(average: float | None, select_epoch: float | None) -> str:
+    """What follows ``~`` in the name of a pair with these settings."""
+    values = {"average": average, "select_epoch": select_epoch}
+    return "".join(
+        f"~{word}" + ("" if values[setting] == usual else f"{values[setting]:.12g}")
+        for word, (setting, usual) in KEPT.items()
+        if values[setting]
+    )

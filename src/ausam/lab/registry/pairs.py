@@ -11,12 +11,25 @@ import re
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ausam import METHODS, POLICIES
 from ausam.lab.registry.expressions import arguments_of, canonical, has_radius, parse
 from ausam.lab.registry.lookup import nearest, unknown
 from ausam.lab.registry.pair_names import named_pair
-from ausam.lab.registry.pair_table import AUSAM, BASE_LABELS, FAMILIES, FULL, NUMBER, PAIRS, SHORT, Pair, method_of
+from ausam.lab.registry.pair_table import (
+    AUSAM,
+    BASE_LABELS,
+    FAMILIES,
+    FULL,
+    KEPT,
+    NUMBER,
+    PAIRS,
+    SHORT,
+    Pair,
+    kept_suffix,
+    method_of,
+)
 from ausam.lab.registry.user_code import is_own, refuse_other_form
 
 ALPHA = re.compile(rf"(?P<name>.+)-(?P<alpha>{NUMBER})")
@@ -24,6 +37,8 @@ ALPHA = re.compile(rf"(?P<name>.+)-(?P<alpha>{NUMBER})")
 OUTSIDE = re.compile(r"(?P<name>.+)-(?P<alpha>\d+(\.\d+)?)")  # a number that may be no alpha
 
 FRACTIONS = re.compile(r"(?P<name>.+)@(?P<epochs>\d*\.?\d+)(x(?P<batch>\d*\.?\d+))?", re.IGNORECASE | re.DOTALL)
+
+KEEPING = re.compile(r"(?P<name>.+?)(?P<kept>(~(ema|best)(0?\.\d+)?)+)", re.IGNORECASE | re.DOTALL)
 
 # What a pair may be written as besides a name in the table.
 FORMS = [
@@ -36,12 +51,14 @@ FORMS = [
     "module:Class",
     "NAME@F",
     "NAME@FxB",
+    "NAME~ema",
+    "NAME~best",
 ]
 
 
 @cache
 def pair(text: str) -> Pair:
-    """The pair written as a name, as ``METHOD x POLICY``, or as your own ``module:Class``; and ``@F`` or ``@FxB``.
+    """The pair written as a name, as ``METHOD x POLICY``, or as your own ``module:Class``; and ``~ema``, ``@FxB``.
 
     Names are those of the table, of a family (``late-sam-0.3``), ``ausam-ALPHA`` and ``METHOD-ALPHA`` with AUSampling,
     ``ausam-trim-ALPHA`` with our recommended settings, and ``METHOD+POLICY-ALPHA``. Both sides of ``METHOD x POLICY``
@@ -49,18 +66,38 @@ def pair(text: str) -> Pair:
 
     ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
     learning rate. ``sam@0.5x0.5`` takes as many steps as ``ausam-0.5``, with as many samples each.
+
+    ``~ema`` judges averaged weights (``~ema0.999``: with this decay; otherwise 0.99), and ``~best`` keeps the epoch
+    that is best on a tenth of the training samples, which are held out (``~best0.2``: a fifth). Both come before ``@``.
     """
     match = FRACTIONS.fullmatch(text.strip())
     if match is None:
-        return _whole(text.strip())
+        return _keeping(text.strip())
     epochs, batch = float(match["epochs"]), float(match["batch"] or 1)
     if not 0 < epochs <= 10:
         raise ValueError(f'"{text}": the number after @ is a fraction of the epochs, above 0 and at most 10.')
     if not 0 < batch <= 10:
         raise ValueError(f'"{text}": the number after x is a fraction of the batch size, above 0 and at most 10.')
-    whole = _whole(match["name"])
+    whole = _keeping(match["name"])
     suffix = f"@{epochs:g}" + (f"x{batch:g}" if match["batch"] else "")
     return replace(whole, label=whole.label + suffix, name=whole.name + suffix, epochs=epochs, batch=batch)
+
+
+def _keeping(text: str) -> Pair:
+    """The pair with what follows ``~``: which of its weights are kept."""
+    match = KEEPING.fullmatch(text)
+    if match is None:
+        return _whole(text)
+    given: dict[str, Any] = dict.fromkeys(setting for setting, _ in KEPT.values())
+    for word, number in re.findall(r"~([a-z]+)([\d.]*)", match["kept"].lower()):
+        setting, usual = KEPT[word]
+        if given[setting] is not None:
+            raise ValueError(f'"{text}": ~{word} is given twice. Write it once.')
+        given[setting] = float(number) if number else usual
+        if not 0 < given[setting] < 1:
+            raise ValueError(f'"{text}": the number after ~{word} is {number}, but it must be above 0 and below 1.')
+    whole, suffix = _whole(match["name"]), kept_suffix(**given)
+    return replace(whole, label=whole.label + suffix, name=whole.name + suffix, **given)
 
 
 def _whole(text: str) -> Pair:
@@ -164,11 +201,12 @@ def with_alpha(text: str, alpha: float) -> str:
     """The name of a pair with AUSampling added: ausam-0.5 for sam; empty if it has a policy or cannot have that one."""
     plain, at, fractions = text.partition("@")
     whole = pair(plain)
+    kept = kept_suffix(whole.average, whole.select_epoch)
     if whole.policy != "Full" or not has_radius(whole.method):
         return ""
     with contextlib.suppress(ValueError):  # it may be no alpha
         if known := named_pair(whole.method, f"AUSampling(alpha={alpha})"):
-            return known.name + at + fractions
+            return known.name + kept + at + fractions
     return ""
 
 
@@ -181,8 +219,8 @@ def _refusal(text: str) -> ValueError:
     refuse_other_form("method", text)
     if why := mistake(name):
         return ValueError(why)
-    # A fraction after @ is near to the alpha of another pair, which nobody meant.
-    known = [] if "@" in name else [*PAIRS, *(f"{family}-0.5" for family in AUSAM)]
+    # A fraction after @ is near to the alpha of another pair, and ~ to the pair without it, which nobody meant.
+    known = [] if {"@", "~"} & set(name) else [*PAIRS, *(f"{family}-0.5" for family in AUSAM)]
     match = ALPHA.fullmatch(name)
     if begun := [one for one in known if one.startswith(f"{match['name'] if match else name}-")]:
         known = begun

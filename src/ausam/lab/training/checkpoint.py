@@ -35,6 +35,8 @@ KINDS: dict[str, Any] = {
     "seconds": int | float,
     "others": list,
     "init": str | None,
+    "average": dict | None,
+    "best": dict | None,
 }
 
 

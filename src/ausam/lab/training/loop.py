@@ -12,21 +12,23 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from ausam import Method, Policy, RhoSchedule, SelectiveBatchSampler, SharpnessAware
 from ausam.common.random import generator
 from ausam.lab.config import Config
 from ausam.lab.networks.memory_format import to_memory_format
-from ausam.lab.problems.catalogue import problem
+from ausam.lab.problems.catalogue import split_problem
 from ausam.lab.problems.problem import Problem
 from ausam.lab.records import files
 from ausam.lab.records import results as records
 from ausam.lab.records.results import Epoch, Run, Samples
 from ausam.lab.records.score import VALIDATION, Score
-from ausam.lab.registry.expressions import brief
+from ausam.lab.registry.expressions import brief, lasting_repr
 from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.training import checkpoint, run_folder, snapshots, weights
+from ausam.lab.training import checkpoint, kept, run_folder, snapshots, weights
 from ausam.lab.training.environment import environment
+from ausam.lab.training.kept import Best
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.network import network
 from ausam.lab.training.ranks import ALONE, Ranks
@@ -97,9 +99,17 @@ class State:
     opt: SharpnessAware
     rho: RhoSchedule | None  # None: rho is constant
     random: Tensor  # torch's random numbers, used by dropout
+    averaged: AveragedModel | None  # None: the network's own weights are judged
+    held: Problem | None  # its test samples select the epoch; None: the last epoch is kept
     epochs: list[Epoch] = field(default_factory=list)
+    best: Best | None = None
     seconds: float = 0.0
     init: str | None = None  # digest of the initial weights
+
+    @property
+    def judged(self) -> nn.Module:
+        """The network with the weights that an epoch is evaluated with."""
+        return self.model if self.averaged is None else self.averaged.module
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of every sample, and the network's outputs."""
@@ -109,7 +119,7 @@ class State:
 
 def begin(config: Config, here: Ranks) -> State:
     """Build the problem, the network and the two axes."""
-    data = problem(config)
+    data, held = split_problem(config)
     model = network(config, data)
     n, size = len(data.train_y), config.batch_size
     method, policy = method_and_policy(config, steps=config.epochs * -(-n // size), labels=data.train_y)
@@ -133,8 +143,21 @@ def begin(config: Config, here: Ranks) -> State:
         seed=config.seed,
         replay=config.replay,
     )
-    random = generator(here.rank_seed(config.seed), 0xD509).get_state()
-    return State(config, here, data, model, wrapped, method, policy, sampler, opt, rho_schedule(config, opt), random)
+    return State(
+        config=config,
+        here=here,
+        data=data,
+        model=model,
+        wrapped=wrapped,
+        method=method,
+        policy=policy,
+        sampler=sampler,
+        opt=opt,
+        rho=rho_schedule(config, opt),
+        random=generator(here.rank_seed(config.seed), 0xD509).get_state(),
+        averaged=kept.averaged(model, config.average),
+        held=held,
+    )
 
 
 def rho_schedule(config: Config, opt: SharpnessAware) -> RhoSchedule | None:
@@ -160,11 +183,15 @@ def restore(state: State, out: Path) -> None:
             if saved["sampler"]["epoch"] != len(saved["rows"]):
                 raise ValueError(f"its sampler is at epoch {saved['sampler']['epoch']}, not {len(saved['rows'])}")
             state.sampler.load_state_dict(saved["sampler"] | {"seed": state.config.seed})
+            if state.averaged is not None:
+                state.averaged.load_state_dict(saved["average"])
+            state.best = None if saved["best"] is None else Best(**saved["best"])
             state.epochs, state.seconds = saved["rows"], saved["seconds"]
             state.random = state.random if random is None else random.cpu()
         state.init = saved["init"]
     elif state.config.init:
         state.init = weights.start_from(state.model, state.config.init)
+        state.averaged = kept.averaged(state.model, state.config.average)
     if state.here.rank == 0:
         files.sweep(out)
         files.write_json(out / "config.json", asdict(state.config))
@@ -189,6 +216,8 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
             sampler.update(feedback)
             opt.step()
             opt.zero_grad()
+            if state.averaged is not None:
+                state.averaged.update_parameters(state.model)
             total += feedback.loss.sum()
             count += len(index)
             on_step(Batch(epoch + 1, b + 1, batches, here.world * len(index)))
@@ -200,11 +229,15 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
     state.seconds += spent
     sampler.exchange()
     here.broadcast_buffers(state.model)
+    if state.averaged is not None:
+        here.broadcast_buffers(state.averaged.module)
+    if state.held is not None:
+        forward += select(state, state.held, epoch + 1)
     return Epoch(
         epoch=epoch + 1,
         lr=lr,
         train_loss=loss / count,
-        test=evaluate(here.for_evaluation(state.model), state.data, "test", config.memory_format),
+        test=evaluate(here.for_evaluation(state.judged), state.data, "test", config.memory_format),
         seconds=state.seconds,
         samples=count,
         samples_forward=forward,
@@ -213,6 +246,16 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
         skipped=opt.skipped,
         ranks=here.world,
     )
+
+
+def select(state: State, held: Problem, epoch: int) -> int:
+    """Keep the weights if they are the best so far on the held-out samples; their number, which counts as cost."""
+    start = time.perf_counter()
+    score = evaluate(state.here.for_evaluation(state.judged), held, "test", state.config.memory_format)
+    state.best = kept.better_of(state.best, epoch, score, state.judged)
+    state.seconds += time.perf_counter() - start
+    state.opt.samples_forward += len(held.test_y) if state.here.rank == 0 else 0  # rank 0 counts for all
+    return len(held.test_y)
 
 
 @torch.no_grad()
@@ -244,6 +287,8 @@ def save(state: State, out: Path) -> None:
         "epochs": records.epochs_text(state.epochs),
         "seconds": state.seconds,
         "init": state.init,
+        "average": None if state.averaged is None else state.averaged.state_dict(),
+        "best": None if state.best is None else vars(state.best),
     }
     if state.config.every and last.epoch % state.config.every == 0:
         snapshots.save(out, last.epoch, content)  # first: a run killed here passes this point again
@@ -253,21 +298,23 @@ def save(state: State, out: Path) -> None:
 
 def result(state: State, out: Path) -> None:
     """The record of the finished run."""
-    last, data = state.epochs[-1], state.data
+    last, data, model = state.epochs[-1], state.data, state.judged
+    if state.best is not None:
+        model.load_state_dict(state.best.model)
     run = Run(
-        method=repr(state.method),
-        policy=repr(state.policy),
+        method=lasting_repr(state.method),
+        policy=lasting_repr(state.policy),
         pair=f"{brief(state.method)} × {brief(state.policy)}",
         seed=state.config.seed,
         epochs=state.config.epochs,
-        test=last.test,
-        train=evaluate(state.here.for_evaluation(state.model), data, "train", state.config.memory_format),
+        test=last.test if state.best is None else state.epochs[state.best.epoch - 1].test,
+        train=evaluate(state.here.for_evaluation(model), data, "train", state.config.memory_format),
         train_seconds=state.seconds,
         samples_forward=last.samples_forward,
         samples_backward=last.samples_backward,
         steps=state.opt.steps,
         skipped_steps=state.opt.skipped,
-        weights_sha256=weights.sha256(state.model.state_dict()),
+        weights_sha256=weights.sha256(model.state_dict()),
         init_sha256=state.init,
         parameters=sum(p.numel() for p in state.model.parameters()),
         ranks=last.ranks,
@@ -277,6 +324,7 @@ def result(state: State, out: Path) -> None:
         ),
         environment=environment(state.config.device),
         config=state.config,
+        best_epoch=None if state.best is None else state.best.epoch,
     )
     if state.here.rank == 0:
         records.write(out / "result.json", run)

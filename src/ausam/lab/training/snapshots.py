@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ausam.lab.training import checkpoint
+from ausam.lab.training import checkpoint, kept
 
 NAME = re.compile(r"snapshot-(\d{5,})\.pt")
 KINDS = {key: checkpoint.KINDS[key] for key in ("config", "model", "sampler")}
@@ -33,15 +33,17 @@ class Saved:
     def load(self) -> dict[str, Any]:
         """Its content, on the CPU; a ValueError if it is damaged."""
         try:
-            return checkpoint.read(self.path, KINDS)
+            content = checkpoint.read(self.path, KINDS)
         except Exception as error:  # a foreign file may cause any exception
             why = checkpoint.brief(error)
             raise ValueError(f"{self.path} is damaged ({why}). Remove it; the others can still be measured.") from error
+        return content | {"model": kept.of_epoch(content)}
 
 
 def save(folder: Path, epoch: int, content: dict[str, Any]) -> None:
     """Keep the needed part of this checkpoint's content."""
-    checkpoint.write(folder / f"snapshot-{epoch:05d}.pt", {key: content[key] for key in KINDS})
+    needed = {key: content[key] for key in KINDS} | {"model": kept.of_epoch(content)}
+    checkpoint.write(folder / f"snapshot-{epoch:05d}.pt", needed)
 
 
 def available(folder: Path) -> list[Saved]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam.lab.training import checkpoint
+from ausam.lab.training import checkpoint, kept
 
 log = logging.getLogger("ausam")
 
@@ -89,7 +89,7 @@ def _folder(path: Path) -> dict[str, Any]:
         raise FileNotFoundError("it has no intact checkpoint")
     if not (path / "result.json").exists():
         log.warning("The run in %s has not ended; its last checkpoint is used.", path)
-    return saved
+    return saved | {"model": kept.of_run(saved)}
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ausam import SAM, Method, Policy, Scores, SelectiveBatchSampler
 from ausam.common.random import generator
 from ausam.lab.config import Config
 from ausam.lab.networks.memory_format import to_memory_format
-from ausam.lab.problems.catalogue import problem
+from ausam.lab.problems.catalogue import split_problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.problem import Problem
 from ausam.lab.registry.devices import device
@@ -151,7 +151,7 @@ def open_run(folder: Path, samples: int, rho: float | None = None, **here: Any) 
     saved = {s.epoch: s for s in snapshots.available(folder)}
     if not saved:
         raise ValueError(f"{folder} has no checkpoint, so there is nothing to measure. Train again with --every N.")
-    data = problem(config)
+    data, _ = split_problem(config)
     if not isinstance(data.task, Classification):
         raise ValueError(
             f"{folder} is a run on {config.data}, scored by {data.task.metric}, but ausam diagnose supports only "

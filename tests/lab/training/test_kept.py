@@ -1,0 +1,142 @@
+"""Averaged weights and the best epoch: what is kept, what it costs, and that a killed run resumes bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ausam.lab.config import Config
+from ausam.lab.problems.catalogue import resolve, split_problem
+from ausam.lab.records import results as records
+from ausam.lab.records.results import Run
+from ausam.lab.registry.from_config import configured
+from ausam.lab.registry.pair_names import label_of
+from ausam.lab.registry.pairs import pair, with_alpha
+from ausam.lab.training import checkpoint, kept, snapshots, weights
+from ausam.lab.training.loop import train
+from ausam.lab.training.network import network
+
+SMALL = {"train_size": 96, "test_size": 40, "epochs": 4, "batch_size": 32, "threads": 1, "label_noise": 0.3}
+
+
+def trained(out, stop=None, **settings):
+    config = resolve(**{**SMALL, **settings})
+    for epoch in train(config, out, resume=True):
+        if epoch.epoch == stop:
+            return None
+    return records.read_finished(out / "result.json", Run)
+
+
+def test_the_average_is_that_of_the_steps(tmp_path):
+    """Against a plain recursion over the weights of each step."""
+    seen = []
+    config = resolve(**SMALL, average=0.9)
+    hook = kept.AveragedModel.update_parameters
+
+    def watched(self, model):
+        seen.append({k: v.double().clone() for k, v in model.state_dict().items()})
+        hook(self, model)
+
+    kept.AveragedModel.update_parameters = watched
+    try:
+        list(train(config, tmp_path))
+    finally:
+        kept.AveragedModel.update_parameters = hook
+    expected = seen[0]
+    for state in seen[1:]:
+        expected = {k: 0.9 * expected[k] + 0.1 * v for k, v in state.items()}
+    saved = checkpoint.load(tmp_path)
+    for name, value in kept.of_run(saved).items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-6)
+    assert any(not torch.equal(value, saved["model"][name]) for name, value in kept.of_run(saved).items())
+
+
+@pytest.mark.parametrize("settings", [{"average": 0.9}, {"select_epoch": 0.25}, {"average": 0.9, "select_epoch": 0.25}])
+def test_a_stopped_run_continues_bit_for_bit(tmp_path, settings):
+    whole = trained(tmp_path / "whole", **settings)
+    trained(tmp_path / "parts", stop=2, **settings)
+    parts = trained(tmp_path / "parts", **settings)
+    assert parts.weights_sha256 == whole.weights_sha256
+    assert (parts.test, parts.best_epoch) == (whole.test, whole.best_epoch)
+    assert (parts.samples_forward, parts.samples_backward) == (whole.samples_forward, whole.samples_backward)
+    assert weights.sha256(weights.read(tmp_path / "whole")) == whole.weights_sha256  # what --init takes
+
+
+def test_the_best_epoch_is_kept_and_paid_for(tmp_path):
+    run = trained(tmp_path / "run", select_epoch=0.25, every=1)
+    config = run.config
+    data, held = split_problem(config)
+    assert (run.data.train, len(held.test_y)) == (72, 24)
+    assert run.samples_forward == 4 * (2 * 72 + 24)  # SAM's two passes, and the held-out samples
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert run.test.value == rows[run.best_epoch - 1]["test"]["value"]
+    model = network(config, data).eval()
+    accuracy = {}
+    for saved in snapshots.available(tmp_path / "run"):
+        model.load_state_dict(saved.load()["model"])
+        with torch.no_grad():
+            accuracy[saved.epoch] = sum(int((model(x).argmax(1) == y).sum()) for x, y in held.test_batches())
+    assert run.best_epoch == max(accuracy, key=accuracy.get)  # the first of equal ones
+    best = next(s for s in snapshots.available(tmp_path / "run") if s.epoch == run.best_epoch)
+    assert weights.sha256(best.load()["model"]) == run.weights_sha256
+
+
+def test_the_held_out_samples_keep_their_wrong_labels():
+    config = resolve(**SMALL, select_epoch=0.25)
+    whole, _ = split_problem(replace(config, select_epoch=0.0))
+    data, held = split_problem(config)
+    together = torch.cat([data.train_x, held.test_x]).flatten(1).sum(1).sort().values
+    torch.testing.assert_close(together, whole.train_x.flatten(1).sum(1).sort().values)
+    assert len(data.wrong) == len(data.train_y)
+    assert int(data.wrong.sum()) < int(whole.wrong.sum())  # some of the wrong ones are held out
+    assert len(data.test_y) == len(whole.test_y)
+    other, _ = split_problem(replace(config, seed=1))
+    assert not torch.equal(data.train_x, other.train_x)
+
+
+@pytest.mark.parametrize("setting", ["average", "select_epoch"])
+def test_values_out_of_range_are_refused(setting):
+    with pytest.raises(ValueError, match=rf"{setting} is 1"):
+        Config(**{setting: 1.0})
+
+
+def test_too_small_a_fraction_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"select_epoch is 0.001.*larger fraction"):
+        trained(tmp_path / "run", select_epoch=0.001)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "average", "held"),
+    [
+        ("sgd~ema", "sgd~ema", 0.99, None),
+        ("SGD~EMA.999", "sgd~ema0.999", 0.999, None),
+        ("ausam-0.5~best", "ausam-0.5~best", None, 0.1),
+        ("sam~best0.2~ema0.9@1x0.5", "sam~ema0.9~best0.2@1x0.5", 0.9, 0.2),
+        ("sam x AUSampling(alpha=0.5, ema=0.5)~ema", "sam+ausampling(alpha=0.5,ema=0.5)~ema", 0.99, None),
+    ],
+)
+def test_a_pair_says_which_weights_it_keeps(text, name, average, held):
+    found = pair(text)
+    assert (found.name, found.average, found.select_epoch) == (name, average, held)
+    config = configured(text, resolve(average=0.5, epochs=10))
+    assert (config.average, config.select_epoch) == (average or 0.5, held or 0.0)
+    assert pair(found.name) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("sgd~ema~ema", "twice"), ("sgd~ema0.0", "above 0"), ("sgd~swa", "NAME~ema"), ("sgd~best2", "NAME~best")],
+)
+def test_what_it_cannot_keep_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        pair(text)
+
+
+def test_labels_say_it_too():
+    assert label_of(resolve(method="plain", average=0.99)) == "SGD~ema"
+    assert label_of(resolve(method="plain", select_epoch=0.2, average=0.9)) == "SGD~ema0.9~best0.2"
+    assert with_alpha("sam~ema@0.5", 0.5) == "ausam-0.5~ema@0.5"
