@@ -189,9 +189,9 @@ def test_rows_become_the_methods_of_the_paper():
     assert built("resnet18-cifar100", "looksam-5")[0] == METHODS["LookSAM"](rho=0.1, k=5)
     assert built("pyramidnet110-cifar100", "ausam-0.4") == (
         METHODS["SAM"](rho=0.2),
-        POLICIES["AUSampling"](alpha=0.4, s_min=0.1, s_max=1.0, ramp=30, epochs=200),
+        POLICIES["AUSampling"](alpha=0.4, s_min=0.1, s_max=1.0, ramp=30),
     )
-    smaller = POLICIES["AUSampling"](alpha=0.6, s_max=0.5, ramp=30, epochs=200)
+    smaller = POLICIES["AUSampling"](alpha=0.6, s_max=0.5, ramp=30)
     assert built("resnet18-cifar10", "ausam-0.6")[1] == smaller
 
 

@@ -40,6 +40,8 @@ def test_whole_numbers_count_epochs_however_they_are_written():
         assert (policy, type(policy.ramp), policy.ramp_epochs) == (AUSampling(ramp=5), int, 5)
     assert AUSampling(ramp=1.0).ramp_epochs == 1
     assert AUSampling(ramp=0.0).ramp_epochs == 0
+    assert AUSampling(ramp=5, epochs=30) == AUSampling(ramp=5)  # so a run with it can be made longer
+    assert AUSampling(epochs=30) != AUSampling(epochs=60)
 
 
 def test_without_the_number_of_epochs_a_fraction_is_refused_before_the_first_batch():

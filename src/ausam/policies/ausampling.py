@@ -72,7 +72,8 @@ class AUSampling(Policy):
         odds: how x follows the score: "minmax" (the paper); "rank": the rank of the score in the mini-batch, from 0 to
             1; "proportional": the score divided by its mean over the mini-batch, at least 0. A few scores far above
             the others flatten min-max odds; not the other two.
-        epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says.
+        epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says. Not
+            kept if the ramp is a whole number, which does not need it.
 
     A sample without a score gets the mean of its mini-batch. Equal scores mean uniform sampling. Needs a method that
     evaluates the loss at perturbed weights, unless score is "progress". Cost: a fraction alpha of the samples, after
@@ -94,6 +95,8 @@ class AUSampling(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ramp == int(self.ramp):  # then the epochs have no effect, and the policy is the same without them
+            object.__setattr__(self, "epochs", None)
         if self.s_min > self.s_max:
             raise ValueError(
                 f"AUSampling: s_min is {self.s_min} and s_max is {self.s_max}, but they are the lower and upper bound "

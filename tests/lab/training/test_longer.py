@@ -14,7 +14,7 @@ def train(out, *flags):
     return run("train", *FEW, *flags, "--out", out)
 
 
-@pytest.mark.parametrize("policy", ["full", "ausampling"])
+@pytest.mark.parametrize("policy", ["full", "ausampling(ramp=2)"])
 def test_a_run_of_constant_rate_is_extended_bit_for_bit(tmp_path, policy):
     constant = ["--lr-steps", "1", "--policy", policy]
     assert train(tmp_path / "whole", *constant, "--epochs", 4) == 0
@@ -46,6 +46,7 @@ def test_an_extension_that_was_killed_before_its_first_epoch_goes_on(tmp_path):
         ),
         (["--lr-steps", "0.5"], "its learning rate falls in steps at fractions of all epochs"),
         (["--lr-steps", "1", "--policy", "infobatch"], "InfoBatch plans over all epochs"),
+        (["--lr-steps", "1", "--policy", "ausampling"], "AUSampling plans over all epochs"),  # its ramp is a fraction
         (["--lr-steps", "1", "--method", "aesam"], "AESAM plans over all epochs"),
     ],
 )
