@@ -400,6 +400,9 @@ def test_disk_and_memory_are_counted():
     config = {c.name: c.config for c in recipe.cells(recipe.read("table2", seeds=1), device="cpu")}["sam"]
     assert estimate.disk_bytes(config, 1000) == 4 * 1000 * 2 * 2  # weights and momentum, two checkpoints
     assert estimate.disk_bytes(replace(config, base="adam", every=50), 1000) == 4 * 1000 * (2 * 3 + 4)
+    kept = {keep: estimate.kept_bytes(replace(config, keep=keep), 1000) for keep in ("all", "weights", "none")}
+    assert kept == {"all": 16_000, "weights": 4_000, "none": 0}
+    assert config.keep == "weights"
     cost = estimate.Cost(1.0, 1000, 7.0)
     assert estimate.memory_bytes(config, cost) == 4 * 1000 * 4 + 128 * 7
     model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False), torch.nn.Tanh())

@@ -23,11 +23,12 @@ Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]
 Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
 MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
 OnNonFinite = Annotated[str, OneOf(get_args(NonFinite))]
+Keep = Annotated[str, OneOf(("all", "weights", "none"))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more would crash the process
 
 # Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
-NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "every")
+NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "every", "keep")
 
 # Settings that a comparison chooses for each pair.
 PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
@@ -35,6 +36,7 @@ PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
 # Settings that determine the data of a run, its device included.
 DATA_SETTINGS = (
     "data",
+    "task",
     "data_dir",
     "label_noise",
     "imbalance",
@@ -65,6 +67,9 @@ class Config:
 
     data: str = setting(
         "digits", "data set by name, folder:PATH, hf:PATH-or-NAME, or your own as module:function or file.py:function"
+    )
+    task: str = setting(
+        "", "the task of your own data, as module:Class with losses and a score, e.g. regression; empty: classification"
     )
     data_dir: str = setting("data", "folder for downloaded data")
     label_noise: Below1 = setting(0.0, "fraction of the training labels to corrupt, 0 <= p < 1")
@@ -127,6 +132,11 @@ class Config:
     memory_format: MemoryFormat = setting("channels_last", "memory layout of images and convolutions")
     threads: Threads = setting(0, "CPU threads, at most 1024; 0: torch's choice")
     device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one")
+    keep: Keep = setting(
+        "all",
+        "what a finished run keeps of its last two checkpoints: all, the weights alone (for --init and ausam "
+        "diagnose), or none",
+    )
     every: Count = setting(0, "keep the weights of every N-th epoch, for ausam diagnose; 0: only of the last two")
 
     def __post_init__(self) -> None:

@@ -47,7 +47,8 @@ class Left:
     cell: Cell
     state: str
     seconds: float
-    disk: float  # bytes
+    disk: float  # bytes when it has finished
+    while_training: float  # bytes
     memory: float  # bytes
 
 
@@ -104,9 +105,20 @@ def cell_seconds(config: Config, sample: float, done: int = 0) -> float:
 
 
 def disk_bytes(config: Config, parameters: int) -> float:
-    """Bytes of a run's checkpoints: weights and the base optimizer's state, and the weights of every N-th epoch."""
-    snapshots = config.epochs // config.every if config.every else 0
-    return BYTES * parameters * (KEEP * (1 + _state(config)) + snapshots)
+    """Bytes of a run while it trains: two checkpoints, of weights and the base optimizer's state, and all snapshots."""
+    return BYTES * parameters * KEEP * (1 + _state(config)) + snapshot_bytes(config, parameters)
+
+
+def kept_bytes(config: Config, parameters: int) -> float:
+    """Bytes of a run when it has finished."""
+    if config.keep == "all":
+        return disk_bytes(config, parameters)
+    return BYTES * parameters * (config.keep == "weights") + snapshot_bytes(config, parameters)
+
+
+def snapshot_bytes(config: Config, parameters: int) -> float:
+    """Bytes of the weights of every N-th epoch."""
+    return BYTES * parameters * (config.epochs // config.every if config.every else 0)
 
 
 def memory_bytes(config: Config, cost: Cost) -> float:
@@ -131,8 +143,8 @@ def left_to_do(cells: list[Cell], out: Path) -> list[Left]:
         done = epochs if (place / "result.json").exists() else len(run_folder.epochs(place))
         state = "done" if done >= epochs else f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
         seconds = cell_seconds(cell.config, costs[kind].seconds, min(done, epochs))
-        disk, memory = disk_bytes(cell.config, costs[kind].parameters), memory_bytes(cell.config, costs[kind])
-        left.append(Left(cell, state, seconds, disk, memory))
+        disks = [of(cell.config, costs[kind].parameters) for of in (kept_bytes, disk_bytes)]
+        left.append(Left(cell, state, seconds, *disks, memory_bytes(cell.config, costs[kind])))
     return left
 
 
@@ -141,8 +153,8 @@ def plan(left: list[Left], *, every_cell: bool = False) -> str:
     device = left[0].cell.config.device
     parts = [
         f"{len(left)} cells: {_total(left)}, in one process on {device}.",
-        "Estimated from a few steps on random samples. Loading is not counted, nor is the data. Disk: the last two "
-        "checkpoints of each run.",
+        "Estimated from a few steps on random samples. Loading is not counted, nor is the data. Disk: what finished "
+        f"runs keep (--keep {left[0].cell.config.keep}), and the last two checkpoints of the one that trains.",
     ]
     if every_cell:
         rows = [[one.cell.id, one.state, duration(one.seconds)] for one in left]
@@ -164,7 +176,8 @@ def _total(left: list[Left]) -> str:
 
 def _sums(left: list[Left]) -> tuple[str, str, str]:
     """The time and the disk of all cells, and the memory of the largest."""
-    seconds, disk = sum(one.seconds for one in left), sum(one.disk for one in left)
+    seconds = sum(one.seconds for one in left)
+    disk = sum(one.disk for one in left) + max(one.while_training - one.disk for one in left)
     return duration(seconds), size(disk), size(max(one.memory for one in left))
 
 

@@ -193,8 +193,11 @@ def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]
 
 
 def base(block: Block, **here: Any) -> Config:
-    """The settings that the rows of a block share; ``here`` has those of the machine (data_dir, threads, device)."""
-    return resolve(**block.settings | here)
+    """The settings that the rows of a block share; ``here`` has those of the machine (data_dir, threads, device).
+
+    A finished run keeps its weights alone, unless the recipe says otherwise: a table has hundreds of runs.
+    """
+    return resolve(**{"keep": "weights"} | block.settings | here)
 
 
 def cells(recipe: Recipe, **here: Any) -> list[Cell]:
@@ -213,6 +216,8 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
                 config = configured(name, shared, rho_given="rho" in block.settings)
                 own = dict(block.of_method.get(parse("method", config.method).name, {}))
                 own |= {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
+                if name == FULL and config.keep == "none":
+                    own["keep"] = "weights"  # the others start from them
                 planned.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
                 if name == FULL:
                     first = planned[-1]

@@ -113,7 +113,8 @@ def reproduce_command(args: argparse.Namespace) -> int:
     ranks.require_one_process("reproduce")
     if args.seeds is not None and args.seeds < 1:
         raise ValueError(f"--seeds is {args.seeds}; give the number of runs per row, at least 1.")
-    here = {name: getattr(args, name) for name in ("data_dir", "init", "threads", "device") if hasattr(args, name)}
+    of_machine = ("data_dir", "init", "threads", "device", "keep")
+    here = {name: getattr(args, name) for name in of_machine if hasattr(args, name)}
     wanted = recipe.read(args.table, args.scale, args.seeds)
     cells = recipe.chosen(recipe.cells(wanted, **here), args.only)
     out = Path(args.out or f"runs/{wanted.folder}")

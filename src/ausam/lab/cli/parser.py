@@ -161,7 +161,11 @@ def _add_reproduce(subcommands: Any) -> None:
     reproduce.add_argument("--dry-run", action="store_true", help=dry)
     reproduce.add_argument("--cells", action="store_true", help="with --dry-run: every cell, and what is left of it")
     _add_launcher(reproduce)
-    _add_settings(reproduce, {f.name for f in fields(Config)} - {"data_dir", "init", "threads", "device"})
+    _add_settings(
+        reproduce,
+        {f.name for f in fields(Config)} - {"data_dir", "init", "threads", "device", "keep"},
+        {"keep": "weights"},
+    )
     _add_logs(reproduce)
     reproduce.set_defaults(run=commands.reproduce_command)
 

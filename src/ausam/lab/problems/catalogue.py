@@ -216,17 +216,23 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=1)
-def _read(name: str, data_dir: str, place: str) -> Problem:  # noqa: ARG001  (the same name is other data elsewhere)
+def _read(name: str, task: str, data_dir: str, place: str) -> Problem:  # noqa: ARG001  (other data elsewhere)
     kinds = {"folder": folder_data, "hf": hf_data}
-    read = kinds.get(name.partition(":")[0], user_data)
-    data: Problem = read(name) if is_own(name) else entry(name).load(data_dir)
-    return data
+    read = kinds.get(name.partition(":")[0])
+    if task and (read is not None or not is_own(name)):
+        raise ValueError(
+            f"task is {task}, but {name} has a task already. Leave out --task, or use --data module:function."
+        )
+    if is_own(name):
+        data: Problem = user_data(name, task) if read is None else read(name)
+        return data
+    return entry(name).load(data_dir)
 
 
 @lru_cache(maxsize=1)  # the runs of one seed follow one another
 def _prepare(config: Config, place: str) -> Problem:
     name = config.data
-    data = _read(name, config.data_dir, place)
+    data = _read(name, config.task, config.data_dir, place)
     for setting in () if isinstance(data, WindowSet) else ("horizon", "train_stride"):
         if value := getattr(config, setting):
             raise ValueError(

@@ -127,18 +127,12 @@ def from_datasets(name: str, train: Any, test: Any, classes: int | None = None) 
 
 def _labels(dataset: Any, what: str) -> Tensor:
     """The labels of all samples: from the dataset's list of labels, or by reading each sample once."""
-    askable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    if isinstance(dataset, IterableDataset) or not askable:
-        raise ValueError(
-            f"{what} is {described(dataset)}. Selection needs access by index: use a Dataset with __getitem__ and "
-            "__len__."
-        )
-    if len(dataset) == 0:
-        raise ValueError(f"{what} is empty. It needs at least one sample.")
+    refuse_unindexed(dataset, what)
     inside = what[0].lower() + what[1:]
     first = sample(dataset, 0, inside)
-    _check_sample(first, what)
-    kept = _kept_labels(dataset)
+    check_inputs(first, what)
+    _label(first[1], what)
+    kept = known_targets(dataset)
     if kept is None:
         kept = torch.tensor([_label(sample(dataset, i, inside)[1], what) for i in range(len(dataset))])
     y = kept.to(torch.int64)
@@ -150,9 +144,22 @@ def _labels(dataset: Any, what: str) -> Tensor:
     return y
 
 
-def _kept_labels(dataset: Any) -> Tensor | None:
+def refuse_unindexed(dataset: Any, what: str) -> None:
+    """Raise a ValueError for a dataset without access by index, or without samples."""
+    askable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or not askable:
+        raise ValueError(
+            f"{what} is {described(dataset)}. Selection needs access by index: use a Dataset with __getitem__ and "
+            "__len__."
+        )
+    if len(dataset) == 0:
+        raise ValueError(f"{what} is empty. It needs at least one sample.")
+
+
+def known_targets(dataset: Any) -> Tensor | None:
+    """The targets of all samples, if the dataset has a list of them."""
     if isinstance(dataset, Subset):
-        inner = _kept_labels(dataset.dataset)
+        inner = known_targets(dataset.dataset)
         return None if inner is None else inner[torch.as_tensor(dataset.indices)]
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[1]
@@ -161,7 +168,8 @@ def _kept_labels(dataset: Any) -> Tensor | None:
     return None
 
 
-def _check_sample(sample: Any, what: str) -> None:
+def check_inputs(sample: Any, what: str) -> None:
+    """Raise a ValueError unless the sample is a pair whose x a network can take."""
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
         raise ValueError(f"{what} returns {described(sample)} as a sample. Return a pair (x, y).")
     x = sample[0]
@@ -172,7 +180,6 @@ def _check_sample(sample: Any, what: str) -> None:
             f"{what} returns bytes as x. Convert them to floats in the dataset, or use an ImageSet, which keeps bytes "
             "in memory and normalises each batch."
         )
-    _label(sample[1], what)
 
 
 def _label(y: Any, what: str) -> int:

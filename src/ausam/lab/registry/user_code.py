@@ -25,7 +25,11 @@ OWN = "a name, or your own as module:function"
 MEMBERS = {
     "method": ("gradient", "passes", "sharpness"),
     "policy": ("choose", "count", "kept", "signal"),
+    "task": ("metric", "losses", "score"),
 }
+
+# The page that shows a complete one.
+PAGES = {"method": "docs/adding-a-method.md", "policy": "docs/adding-a-method.md", "task": "docs/data.md"}
 
 
 def is_own(name: str) -> bool:
@@ -86,12 +90,12 @@ def imported_function(kind: str, name: str) -> Callable[..., Any]:
 
 
 def imported_class(kind: str, name: str) -> type:
-    """The user's own method or policy: a dataclass with the members that every method or policy has."""
+    """The user's own method, policy or task, with the members that each must have; the first two are dataclasses."""
     cls = _attribute(kind, name, "class")
-    see = "See docs/adding-a-method.md for a complete one."
+    see = f"See {PAGES[kind]} for a complete one."
     if not isinstance(cls, type):
         raise ValueError(f'{kind} "{name}": it is a {type(cls).__name__}, not a class. {see}')
-    if not is_dataclass(cls):
+    if kind != "task" and not is_dataclass(cls):
         raise ValueError(f'{kind} "{name}": write @dataclass(frozen=True) above the class. {see}')
     if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
         raise ValueError(f'{kind} "{name}": a {kind} needs {", ".join(missing)}, which {cls.__name__} lacks. {see}')

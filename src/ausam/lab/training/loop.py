@@ -26,7 +26,7 @@ from ausam.lab.records.results import Epoch, Run, Samples
 from ausam.lab.records.score import VALIDATION, Score
 from ausam.lab.registry.expressions import brief, lasting_repr
 from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.training import checkpoint, kept, run_folder, snapshots, weights
+from ausam.lab.training import checkpoint, kept, retention, run_folder, snapshots, weights
 from ausam.lab.training.environment import environment
 from ausam.lab.training.kept import Best
 from ausam.lab.training.logs import NO_LOGS, Logs
@@ -71,6 +71,8 @@ def train(
     with contextlib.ExitStack() as until:
         logs = NO_LOGS if here.rank else logs
         if here.from_rank0(lambda: run_folder.claim(out, config, resume, until)):
+            if here.rank == 0:
+                retention.thin(out, config.keep)
             with logs.opened(config, out, run_folder.epochs(out)):
                 return
         state = begin(config, here)
@@ -82,6 +84,8 @@ def train(
             log(state.epochs[-1])
             yield state.epochs[-1]
         result(state, out)
+        if here.rank == 0:
+            retention.thin(out, config.keep)
 
 
 @dataclass

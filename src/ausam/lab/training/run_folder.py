@@ -36,6 +36,11 @@ def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) 
     until.callback(_tidy, out)
     refuse_other_run(out, config, resume)
     run = finished(out)
+    if run is not None and not same_run(run.config, config) and not checkpoint.newest_first(out):
+        raise ValueError(
+            f"The run in {out} has ended and kept no checkpoint (--keep), so it cannot be made longer. Choose another "
+            "--out."
+        )
     return run is not None and same_run(run.config, config)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam.lab.training import checkpoint, kept
+from ausam.lab.training import checkpoint, kept, snapshots
 
 log = logging.getLogger("ausam")
 
@@ -86,6 +86,8 @@ def _odd(value: Tensor, mine: Tensor) -> str:
 def _folder(path: Path) -> dict[str, Any]:
     saved = checkpoint.load(path)
     if saved is None:
+        if (path / "result.json").exists() and (files := snapshots.available(path)):  # a run with --keep weights
+            return files[-1].load()
         raise FileNotFoundError("it has no intact checkpoint")
     if not (path / "result.json").exists():
         log.warning("The run in %s has not ended; its last checkpoint is used.", path)
