@@ -182,8 +182,8 @@ def _own_rho(method: str) -> str:
 def _fractions(chosen: Pair) -> str:
     parts = ((chosen.epochs, "epochs"), (chosen.batch, "batch size"))
     said = [f"{part:g} of the {what}" for part, what in parts if part != 1]
-    said += [f"averaged weights (decay {found.average:g})"] if found.average else []
-    said += [f"the best epoch on {found.select_epoch:g} of the samples, held out"] if found.select_epoch else []
+    said += [f"averaged weights (decay {chosen.average:g})"] if chosen.average else []
+    said += [f"the best epoch on {chosen.select_epoch:g} of the samples, held out"] if chosen.select_epoch else []
     return f", with {' and '.join(said)}" if said else ""
 
 

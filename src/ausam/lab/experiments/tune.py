@@ -200,8 +200,9 @@ def _shortened(config: Config, settings: Settings, epochs: int) -> Config:
     whole = replace(config, **settings)
     if epochs == config.epochs:
         return whole
-    in_epochs = whole.ramp is not None and whole.ramp >= 1
-    ramp = round(whole.ramp * epochs / config.epochs) if in_epochs and whole.ramp else whole.ramp
+    ramp = whole.ramp
+    if ramp is not None and ramp >= 1:
+        ramp = round(ramp * epochs / config.epochs)
     return replace(whole, epochs=epochs, ramp=ramp)
 
 

@@ -29,7 +29,8 @@ def averaged(model: nn.Module, decay: float) -> AveragedModel | None:
     """
     if not decay:
         return None
-    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+    ema = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=ema, use_buffers=True)
 
 
 def better_of(best: Best | None, epoch: int, score: Score, model: nn.Module) -> Best:
