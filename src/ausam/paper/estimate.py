@@ -143,8 +143,8 @@ def left_to_do(cells: list[Cell], out: Path) -> list[Left]:
         done = epochs if (place / "result.json").exists() else len(run_folder.epochs(place))
         state = "done" if done >= epochs else f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
         seconds = cell_seconds(cell.config, costs[kind].seconds, min(done, epochs))
-        disks = [of(cell.config, costs[kind].parameters) for of in (kept_bytes, disk_bytes)]
-        left.append(Left(cell, state, seconds, *disks, memory_bytes(cell.config, costs[kind])))
+        kept, training = (of(cell.config, costs[kind].parameters) for of in (kept_bytes, disk_bytes))
+        left.append(Left(cell, state, seconds, kept, training, memory_bytes(cell.config, costs[kind])))
     return left
 
 

@@ -72,7 +72,8 @@ def test_compare_and_tune(mine, tmp_path):
     task = ["--task", "task_of_mine.py:Regression"]
     assert run("compare", "sgd", "sam+random", *mine, *task, *FLAGS, "--seeds", 2, "--out", "all") == 0
     assert {one["run"]["test"]["name"] for one in read(tmp_path / "all" / "results.json")["runs"]} == {"RMSE"}
-    assert run("tune", *mine, *task, *FLAGS, "--over", "lr=0.001,0.1", "--out", "tuned") == 0
+    others = [*FLAGS[:4], *FLAGS[6:]]  # all but the learning rate
+    assert run("tune", *mine, *task, *others, "--over", "lr=0.001,0.1", "--out", "tuned") == 0
     assert read(tmp_path / "tuned" / "tuning.json")["rounds"][-1]["trials"][0]["settings"] == {"lr": 0.1}
 
 

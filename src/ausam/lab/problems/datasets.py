@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class UserSet(Labelled):
             )
         return replace(arrange(self, config), workers=config.workers, device=config.device)
 
-    def part(self, train: Tensor, test: Tensor) -> UserSet:
+    def part(self, train: Tensor, test: Tensor) -> Self:
         """The data set with only these samples."""
         return replace(
             self,
@@ -63,7 +63,7 @@ class UserSet(Labelled):
             test_y=self.test_y[test],
         )
 
-    def held_out(self, train: Tensor, held: Tensor) -> UserSet:
+    def held_out(self, train: Tensor, held: Tensor) -> Self:
         """Train on some of the training samples, and evaluate on the others."""
         return replace(
             self,

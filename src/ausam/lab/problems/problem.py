@@ -15,7 +15,9 @@ from ausam.sampler.batch_sampler import SelectiveBatchSampler
 class Task(Protocol):
     """The task of a problem: its losses and its score."""
 
-    metric: str  # the name of the score
+    @property
+    def metric(self) -> str:
+        """The name of the score."""
 
     def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:
         """The loss of each sample, shape (n,), from the outputs of the network."""

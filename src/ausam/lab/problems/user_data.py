@@ -30,4 +30,5 @@ def user_data(name: str, task: str = "") -> ImageSet | UserSet:
             f"{name} returned {described(data)}. Return a pair (train_dataset, test_dataset)"
             f"{', which --task needs' if task else ' or an ImageSet'}."
         )
-    return from_targets(name, *data, user_task(task)) if task else from_datasets(name, *data)
+    train, test = data
+    return from_targets(name, train, test, user_task(task)) if task else from_datasets(name, train, test)
