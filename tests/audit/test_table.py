@@ -60,6 +60,25 @@ def test_the_columns_are_those_of_a_slow_transcription():
             assert table[name][i] == pytest.approx(value, rel=tolerance, abs=tolerance), (i, name)
 
 
+def test_a_sample_that_occurs_again_and_again_is_visited_each_time():
+    rng = np.random.default_rng(1)
+    once, at_a_time = Audit(5, np.arange(5)), Audit(5, np.arange(5))
+    index, loss = rng.integers(0, 5, 200), torch.tensor(rng.exponential(1.0, 200), dtype=torch.float32)
+    z = torch.tensor(rng.normal(size=(200, 5)), dtype=torch.float32)
+    once.update(Feedback(torch.tensor(index), loss, loss + 0.1, z))
+    for i in range(200):
+        one = slice(i, i + 1)
+        at_a_time.update(Feedback(torch.tensor(index[one]), loss[one], loss[one] + 0.1, z[one]))
+    assert torch.equal(once.state_dict()["rows"], at_a_time.state_dict()["rows"])
+
+
+def test_what_it_was_given_may_change_afterwards():
+    audit, loss = Audit(2), torch.tensor([1.0, 2.0])
+    audit.update(Feedback(torch.arange(2), loss, loss))
+    loss.zero_()
+    assert audit.table()["last"].tolist() == [1.0, 2.0]
+
+
 def test_it_takes_24_bytes_per_sample():
     assert ROW.itemsize == 24
 
@@ -95,7 +114,7 @@ def test_sixty_six_thousand_visits_keep_the_mean():
         (Feedback(None, torch.ones(1), torch.ones(1)), "index="),
         (Feedback(torch.tensor([7]), torch.ones(1), torch.ones(1)), "7"),
         (Feedback(torch.tensor([-1]), torch.ones(1), torch.ones(1)), "-1"),
-        (Feedback(torch.tensor([0, 0]), torch.ones(2), torch.ones(2)), "twice"),
+        (Feedback(torch.tensor([0, 1]), torch.ones(1), torch.ones(1)), "one loss per sample"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_and_changes_nothing(feedback, remedy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,16 @@ from torch import Tensor
 
 from ausam.audit.learning import Rare, Redundant, rare, redundant
 from ausam.audit.suspects import Suspects, suspects
-from ausam.audit.table import ROW, SURE, Array, empty_table, predictions, visit
+from ausam.audit.table import ROW, SURE, Array, as_words, empty_table, occurrences, predictions, visit
 from ausam.audit.verdict import Verdict, verdict
+from ausam.common.atomic import commit
 from ausam.common.ranks import gather, rank_and_world_size
-from ausam.common.settings import POSITIVE_COUNT, checked_value
+from ausam.common.settings import POSITIVE, POSITIVE_COUNT, checked_value
 from ausam.feedback import Feedback
+
+_Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # index, loss, loss difference, predicted class or -1
+
+WAITING = 64  # batches that wait on their device: one update of many rows costs little more than one of a few
 
 
 class Audit:
@@ -45,30 +51,38 @@ class Audit:
             them, a sample counts as right when its loss is below log 2: a cross-entropy that small means more than even
             odds for the label.
         classes: number of classes; None reads it from the labels or the outputs. It sets the loss of guessing, log C.
+        guess: the loss of guessing, > 0; None: log C. Give it where a sample has several labels or none: log 2 for
+            the mean of binary cross-entropies. Outputs are then not read as one class per sample.
 
     When not to use it: for losses that are no cross-entropy (regression), only ``table()`` has a meaning; the others
-    refuse without ``classes`` or labels.
+    refuse without ``classes``, ``guess`` or labels.
     """
 
-    def __init__(self, n: int, labels: Any = None, *, classes: int | None = None) -> None:
+    def __init__(self, n: int, labels: Any = None, *, classes: int | None = None, guess: float | None = None) -> None:
         n = checked_value("Audit", "n", n, POSITIVE_COUNT)
         self._rows = empty_table(n)
         self._touched = np.zeros(n, bool)  # since the last exchange between processes
+        self._waiting: list[_Batch] = []  # not in the table yet
+        self._suspects: list[Suspects] = []  # of this table, or empty: the interval takes a second
         self.labels = None if labels is None else _checked_labels(labels, n)
         known = None if self.labels is None or classes is not None else int(self.labels.max()) + 1
         self.classes = known if classes is None else checked_value("Audit", "classes", classes, POSITIVE_COUNT)
+        self.guess = None if guess is None else checked_value("Audit", "guess", guess, POSITIVE, optional=True)
+        if self.guess is not None and self.labels is not None:
+            raise ValueError("labels= says what guessing costs, log C. Leave out guess=, or labels= for other targets.")
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        seen = int((self._rows["visits"] > 0).sum())
+        seen = int((self.columns()["visits"] > 0).sum())
         return f"Audit({len(self)} samples, {seen} visited, classes={self.classes})"
 
     def update(self, feedback: Feedback) -> None:
         """Record one step. Samples whose loss was not evaluated, or is not finite, are passed over.
 
-        All or nothing: an exception or a signal inside leaves the audit as it was.
+        A sample that occurs twice in a batch is visited twice. All or nothing: an exception or a signal inside leaves
+        the audit as it was. It waits for no device: what it is given is read a few dozen steps later.
         """
         if not isinstance(feedback, Feedback):
             raise TypeError(
@@ -80,39 +94,66 @@ class Audit:
                 "The feedback has no index, so nobody knows which samples it is about. Pass index= to opt.backward; "
                 "Indexed(dataset) adds it to every sample."
             )
-        index = feedback.index.to("cpu", torch.int64).numpy()
-        loss = feedback.loss.detach().to("cpu", torch.float32).numpy()
-        if len(index) and (index.min() < 0 or index.max() >= len(self)):
+        index, loss = feedback.index.detach(), feedback.loss.detach()
+        if index.dim() != 1 or loss.shape != index.shape:
             raise ValueError(
-                f"The feedback has index {int(index.max() if index.max() >= len(self) else index.min())}, but the "
-                f"audit is of {len(self)} samples. Build it with the length of the data set that Indexed numbers."
+                f"The feedback has {index.numel()} indices and {loss.numel()} losses. Pass one index and one loss per "
+                "sample."
             )
-        if len(np.unique(index)) != len(index):
-            raise ValueError("A sample occurs twice in this feedback. Update once per step, each sample at most once.")
-        predicted = predictions(feedback.outputs, len(index))
-        right = loss < SURE
-        if self.labels is not None and predicted is not None:
-            right = predicted == self.labels[index]
-        good = np.isfinite(loss)
-        difference = feedback.sharpness.detach().to("cpu", torch.float32).numpy()
-        chosen = index[good]
-        rows = visit(
-            self._rows[chosen],
-            loss[good],
-            difference[good],
-            right[good],
-            None if predicted is None else predicted[good],
-        )
-        if self.classes is None and predicted is not None:
+        if index.device.type == "cpu":
+            self._require_inside(index)
+        classes = None if self.guess is not None else predictions(feedback.outputs, len(index))
+        if self.classes is None and classes is not None:
             self.classes = int(feedback.outputs.shape[1])
-        self._touched[chosen] = True
-        self._rows[chosen] = rows  # one C call: a signal arrives before it or after it
+        # copies, because it reads them later
+        known = torch.full_like(index, -1) if classes is None else classes
+        self._waiting.append((index.clone(), loss.clone(), feedback.sharpness.detach(), known))
+        if len(self._waiting) >= WAITING:
+            self._flush()
+
+    def _require_inside(self, index: Tensor) -> None:
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
+            outside = index[(index < 0) | (index >= len(self))]
+            raise ValueError(
+                f"The feedback has index {int(outside[0])}, but the audit is of {len(self)} samples. Build it with the "
+                "length of the data set that Indexed numbers."
+            )
+
+    def _flush(self) -> None:
+        """Enter the batches that wait into the table: all or nothing if a signal arrives."""
+        if not self._waiting:
+            return
+        index, loss, difference, classes = (
+            torch.cat([batch[i].to("cpu") for batch in self._waiting]) for i in range(4)
+        )
+        try:
+            self._require_inside(index)
+        except ValueError:
+            self._waiting.clear()
+            raise
+        columns = index.to(torch.int64), loss.to(torch.float32), difference.to(torch.float32), classes
+        at, losses, differences, predicted = (column.numpy() for column in columns)
+        right = losses < SURE
+        if self.labels is not None:
+            right = np.where(predicted < 0, right, predicted == self.labels[at])
+        good = np.flatnonzero(np.isfinite(losses))
+        chosen, place = np.unique(at[good], return_inverse=True)
+        words = as_words(self._rows)
+        rows = words[chosen]
+        for part in occurrences(at[good]):
+            one, here = good[part], place[part]
+            before = rows[here].view(ROW).reshape(-1)
+            rows[here] = as_words(visit(before, losses[one], differences[one], right[one], predicted[one]))
+        changes = ((words, chosen, rows), (self._touched, chosen, True))
+        cleared = ((self._waiting.clear,), (self._suspects.clear,))
+        commit([*((operator.setitem, *change) for change in changes), *cleared])
 
     def exchange(self) -> None:
         """Share the rows of all processes at the end of an epoch, in which each sample is seen by one. Collective.
 
         Nothing happens in a single process.
         """
+        self._flush()
         if rank_and_world_size()[1] == 1:
             return
         mine = torch.from_numpy(np.flatnonzero(self._touched))
@@ -125,12 +166,16 @@ class Audit:
             self._rows[index.numpy()] = data.numpy().view(ROW)
         self.classes = max(int(c) for c in known) or None
         self._touched[:] = False
+        self._suspects.clear()
 
     # -- what the data says --------------------------------------------------------------------------------------
 
     def suspects(self) -> Suspects:
         """The samples whose label is probably wrong, most suspect first, and the estimated share of wrong labels."""
-        return suspects(self.columns(), self.labels, self.guessing())
+        columns, guessing = self.columns(), self.guessing()
+        if not self._suspects:
+            self._suspects.append(suspects(columns, self.labels, guessing))
+        return self._suspects[0]
 
     def rare(self) -> Rare:
         """The samples that were learnt late or not at all although their label is trusted."""
@@ -145,16 +190,19 @@ class Audit:
         return verdict(self.columns(), self.suspects(), self.redundant(), self.guessing())
 
     def guessing(self) -> float:
-        """The loss of guessing, log C."""
+        """The loss of guessing: ``guess``, or log C."""
+        if self.guess is not None:
+            return float(self.guess)
         if self.classes is None:
             raise ValueError(
-                "The number of classes is not known. Pass labels= or classes= to Audit, or let loss_fn return "
-                "(losses, outputs). For a loss that is no cross-entropy, use audit.table()."
+                "The number of classes is not known. Pass labels=, classes= or guess= to Audit, or let loss_fn "
+                "return (losses, outputs). For a loss that is no cross-entropy, use audit.table()."
             )
         return math.log(max(2, self.classes))
 
     def columns(self) -> dict[str, Array]:
         """One array per quantity, NaN or 0 for samples that were never visited."""
+        self._flush()
         rows, visits = self._rows, self._rows["visits"].astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = rows["loss"] / visits
@@ -181,6 +229,7 @@ class Audit:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state, as tensors and numbers. Labels are not part of it. Local: it exchanges nothing."""
+        self._flush()
         return {
             "rows": torch.from_numpy(self._rows.view(np.uint8).copy()),
             "touched": torch.from_numpy(self._touched.copy()),
@@ -204,10 +253,12 @@ class Audit:
                 f"This is not the state of an audit of {len(self)} samples. Load it with the data set that it was "
                 "saved for, or start a new audit."
             )
-        new = {
+        new: dict[str, Any] = {
             "_rows": rows.numpy().copy().view(ROW),
             "_touched": touched.numpy().copy(),
             "classes": state.get("classes"),
+            "_waiting": [],
+            "_suspects": [],
         }
         self.__dict__.update(new)
 

@@ -11,6 +11,7 @@ from ausam.audit.suspects import Suspects
 from ausam.audit.table import Array
 
 UNFITTED = 0.5  # of the loss of guessing: above it, the median sample is not fitted
+ENOUGH = 4  # visits of the median sample
 LITTLE = 0.25  # share of redundant samples below which a choice has little to save
 
 
@@ -19,7 +20,7 @@ class Verdict:
     """What to do with the data.
 
     Attributes:
-        kind: "unfitted", "wrong labels", "redundant" or "nothing".
+        kind: "unfitted", "too short", "wrong labels", "redundant" or "nothing".
         sentences: the verdict in words.
         pair: the pair of method and policy to try, as ``ausam compare`` spells it; empty if none.
     """
@@ -58,16 +59,27 @@ def verdict(columns: dict[str, Array], wrong: Suspects, easy: Redundant, guessin
             ),
             "",
         )
+    if float(np.median(columns["visits"])) < ENOUGH:
+        return Verdict(
+            "too short",
+            (
+                f"The training was too short to judge the data: half of the samples were seen fewer than {ENOUGH} "
+                "times.",
+                "Train for more epochs.",
+            ),
+            "",
+        )
     if len(wrong.index):
         low, high = wrong.interval
+        pair = "sam x Trusted(alpha=0.5)"
         return Verdict(
             "wrong labels",
             (
                 f"About {100 * wrong.rate:.1f} % of the labels look wrong (95 % interval {100 * low:.1f} to "
                 f"{100 * high:.1f}).",
-                f"Look at the {len(wrong.index)} suspects first. To train without them, draw by trust: see the pair.",
+                f"Look at the {len(wrong.index):,} suspects first. To train without them, try {pair}.",
             ),
-            "sam x Trusted(alpha=0.5)",
+            pair,
         )
     if easy.share >= LITTLE:
         return Verdict(

@@ -90,7 +90,8 @@ class YesNo:
 Finite = Annotated[float, Range()]
 NON_NEGATIVE = Range(low=0.0)
 NonNegative = Annotated[float, NON_NEGATIVE]
-Positive = Annotated[float, Range(low=0.0, low_open=True)]
+POSITIVE = Range(low=0.0, low_open=True)
+Positive = Annotated[float, POSITIVE]
 Part = Annotated[float, Range(low=0.0, high=1.0, low_open=True)]  # a fraction to keep: never nothing
 Probability = Annotated[float, Range(low=0.0, high=1.0)]
 Decay = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]  # the weight of the past in an average
