@@ -120,6 +120,6 @@ def test_labels_that_no_network_can_learn_are_refused(caplog):
     with pytest.raises(ValueError, match="has a single class, 0"):
         from_datasets("mine", of(0, 0), of(0, 1))
     with pytest.raises(ValueError, match="go up to 2, but it declares 2 classes"):
-        from_datasets("mine", of(0, 1, 2), of(0), classes=2)
+        from_datasets("mine", of(0, 1, 2), of(0), names=["a", "b"])
     assert from_datasets("mine", of(0, 1), of(0, 2)).classes == 3
     assert "The test set of mine has classes that its training set lacks: 2." in caplog.messages

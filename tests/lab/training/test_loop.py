@@ -108,8 +108,9 @@ def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
     assert not (out / "result.json").exists()
     assert run(*flags, "--resume") == 0
     mine, theirs = read(out / "result.json"), read(undisturbed / "result.json")
-    for key in ("weights_sha256", "test", "samples_forward", "selection"):
+    for key in ("weights_sha256", "test", "samples_forward", "selection", "audit"):
         assert mine[key] == theirs[key]
+    assert (out / "audit.npz").read_bytes() == (undisturbed / "audit.npz").read_bytes()
     assert without_times(out) == without_times(undisturbed)
 
 

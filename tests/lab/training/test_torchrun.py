@@ -17,6 +17,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -27,7 +28,7 @@ import ausam.lab.training.loop as lab
 from ausam import METHODS, Full, SelectiveBatchSampler
 from ausam.lab.cli.main import main
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.training import checkpoint, ranks
+from ausam.lab.training import auditing, checkpoint, ranks
 from tests.helpers import EXAMPLES, assert_equal, few_of, few_or_many
 from tests.helpers import make as method
 from tests.lab.helpers import TESTS, read
@@ -293,8 +294,9 @@ def test_the_ranks_end_with_equal_weights_and_scores(both, folder, name):
 def test_two_ranks_go_on_bit_for_bit(both, folder, name):
     whole, again = (folder / name / run for run in ("whole", "2"))
     mine, theirs = read(again / "result.json"), read(whole / "result.json")
-    for key in ("weights_sha256", "test", "train", "samples_forward", "selection"):
+    for key in ("weights_sha256", "test", "train", "samples_forward", "selection", "audit"):
         assert mine[key] == theirs[key], key
+    assert (again / "audit.npz").read_bytes() == (whole / "audit.npz").read_bytes()
     times = ("seconds", "images_per_second")
     a, b = ([{k: v for k, v in row.items() if k not in times} for row in rows(out)] for out in (whole, again))
     assert a == b
@@ -343,6 +345,10 @@ def test_with_one_perturbation_and_equal_shares_two_ranks_do_what_one_does(both,
         assert (a[key]["name"], a[key]["value"]) == (b[key]["name"], b[key]["value"])
         for figure in ("nll", "calibration_error"):  # these depend on the weights to the last bit
             assert a[key][figure] == pytest.approx(b[key][figure], rel=1e-2), (key, figure)
+    mine, theirs = (auditing.read(out).table() for out in (tmp_path / "one", folder / "common" / name))
+    for column in ("index", "label", "visits"):
+        assert (mine[column] == theirs[column]).all(), column
+    np.testing.assert_allclose(theirs["mean"], mine["mean"], rtol=0.01, atol=1e-3)
 
 
 def test_an_error_in_rank_0_ends_all_and_is_said_once(both):

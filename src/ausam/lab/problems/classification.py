@@ -83,6 +83,13 @@ class Labelled:
 
     classes: int
     long_tailed: bool
+    train_y: Tensor
+    kept: Tensor | None  # the indices of the training samples that are left; None: all
+
+    @property
+    def origin(self) -> Tensor:
+        """The index of each training sample in the data set as it was loaded, before any was left out."""
+        return torch.arange(len(self.train_y)) if self.kept is None else self.kept
 
     @property
     def task(self) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -38,6 +38,8 @@ class UserSet(Labelled):
     wrong: Tensor | None = None  # which training labels were made wrong
     long_tailed: bool = False
     judged_by: str = "test"
+    kept: Tensor | None = None  # the indices of the training samples that are left; None: all
+    names: tuple[str, ...] = ()  # of the classes, if they have any
 
     @property
     def channels(self) -> int:
@@ -59,6 +61,7 @@ class UserSet(Labelled):
             self,
             train=Subset(self.train, train.tolist()),
             train_y=self.train_y[train],
+            kept=self.origin[train],
             test=Subset(self.test, test.tolist()),
             test_y=self.test_y[test],
         )
@@ -69,6 +72,7 @@ class UserSet(Labelled):
             self,
             train=Subset(self.train, train.tolist()),
             train_y=self.train_y[train],
+            kept=self.origin[train],
             test=Subset(self.train, held.tolist()),
             test_y=self.train_y[held],
         )
@@ -106,8 +110,9 @@ class UserSet(Labelled):
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
 
 
-def from_datasets(name: str, train: Any, test: Any, classes: int | None = None) -> UserSet:
-    """The problem made of two datasets; a ValueError for labels that no network can learn."""
+def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] | None = None) -> UserSet:
+    """The problem made of two datasets, with the names of its classes if known; a ValueError for unusable labels."""
+    classes = None if names is None else len(names)
     train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
     present = torch.unique(train_y)
     needed = 1 + int(max(train_y.max(), test_y.max()))
@@ -122,7 +127,8 @@ def from_datasets(name: str, train: Any, test: Any, classes: int | None = None) 
         raise ValueError(f"The labels of {name} go up to {needed - 1}, but it declares {classes} classes.")
     if only := sorted(set(test_y.tolist()) - set(present.tolist())):
         log.warning("The test set of %s has classes that its training set lacks: %s.", name, str(only[:5])[1:-1])
-    return UserSet(name, train, test, train_y, test_y, needed if classes is None else classes)
+    count = needed if classes is None else classes
+    return UserSet(name, train, test, train_y, test_y, count, names=tuple(map(str, names or ())))
 
 
 def _labels(dataset: Any, what: str) -> Tensor:

@@ -44,9 +44,9 @@ def hf_data(name: str) -> UserSet:
         )
     train, test = splits["train"], splits[held_out[0]]
     image, label = _columns(name, train)
-    count = getattr(train.features[label], "num_classes", None)
+    names = getattr(train.features[label], "names", None)
     rows = [Rows(split, image, tuple(split[label]), size) for split in (train, test)]
-    return from_datasets(name, rows[0], rows[1], classes=count)
+    return from_datasets(name, rows[0], rows[1], names=names)
 
 
 def _splits(name: str, text: str) -> dict[str, Any]:

@@ -21,6 +21,10 @@ class Pictures:
     targets: tuple[int, ...]
     size: int  # of the side in pixels; 0: unchanged
 
+    def describe(self, index: int) -> str:
+        """The file of a sample."""
+        return str(self.files[index])
+
     def __len__(self) -> int:
         return len(self.files)
 
@@ -50,7 +54,7 @@ def folder_data(name: str) -> UserSet:
     train, test = (_pictures(which, classes, size) for which in (place / "train", held_out[0]))
     if not size:
         _one_size(name, text, (*train.files, *test.files))
-    return from_datasets(name, train, test, classes=len(classes))
+    return from_datasets(name, train, test, names=classes)
 
 
 def _pictures(place: Path, classes: list[str], size: int) -> Pictures:

@@ -35,6 +35,8 @@ class ImageSet(Labelled):
     augment: str = "none"  # none, standard or cutout: see augment_images()
     long_tailed: bool = False
     judged_by: str = "test"
+    kept: Tensor | None = None  # the indices of the training samples that are left; None: all
+    names: tuple[str, ...] = ()  # of the classes, if they have any
 
     @property
     def channels(self) -> int:
@@ -62,6 +64,7 @@ class ImageSet(Labelled):
             self,
             train_x=self.train_x[train],
             train_y=self.train_y[train],
+            kept=self.origin[train],
             test_x=self.test_x[test],
             test_y=self.test_y[test],
         )
@@ -72,6 +75,7 @@ class ImageSet(Labelled):
             self,
             train_x=self.train_x[train],
             train_y=self.train_y[train],
+            kept=self.origin[train],
             test_x=self.train_x[held],
             test_y=self.train_y[held],
         )

@@ -102,6 +102,36 @@ class Samples(_Checked):
 
 
 @dataclass(frozen=True)
+class Suspect(_Checked):
+    """A training sample whose label is probably wrong."""
+
+    index: Count  # in the whole data set
+    given: Count
+    suggested: Count | None  # None if the network agrees
+    score: Probability
+
+
+@dataclass(frozen=True)
+class Findings(_Checked):
+    """What a training says about its data: see :class:`ausam.audit.Verdict`."""
+
+    kind: str
+    sentences: tuple[str, ...]
+    pair: str  # the pair to try; empty if none
+    rate: Probability  # of wrong labels, with its 95 % interval
+    low: Probability
+    high: Probability
+    suspects: Count
+    redundant: Probability  # share of the samples
+    first: tuple[Suspect, ...]  # of the suspects
+
+    @property
+    def unfitted(self) -> bool:
+        """Whether the network has not fitted its data."""
+        return self.kind == "unfitted"
+
+
+@dataclass(frozen=True)
 class Run(_Checked):
     """A finished run: its settings, score, cost and environment."""
 
@@ -126,6 +156,7 @@ class Run(_Checked):
     config: Config
     steps: Count | None = None  # taken, without the skipped ones; None if not recorded
     best_epoch: PositiveCount | None = None  # whose weights were kept, if held-out samples selected it
+    audit: Findings | None = None  # None if the losses say nothing about labels
 
     @property
     def idle(self) -> bool:
@@ -196,6 +227,7 @@ class Row(_Checked):
     lower_is_better: bool = False  # of the score
     nlls: tuple[float, ...] = ()  # of a classifier, one per seed; empty if not known for every seed
     calibration_errors: tuple[float, ...] = ()  # likewise, in percent
+    unfitted: Count = 0  # runs whose network has not fitted its data
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -206,6 +238,11 @@ class Row(_Checked):
     def n(self) -> int:
         """The number of runs."""
         return len(self.seeds)
+
+    @property
+    def underfits(self) -> bool:
+        """Whether most of its runs have not fitted their data."""
+        return 2 * self.unfitted > self.n
 
     @property
     def mean(self) -> float:

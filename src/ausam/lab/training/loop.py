@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from ausam import Method, Policy, RhoSchedule, SelectiveBatchSampler, SharpnessAware
+from ausam.audit import Audit
 from ausam.common.random import generator
 from ausam.lab.config import Config
 from ausam.lab.networks.memory_format import to_memory_format
@@ -26,7 +27,7 @@ from ausam.lab.records.results import Epoch, Run, Samples
 from ausam.lab.records.score import VALIDATION, Score
 from ausam.lab.registry.expressions import brief, lasting_repr
 from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.training import checkpoint, kept, retention, run_folder, snapshots, weights
+from ausam.lab.training import auditing, checkpoint, kept, retention, run_folder, snapshots, weights
 from ausam.lab.training.environment import environment
 from ausam.lab.training.kept import Best
 from ausam.lab.training.logs import NO_LOGS, Logs
@@ -105,6 +106,7 @@ class State:
     random: Tensor  # torch's random numbers, used by dropout
     averaged: AveragedModel | None  # None: the network's own weights are judged
     held: Problem | None  # its test samples select the epoch; None: the last epoch is kept
+    audit: Audit | None  # None if the checkpoint that it continues from has none
     epochs: list[Epoch] = field(default_factory=list)
     best: Best | None = None
     seconds: float = 0.0
@@ -161,6 +163,7 @@ def begin(config: Config, here: Ranks) -> State:
         random=generator(here.rank_seed(config.seed), 0xD509).get_state(),
         averaged=kept.averaged(model, config.average),
         held=held,
+        audit=auditing.start(data),
     )
 
 
@@ -192,6 +195,7 @@ def restore(state: State, out: Path) -> None:
             state.best = None if saved["best"] is None else Best(**saved["best"])
             state.epochs, state.seconds = saved["rows"], saved["seconds"]
             state.random = state.random if random is None else random.cpu()
+            state.audit = restored_audit(state.audit, saved)
         state.init = saved["init"]
     elif state.config.init:
         state.init = weights.start_from(state.model, state.config.init)
@@ -200,6 +204,18 @@ def restore(state: State, out: Path) -> None:
         files.sweep(out)
         files.write_json(out / "config.json", asdict(state.config))
         run_folder.write_epochs(out, state.epochs)
+
+
+def restored_audit(audit: Audit | None, saved: dict[str, Any]) -> Audit | None:
+    """The audit as it was saved; None for a checkpoint without one, because part of a training says too little."""
+    if audit is None or "audit" not in saved:
+        return None
+    audit.load_state_dict({name: _on_cpu(value) for name, value in saved["audit"].items()})
+    return audit
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
@@ -218,6 +234,8 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
                 state.rho.at((epoch + b / batches) / config.epochs)
             feedback = opt.backward(state.losses, x, y, index=index, weight=sampler.weight(index))
             sampler.update(feedback)
+            if state.audit is not None:
+                auditing.update(state.audit, feedback, y, config.label_smoothing)
             opt.step()
             opt.zero_grad()
             if state.averaged is not None:
@@ -232,6 +250,8 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
         spent = time.perf_counter() - start
     state.seconds += spent
     sampler.exchange()
+    if state.audit is not None:
+        state.audit.exchange()
     here.broadcast_buffers(state.model)
     if state.averaged is not None:
         here.broadcast_buffers(state.averaged.module)
@@ -294,6 +314,8 @@ def save(state: State, out: Path) -> None:
         "average": None if state.averaged is None else state.averaged.state_dict(),
         "best": None if state.best is None else vars(state.best),
     }
+    if state.audit is not None:
+        content["audit"] = state.audit.state_dict()
     if state.config.every and last.epoch % state.config.every == 0:
         snapshots.save(out, last.epoch, content)  # first: a run killed here passes this point again
     checkpoint.save(out, last.epoch, content)
@@ -329,8 +351,10 @@ def result(state: State, out: Path) -> None:
         environment=environment(state.config.device),
         config=state.config,
         best_epoch=None if state.best is None else state.best.epoch,
+        audit=None if state.here.rank else auditing.findings(state.audit, data),
     )
     if state.here.rank == 0:
+        auditing.write(out, state.audit)
         records.write(out / "result.json", run)
 
 

@@ -16,6 +16,8 @@ CIFAR100 = Remote("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "0
 
 IMAGE = 3 * 32 * 32  # bytes: red, green, blue, each row by row
 
+NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
 
 def cifar10(data_dir: str) -> ImageSet:
     """CIFAR-10 from DATA_DIR/cifar-10-batches-bin, downloaded if it is missing."""
@@ -24,7 +26,7 @@ def cifar10(data_dir: str) -> ImageSet:
     x, y = _records([folder / name for name in train], label_bytes=1, classes=10)
     test_x, test_y = _records([folder / "test_batch.bin"], label_bytes=1, classes=10)
     mean, std = (125.307, 122.950, 113.865), (62.993, 62.089, 66.705)
-    return ImageSet("cifar10", x, y, test_x, test_y, 10, mean, std)
+    return ImageSet("cifar10", x, y, test_x, test_y, 10, mean, std, names=NAMES)
 
 
 def cifar100(data_dir: str) -> ImageSet:
@@ -33,7 +35,9 @@ def cifar100(data_dir: str) -> ImageSet:
     x, y = _records([folder / "train.bin"], label_bytes=2, classes=100)
     test_x, test_y = _records([folder / "test.bin"], label_bytes=2, classes=100)
     mean, std = (129.304, 124.070, 112.434), (68.170, 65.392, 70.418)
-    return ImageSet("cifar100", x, y, test_x, test_y, 100, mean, std)
+    named = folder / "fine_label_names.txt"
+    names = tuple(named.read_text().split()) if named.is_file() else ()
+    return ImageSet("cifar100", x, y, test_x, test_y, 100, mean, std, names=names)
 
 
 def _records(paths: list[Path], label_bytes: int, classes: int) -> tuple[Tensor, Tensor]:

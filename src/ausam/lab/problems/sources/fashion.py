@@ -21,6 +21,8 @@ FILES = {
     "t10k-labels-idx1-ubyte": Remote(f"{SITE}/t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
 }
 
+NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
 
 def fashion_mnist(data_dir: str) -> ImageSet:
     """Fashion-MNIST from DATA_DIR/fashion-mnist or torchvision's DATA_DIR/FashionMNIST/raw, downloaded if missing."""
@@ -30,9 +32,8 @@ def fashion_mnist(data_dir: str) -> ImageSet:
             raise ValueError(
                 f"Fashion-MNIST in {data_dir} is damaged: the numbers of images and labels differ. Delete its files."
             )
-    return ImageSet(
-        "fashion-mnist", x.unsqueeze(1), y.long(), test_x.unsqueeze(1), test_y.long(), 10, (72.940,), (90.021,)
-    )
+    x, test_x, mean, std = x.unsqueeze(1), test_x.unsqueeze(1), (72.940,), (90.021,)
+    return ImageSet("fashion-mnist", x, y.long(), test_x, test_y.long(), 10, mean, std, names=NAMES)
 
 
 def _file(name: str, data_dir: Path) -> Path:

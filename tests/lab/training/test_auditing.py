@@ -1,0 +1,120 @@
+"""The audit that every run keeps: what it finds, and that nothing interferes with it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ausam import Feedback
+from ausam.audit import Audit
+from ausam.lab.problems.catalogue import load
+from ausam.lab.training import auditing, checkpoint
+from ausam.lab.training.loop import train
+from tests.lab.blobs import CLASSES, ME, config
+from tests.lab.helpers import read
+
+
+def test_flipped_labels_are_found_with_their_class(audited):
+    wrong = load(f"{ME}:blobs", label_noise=0.1).wrong.nonzero().flatten().tolist()
+    audit, record = auditing.read(audited), read(audited / "result.json")["audit"]
+    suspects = audit.suspects()
+    assert sorted(suspects.index) == wrong
+    assert (suspects.suggested == suspects.index % CLASSES).all()
+    assert (audit.table()["visits"] == 8).all()
+    assert (record["kind"], record["suspects"]) == ("wrong labels", len(wrong))
+    assert record["rate"] == pytest.approx(0.1)
+    assert [s["index"] for s in record["first"]] == suspects.index[:10].tolist()
+    assert [s["suggested"] for s in record["first"]] == [i % CLASSES for i in suspects.index[:10]]
+
+
+@pytest.mark.parametrize("policy", ["full", "random(alpha=0.5)"])
+def test_a_run_that_was_interrupted_has_the_audit_of_one_that_was_not(tmp_path, policy):
+    settings = config(policy=policy)
+    list(train(settings, tmp_path / "whole"))
+    rows = train(settings, tmp_path / "run")
+    next(rows), next(rows), next(rows)
+    rows.close()
+    assert not (tmp_path / "run" / auditing.FILE).exists()
+    list(train(settings, tmp_path / "run", resume=True))
+    one, other = (auditing.read(tmp_path / name).state_dict()["rows"] for name in ("whole", "run"))
+    assert torch.equal(one, other)
+
+
+def test_suspects_have_the_index_of_the_whole_data_set(tmp_path):
+    settings = config(validation=0.3, data_seed=1)
+    list(train(settings, tmp_path / "run"))
+    data = load(f"{ME}:blobs", label_noise=0.1, validation=0.3, data_seed=1)
+    wrong = data.origin[data.wrong].tolist()
+    found = [s["index"] for s in read(tmp_path / "run" / "result.json")["audit"]["first"]]
+    assert len(wrong) > 10
+    assert set(found) <= set(wrong)
+    assert max(found) >= len(data.origin)  # a position among those that are left would be smaller
+
+
+def test_smoothing_is_taken_out():
+    z, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    plain, smooth = (nn.functional.cross_entropy(z, y, reduction="none", label_smoothing=s) for s in (0.0, 0.1))
+    smooth[5] = torch.nan  # not evaluated
+    audit = Audit(6, y)
+    auditing.update(audit, Feedback(torch.arange(6), smooth, smooth + 0.25, z), y, 0.1)
+    table = audit.table()
+    np.testing.assert_allclose(table["mean"][:5], plain[:5], rtol=1e-5)
+    np.testing.assert_allclose(table["difference"][:5], 0.25, rtol=1e-5)
+    assert table["visits"].tolist() == [1, 1, 1, 1, 1, 0]
+
+
+def test_targets_that_are_no_classes_have_a_table_and_no_verdict(tmp_path):
+    class Windows:
+        train_y, classes = torch.randn(5, 2, 3), 3
+
+    audit = auditing.start(Windows)
+    auditing.update(audit, Feedback(torch.arange(5), torch.ones(5), torch.ones(5), torch.ones(5, 3)), torch.ones(5), 0)
+    assert audit.classes is None
+    assert auditing.findings(audit, Windows) is None
+    auditing.write(tmp_path, audit)
+    assert auditing.read(tmp_path).table()["mean"].tolist() == [1.0] * 5
+
+
+def test_a_checkpoint_without_an_audit_goes_on_without(tmp_path):
+    rows = train(config(), tmp_path)
+    next(rows)
+    rows.close()
+    (path,) = checkpoint.newest_first(tmp_path)
+    content = torch.load(path, weights_only=True)
+    del content["audit"]
+    checkpoint.write(path, content)
+    list(train(config(), tmp_path, resume=True))
+    assert read(tmp_path / "result.json")["audit"] is None
+    with pytest.raises(ValueError, match="has no audit"):
+        auditing.read(tmp_path)
+
+
+def test_a_checkpoint_with_the_audit_of_other_data_is_refused(tmp_path):
+    rows = train(config(), tmp_path)
+    next(rows)
+    rows.close()
+    (path,) = checkpoint.newest_first(tmp_path)
+    content = torch.load(path, weights_only=True)
+    checkpoint.write(path, content | {"audit": Audit(7).state_dict()})
+    with pytest.raises(ValueError, match="does not fit this run"):
+        list(train(config(), tmp_path, resume=True))
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no zip", "half", "other"])
+def test_a_damaged_file_is_refused_with_the_remedy(audited, tmp_path, damage):
+    whole = (audited / auditing.FILE).read_bytes()
+    content = {"half": whole[: len(whole) // 2], "other": whole}.get(damage, damage)
+    (tmp_path / auditing.FILE).write_bytes(content)
+    if damage == "other":
+        np.savez(tmp_path / auditing.FILE, rows=np.zeros(7))
+    with pytest.raises(ValueError, match="--resume"):
+        auditing.read(tmp_path)
+
+
+def test_the_audit_changes_no_weight(audited, tmp_path, monkeypatch):
+    monkeypatch.setattr(auditing, "update", lambda *_: None)
+    list(train(replace(config()), tmp_path))
+    ours, theirs = (read(folder / "result.json")["weights_sha256"] for folder in (tmp_path, audited))
+    assert ours == theirs
