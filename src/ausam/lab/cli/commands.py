@@ -18,9 +18,10 @@ import torch
 
 from ausam.lab.cli import announce, config_file, exits, listing, terminal
 from ausam.lab.cli.progress import Progress
-from ausam.lab.cli.rebuild import rebuild
+from ausam.lab.cli.rebuild import comparison_report, rebuild
 from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam.lab.experiments import bench
+from ausam.lab.experiments.audit import audit_run
 from ausam.lab.experiments.bench import split
 from ausam.lab.experiments.compare import compare
 from ausam.lab.experiments.diagnose.flatness import diagnose_comparison
@@ -37,10 +38,11 @@ from ausam.lab.registry.from_config import configured, method_and_policy, refuse
 from ausam.lab.registry.pair_names import label_of
 from ausam.lab.registry.pair_table import PAIRS
 from ausam.lab.registry.pairs import label, pair, with_alpha
+from ausam.lab.report.pages import audit as audit_page
 from ausam.lab.report.pages import tuning
 from ausam.lab.report.pages.diagnosis import Diagnosis
 from ausam.lab.report.pages.flatness import FlatComparison
-from ausam.lab.report.summary import SKIPPED_BECAUSE, comparison_text, conclusion, skipped_text
+from ausam.lab.report.summary import SKIPPED_BECAUSE, skipped_text
 from ausam.lab.selftest.run import selftest
 from ausam.lab.training import ranks, run_folder
 from ausam.lab.training.logs import Logs
@@ -81,6 +83,8 @@ def train_command(args: argparse.Namespace) -> int:
     parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]
     called = label_of(config) if args.name is None else label(args.name, config.base)
     terminal.write(f"{called or run.pair}: {'; '.join(parts)}\n")
+    if run.audit is not None:
+        terminal.write(f"{' '.join(run.audit.sentences)} More: ausam audit {shlex.quote(str(out))}\n")
     return _idle([f"the run in {out}"] if run.idle else [])
 
 
@@ -104,7 +108,7 @@ def compare_command(args: argparse.Namespace) -> int:
     with Progress(None, "compare") as progress:
         on_epoch = progress.comparison(runs, seeds)
         results = compare(runs, seeds, config, out, command, on_epoch, Logs(tuple(args.log), out))
-    terminal.write(f"{comparison_text(results)}\n\n{conclusion(results)}\n\n{out / 'report.html'}\n")
+    terminal.write(f"{comparison_report(results)}\n\n{out / 'report.html'}\n")
     return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 
 
@@ -254,6 +258,18 @@ def _measured(result: Diagnosis | FlatComparison | Theory, page: Path) -> int:
     for part in result.not_measured:
         terminal.write(f"{part.part}: not measured. {part.why}\n")
     terminal.write(f"\n{page}\n")
+    return 0
+
+
+def audit_command(args: argparse.Namespace) -> int:
+    """What a run says about its data."""
+    ranks.require_one_process("audit")
+    here = {name: getattr(args, name) for name in ("data_dir",) if hasattr(args, name)}
+    folder, command = Path(args.folder), shlex.join(["ausam", *args.argv])
+    out = folder / "audit.html" if args.out is None else Path(args.out)
+    export = None if args.export is None else Path(args.export)
+    audited = audit_run(folder, out, export, command, **here)
+    terminal.write(f"{audit_page.text(audited)}\n\n{out}\n{'' if export is None else f'{export}{chr(10)}'}")
     return 0
 
 

@@ -90,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
         _add_reproduce,
         _add_report,
         _add_diagnose,
+        _add_audit,
         _add_list,
         _add_bench,
         _add_selftest,
@@ -203,6 +204,17 @@ def _add_diagnose(subcommands: Any) -> None:
     diagnose.set_defaults(run=commands.diagnose_command)
 
 
+def _add_audit(subcommands: Any) -> None:
+    about = "what a run says about its data: labels that are probably wrong, rare and redundant samples"
+    audit = subcommands.add_parser("audit", help=about, description=_audit_help())
+    audit.add_argument("folder", metavar="RUN", help="folder of a finished run")
+    audit.add_argument("--out", help="the page (default: RUN/audit.html)")
+    export = "write all suspects to this CSV file: index, given, suggested, score"
+    audit.add_argument("--export", metavar="FILE", help=export)
+    _add_settings(audit, {f.name for f in fields(Config)} - {"data_dir"})
+    audit.set_defaults(run=commands.audit_command)
+
+
 def _add_list(subcommands: Any) -> None:
     listing = subcommands.add_parser("list", help="methods, policies, pairs, networks and data sets")
     about = "everything about one of them: arguments, ranges, cost"
@@ -237,6 +249,14 @@ def _diagnose_help() -> str:
         "--every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into its folder. With "
         "--theory: the paper's lemma and theorems too, in theory.html and theory.json. With compare DIR: the flatness "
         "of all runs of a comparison, side by side. You can stop it at any time; run the same command to continue."
+    )
+
+
+def _audit_help() -> str:
+    return (
+        "Say what a finished run found out about its data: the labels that are probably wrong, with their likely "
+        "class, the samples that were learnt late and those that were learnt at once; and write a page with the "
+        "suspects as pictures. Every run keeps what this needs, so nothing is trained."
     )
 
 

@@ -12,7 +12,7 @@ from ausam.lab.records.results import Comparison, EqualCost, PaperTable, Run, Tu
 from ausam.lab.registry.pair_names import label_of
 from ausam.lab.registry.pair_table import PAIRS
 from ausam.lab.report.pages import comparison as page
-from ausam.lab.report.pages import tuning
+from ausam.lab.report.pages import data, tuning
 from ausam.lab.report.summary import comparison_text, conclusion
 from ausam.paper import equal_cost, recipe, reproduce, tables
 
@@ -48,7 +48,7 @@ def _from_file(path: Path) -> tuple[str, Path]:
         return tuning.text(search), out
     comparison = records.read_finished(path, Comparison)
     page.write_report(comparison, out)
-    return _text(comparison), out
+    return comparison_report(comparison), out
 
 
 def _from_folder(folder: Path) -> str:
@@ -62,17 +62,18 @@ def _from_folder(folder: Path) -> str:
         its_recipe = recipe.read(before.table, seeds={problem.name: len(problem.seeds) for problem in before.problems})
         return reproduce.text(reproduce.write(its_recipe, folder, before.command))
     if any(folder.glob("runs/*/seed-*/result.json")):
-        return _text(compare.write(_comparison(folder), folder))
+        return comparison_report(compare.write(_comparison(folder), folder))
     if (folder / "result.json").exists():
-        return _text(compare.write(_single(folder), folder))
+        return comparison_report(compare.write(_single(folder), folder))
     raise ValueError(
         f"{folder} contains no finished run. Use the folder (--out) of ausam reproduce, ausam compare or ausam train, "
         "or a results.json."
     )
 
 
-def _text(comparison: Comparison) -> str:
-    return f"{comparison_text(comparison)}\n\n{conclusion(comparison)}"
+def comparison_report(comparison: Comparison) -> str:
+    """For a terminal: the table, the headline with its figures, and what the runs say about the data."""
+    return "\n\n".join(filter(None, [comparison_text(comparison), conclusion(comparison), data.sentence(comparison)]))
 
 
 def _comparison(folder: Path) -> Comparison:

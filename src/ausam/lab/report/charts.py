@@ -124,6 +124,37 @@ def scatter(
     return chart_spec(rows, layers, x, y, 360)
 
 
+def cloud(
+    rows: Sequence[PlainRow], x: Field, y: Field, by: Field, hover: Sequence[Field], *, order: Sequence[str] = ()
+) -> Spec:
+    """Many small points on a logarithmic axis, those with a true ``strong`` larger and on top.
+
+    Arguments:
+        rows: one point each; ``x`` is positive.
+        x: the horizontal figure.
+        y: the vertical figure, from zero.
+        by: the name; it has a colour and a legend entry that isolates it.
+        hover: what the tooltip of a point shows.
+        order: every name that may occur; none: those of the rows.
+    """
+    import altair as alt
+
+    look, chosen = style(rows, by, order=order), isolated(by)
+    across = alt.X(f"{x.key}:Q", title=x.title, scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=6, format="~g"))
+    points = alt.Chart(name="points").mark_point(filled=True)
+    layer = points.encode(
+        x=across,
+        y=axis(alt.Y, y, domainMin=0),
+        color=look.colour,
+        shape=look.shape,
+        size=alt.condition("datum.strong", alt.value(70), alt.value(16)),
+        opacity=alt.condition(chosen, alt.value(0.7), alt.value(0.03)),
+        tooltip=tooltip(hover),
+    )
+    strong_last = sorted(rows, key=lambda row: bool(row.get("strong")))
+    return chart_spec(strong_last, [layer.add_params(chosen)], x, y, 380)
+
+
 def lines(
     rows: Sequence[PlainRow],
     x: Field,

@@ -109,6 +109,7 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
         lower_is_better=first.test.lower_is_better,
         nlls=_every(r.test.nll for r in runs),
         calibration_errors=_every(r.test.calibration_error for r in runs),
+        unfitted=sum(r.audit is not None and r.audit.unfitted for r in runs),
     )
 
 

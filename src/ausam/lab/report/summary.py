@@ -15,6 +15,7 @@ from ausam.lab.report.verdict import Verdict, interval, p_text, verdict
 
 SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
 FEW_SCORES = 4  # additional figures of a score that fit in a table
+SPEED = " Before that, a difference may only be one of speed."
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
 
 
@@ -131,7 +132,17 @@ def conclusion(comparison: Comparison) -> str:
     """The headline for a terminal, with the figures behind it."""
     table = verdict_table(comparison)
     parts = [to_text(table), verdict_rule(comparison)] if table.lines else []
-    return "\n\n".join([headline(comparison), *filter(None, parts)])
+    return "\n\n".join(filter(None, [underfitting(comparison.rows), headline(comparison), *parts]))
+
+
+def underfitting(rows: Sequence[Row]) -> str:
+    """What to do first about rows that have not fitted their data; empty if all have."""
+    labels = [row.label for row in rows if row.underfits]
+    if not labels:
+        return ""
+    which = "" if len(labels) == len(rows) else f"{join(labels)}: "
+    text = f"{which}your model has not fitted the data: train longer, or use SGD with smaller batches."
+    return capital(f"{text}{SPEED}")
 
 
 def _score(row: Row) -> str:

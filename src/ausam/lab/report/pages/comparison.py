@@ -18,6 +18,7 @@ from ausam.lab.records.results import Comparison, Group, NamedRun, Row, Selectio
 from ausam.lab.records.score import VALIDATION, measured_on
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
+from ausam.lab.report.pages import data
 from ausam.lab.report.summary import (
     PROBABILITIES,
     RULE,
@@ -34,6 +35,7 @@ from ausam.lab.report.summary import (
     score_cells,
     seconds_digits,
     skipped_notes,
+    underfitting,
     verdict_rule,
     verdict_table,
 )
@@ -356,6 +358,8 @@ def _further_table(comparison: Comparison, names: Sequence[str]) -> Table:
 def _fragments(comparison: Comparison) -> Iterator[Markup]:
     yield html.heading(comparison.title, 1)
     yield html.paragraph(_about(comparison), "soft")
+    if warning := underfitting(comparison.rows):
+        yield html.paragraph(warning, "open")
     yield html.paragraph(headline(comparison), "lead")
     if not comparison.complete:
         yield html.paragraph("This comparison is not complete.", "open")
@@ -373,6 +377,7 @@ def _fragments(comparison: Comparison) -> Iterator[Markup]:
         yield to_html(_further_table(comparison, names))
         yield html.paragraph(FURTHER_SCORES.get(_score(comparison), ""), "note")
     yield from html.pictures(pictures(comparison))
+    yield from data.fragments(comparison)
     yield html.heading("Conditions")
     yield html.code(comparison.command or NONE)
     for title, facts in _conditions(comparison).items():

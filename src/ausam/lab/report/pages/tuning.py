@@ -10,7 +10,7 @@ from ausam.lab.records.score import measured_on
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.statistics import against
-from ausam.lab.report.summary import heading
+from ausam.lab.report.summary import SPEED, heading, underfitting
 from ausam.lab.report.table import Line, Section, Table, to_html, to_text
 from ausam.lab.report.text import NONE, join, show
 from ausam.lab.report.vega import Field, PlainRow
@@ -49,7 +49,9 @@ def recommendation(tuning: Tuning) -> str:
     score = f"{row.metric} {show(row.mean, row.decimals, row.std)} {row.unit}".rstrip()
     judge = f"{100 * tuning.config.validation:g} % of the training samples"
     seeds = "one seed" if row.n == 1 else f"{row.n} seeds"
-    return f"Best: {_flags(first)} ({score} on {judge}, {seeds}).{_tie(tuning)} No test sample was used."
+    warning = underfitting([row]).removesuffix(SPEED)
+    choice = f"Best: {_flags(first)} ({score} on {judge}, {seeds}).{_tie(tuning)} No test sample was used."
+    return f"{warning} {choice}".strip()
 
 
 def best(tuning: Tuning) -> Trial:

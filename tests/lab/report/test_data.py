@@ -1,0 +1,68 @@
+"""What a comparison and a search say about their data, and first of all whether it was fitted."""
+
+import pytest
+
+from ausam.lab.config import Config
+from ausam.lab.records.results import Findings, NamedRun, Round, Suspect, Trial, Tuning
+from ausam.lab.report import statistics
+from ausam.lab.report.pages import comparison as page
+from ausam.lab.report.pages import data, tuning
+from ausam.lab.report.summary import conclusion, underfitting
+from tests.lab.helpers import a_comparison, a_run
+
+FIRST = (Suspect(17, 3, 5, 0.98), Suspect(4, 1, None, 0.7))
+NOISY = Findings(
+    "wrong labels", ("About 10 % look wrong.",), "sam x Trusted(alpha=0.5)", 0.1, 0.08, 0.12, 2, 0.4, FIRST
+)
+UNFITTED = Findings("unfitted", ("Your model has not fitted the data.",), "", 0.0, 0.0, 0.0, 0, 0.0, ())
+
+
+def compared(**audits):
+    """A comparison of rows with these findings, one per seed; later rows have better scores."""
+    runs = [
+        NamedRun(name, a_run(90.0 + i, seed=seed, audit=findings), ())
+        for i, (name, each) in enumerate(audits.items())
+        for seed, findings in enumerate(each)
+    ]
+    return a_comparison(runs, {"sgd": "SGD", "sam": "SAM"})
+
+
+def test_underfitting_comes_first_and_names_the_rows():
+    one = compared(sgd=[NOISY, NOISY], sam=[UNFITTED, UNFITTED])
+    assert conclusion(one).startswith("SAM: your model has not fitted the data: train longer, or use SGD with smaller")
+    text = page.render(one)
+    assert text.index("has not fitted the data") < text.index('class="lead"')
+    both = compared(sgd=[UNFITTED], sam=[UNFITTED])
+    assert conclusion(both).startswith("Your model has not fitted the data: train longer")
+    assert data.sentence(both) == ""  # it is said already
+
+
+def test_a_minority_of_unfitted_seeds_is_no_underfitting():
+    assert underfitting(compared(sam=[NOISY, NOISY, UNFITTED]).rows) == ""
+    assert underfitting(compared(sam=[None, None]).rows) == ""
+
+
+def test_the_best_row_that_has_fitted_speaks_for_the_data():
+    one = compared(sgd=[NOISY], sam=[UNFITTED])
+    assert data.sentence(one) == "The data, by SGD with seed 0: About 10 % look wrong."
+    text = page.render(one)
+    assert "What the training says about the data" in text
+    assert "98\u00a0%" in text or "98 %" in text
+    assert "ausam audit" in text
+
+
+@pytest.mark.parametrize("audits", [{}, {"sam": [None]}])
+def test_nothing_is_said_where_nothing_is_known(audits):
+    assert data.sentence(compared(**audits)) == ""
+    assert "What the training says" not in page.render(compared(**audits))
+
+
+def test_a_search_says_it_too():
+    def search(findings):
+        runs = [NamedRun("rho=1", a_run(90.0, audit=findings, metric="validation accuracy"), ())]
+        (row,) = statistics.rows([("rho=1", "rho=1")], runs)
+        return Tuning("ausam tune", "today", Config(validation=0.2), (0,), (Round(3, (Trial({"rho": 1.0}, row),)),))
+
+    assert "Your model has not fitted the data" in tuning.text(search(UNFITTED))
+    assert "Your model has not fitted the data" in tuning.render(search(UNFITTED))
+    assert "has not fitted" not in tuning.text(search(NOISY))
