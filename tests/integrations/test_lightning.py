@@ -33,8 +33,9 @@ from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: E402
 from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
+from ausam.audit import Audit  # noqa: E402
 from ausam.integrations import _lightning  # noqa: E402
-from ausam.integrations.lightning import SelectiveLoader, SharpnessAwareModule  # noqa: E402
+from ausam.integrations.lightning import AuditCallback, SelectiveLoader, SharpnessAwareModule  # noqa: E402
 from tests.helpers import few_of, refused, same_weights  # noqa: E402
 from tests.integrations import points  # noqa: E402
 
@@ -617,6 +618,37 @@ def test_callbacks_find_the_feedback_of_each_batch(tmp_path):
     feed, chosen = Feed(), sampler()
     trainer(tmp_path, 2, attach=False, callbacks=[feed]).fit(Net(), SelectiveLoader(Points(), chosen))
     assert torch.equal(feed.table.sum, chosen.scores.sum)
+
+
+@pytest.mark.parametrize("at", [3, 6])
+def test_an_audit_is_fed_and_continues_from_a_checkpoint(at, tmp_path):
+    """It equals one that is fed by hand; in the middle and at the end of an epoch of 6 batches."""
+
+    class Feed(Callback):
+        def __init__(self):
+            self.audit = Audit(N, Points().y)
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            self.audit.update(outputs["feedback"])
+
+    saver = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=3)
+    by_hand, whole, rest = Feed(), Audit(N, Points().y), Audit(N, Points().y)
+    fed = trainer(tmp_path, 2, attach=False, callbacks=[by_hand, AuditCallback(whole), saver])
+    fed.fit(Net(), SelectiveLoader(Points(), sampler()))
+    assert torch.equal(whole.state_dict()["rows"], by_hand.audit.state_dict()["rows"])
+    assert whole.table()["visits"].sum() == sampler_visits(fed)
+    again = trainer(tmp_path, 2, attach=False, callbacks=[AuditCallback(rest)])
+    again.fit(Net(), SelectiveLoader(Points(), sampler()), ckpt_path=tmp_path / f"step={at}.ckpt")
+    assert torch.equal(whole.state_dict()["rows"], rest.state_dict()["rows"])
+
+
+def sampler_visits(fitted):
+    return int(fitted.train_dataloader.batches.selective.scores.count.sum())
+
+
+def test_an_audit_without_indices_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="SelectiveLoader"):
+        trainer(tmp_path, 1, attach=False, callbacks=[AuditCallback(Audit(N))]).fit(Net(), DataLoader(Points(), 8))
 
 
 def test_hooks_see_batches_without_an_index(tmp_path):

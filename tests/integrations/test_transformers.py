@@ -21,6 +21,7 @@ from ausam import (
     SelectiveBatchSampler,
     SharpnessAware,
 )
+from ausam.audit import Audit
 from tests.helpers import VARIANTS, few_of, few_or_many, make, refused, same_weights
 
 pytest.importorskip("accelerate", reason='needs pip install "ausam[transformers]"')
@@ -39,7 +40,7 @@ from transformers import (  # noqa: E402
 from ausam.integrations import transformers as adapter  # noqa: E402
 from ausam.integrations._batches import needs_rows  # noqa: E402
 from ausam.integrations._sequences import per_sample  # noqa: E402
-from ausam.integrations.transformers import SharpnessAwareTrainer  # noqa: E402
+from ausam.integrations.transformers import AuditCallback, SharpnessAwareTrainer  # noqa: E402
 
 FIELDS = [field.name for field in dataclasses.fields(TrainingArguments)]
 N, LENGTH, WORDS = 48, 6, 20
@@ -446,6 +447,31 @@ def test_feedback_is_handed_on(tmp_path):
     assert torch.equal(table.sum, t.batches.selective.scores.sum)
     with pytest.raises(TypeError, match=r"policy=Full\(\)"):
         SharpnessAwareTrainer(classifier(), arguments(tmp_path), method=SAM(), on_feedback=update)
+
+
+@pytest.mark.parametrize("at", [3, 6])
+def test_an_audit_is_fed_and_continues_from_a_checkpoint(at, tmp_path):
+    """It equals one that is fed by hand; in the middle and at the end of an epoch of 6 batches."""
+    settings = {"num_train_epochs": 2, "save_steps": 3, "save_strategy": "steps"}
+
+    def fresh(*audits, **more):
+        axes = {"method": SAM(rho=0.1), "policy": Full(), "callbacks": [AuditCallback(audit) for audit in audits]}
+        return SharpnessAwareTrainer(
+            classifier(), arguments(tmp_path, **settings), train_dataset=Sentences(), **axes, **more
+        )
+
+    by_hand, whole, rest = (Audit(N, Sentences().labels) for _ in range(3))
+    fresh(whole, on_feedback=by_hand.update).train()
+    assert torch.equal(whole.state_dict()["rows"], by_hand.state_dict()["rows"])
+    assert (whole.table()["visits"] == 2).all()
+    fresh(rest).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    assert torch.equal(whole.state_dict()["rows"], rest.state_dict()["rows"])
+
+
+def test_an_audit_without_a_policy_is_refused(tmp_path):
+    axes = {"method": SAM(), "callbacks": [AuditCallback(Audit(N))]}
+    with pytest.raises(TypeError, match=r"policy=Full\(\)"):
+        SharpnessAwareTrainer(classifier(), arguments(tmp_path), train_dataset=Sentences(), **axes).train()
 
 
 def test_schedule_free_and_cache_settings_reach_training_by_rows(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from ausam.audit import Audit
 from ausam.integrations._batches import mean_loss, needs_rows
 from ausam.integrations._loader import SelectiveLoader
 from ausam.optimizer.arguments import Reduction
@@ -181,6 +182,41 @@ def _epochs(trainer: Any, batches: int) -> int | None:
     if trainer.max_steps > 0:
         limits.append(ceil(trainer.max_steps * trainer.accumulate_grad_batches / batches))
     return min(limits) if limits else None
+
+
+class Auditing:
+    """What an AuditCallback does, in either package: feed an audit, and save it with Lightning's checkpoints."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Refuse a training whose batches have no losses or no indices of single samples."""
+        if not isinstance(module, Losses) or selective_loader(trainer) is None:
+            raise TypeError(
+                "AuditCallback needs the loss and the dataset index of each sample. Derive the module from "
+                "SharpnessAwareModule, and train on a SelectiveLoader; the policy Full() uses all samples."
+            )
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Record the feedback of the batch."""
+        del trainer, module, batch, batch_idx
+        if isinstance(outputs, dict) and "feedback" in outputs:  # StochasticWeightAveraging has passes without
+            self.audit.update(outputs["feedback"])
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Share the epoch among the processes. Every process is here."""
+        del trainer, module
+        self.audit.exchange()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The audit as Lightning saves it. Every process is here."""
+        self.audit.exchange()
+        return self.audit.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the audit of a checkpoint."""
+        self.audit.load_state_dict(state)
 
 
 def selective_loader(trainer: Any) -> SelectiveLoader | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lightning.pytorch import Callback, LightningModule
 
-from ausam.integrations._lightning import Attachment, Losses
+from ausam.integrations._lightning import Attachment, Auditing, Losses
 from ausam.integrations._loader import SelectiveLoader
 
-__all__ = ["SelectiveLoader", "SharpnessAwareCallback", "SharpnessAwareModule"]
+__all__ = ["AuditCallback", "SelectiveLoader", "SharpnessAwareCallback", "SharpnessAwareModule"]
 
 
 class SharpnessAwareCallback(Attachment, Callback):
@@ -16,6 +16,17 @@ class SharpnessAwareCallback(Attachment, Callback):
     Needed by an ordinary LightningModule whose ``configure_optimizers`` returns a ``SharpnessAware``. ``training_step``
     then runs once per pass; clipping, accumulation, precision, schedulers and hooks are Lightning's own, and see the
     final gradient. Without it the first step raises an error. A :class:`SharpnessAwareModule` brings its own.
+    """
+
+
+class AuditCallback(Auditing, Callback):
+    """Feed an :class:`ausam.audit.Audit`: ``Trainer(callbacks=[AuditCallback(audit)])``.
+
+    The module is a :class:`SharpnessAwareModule` and the loader a :class:`SelectiveLoader`; the policy ``Full()`` uses
+    all samples. The audit is shared among the processes and saved with Lightning's checkpoints.
+
+    Arguments:
+        audit: ``Audit(len(dataset), labels)``.
     """
 
 

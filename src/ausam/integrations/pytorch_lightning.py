@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pytorch_lightning import Callback, LightningModule
 
-from ausam.integrations._lightning import Attachment, Losses
+from ausam.integrations._lightning import Attachment, Auditing, Losses
 from ausam.integrations._loader import SelectiveLoader
 
-__all__ = ["SelectiveLoader", "SharpnessAwareCallback", "SharpnessAwareModule"]
+__all__ = ["AuditCallback", "SelectiveLoader", "SharpnessAwareCallback", "SharpnessAwareModule"]
 
 
 class SharpnessAwareCallback(Attachment, Callback):
     """:class:`ausam.integrations.lightning.SharpnessAwareCallback` for this package."""
+
+
+class AuditCallback(Auditing, Callback):
+    """:class:`ausam.integrations.lightning.AuditCallback` for this package."""
 
 
 class SharpnessAwareModule(Losses, LightningModule):

@@ -13,9 +13,10 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import seed_worker
 
+from ausam.audit import Audit
 from ausam.feedback import Feedback
 from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss, needs_rows
 from ausam.integrations._sequences import per_sample, shifts
@@ -27,7 +28,25 @@ from ausam.pairing import check
 from ausam.policies import Policy
 from ausam.sampler import SelectiveBatchSampler
 
-STATE = "sampler.pt"
+STATE, AUDIT = "sampler.pt", "audit.pt"
+
+
+class AuditCallback(TrainerCallback):
+    """Feed an :class:`ausam.audit.Audit`: ``SharpnessAwareTrainer(..., callbacks=[AuditCallback(audit)])``.
+
+    It needs a policy, because only then are the dataset indices known; ``Full()`` uses all samples. The audit is shared
+    among the processes and saved in the Trainer's checkpoints, as ``audit.pt``. The plain Trainer does not feed it.
+
+    Arguments:
+        audit: ``Audit(len(dataset), labels)``.
+    """
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        """Share the epoch among the processes."""
+        self.audit.exchange()
 
 
 class SharpnessAwareTrainer(Trainer):
@@ -154,6 +173,11 @@ class SharpnessAwareTrainer(Trainer):
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader; with a policy, a loader of the batches that it chose."""
         if self.policy is None:
+            if self._audits():
+                raise TypeError(
+                    "AuditCallback needs the loss and the dataset index of each sample, and without a policy there are "
+                    "none. Pass policy=Full() to train on all samples."
+                )
             return super().get_train_dataloader()
         args, size, given = self.args, self._train_batch_size, self.train_dataset
         data = Numbered(self._remove_unused_columns(given) if hasattr(given, "remove_columns") else given)
@@ -216,14 +240,23 @@ class SharpnessAwareTrainer(Trainer):
             self.batches.update(feedback)
         if self.on_feedback is not None:
             self.on_feedback(feedback)
+        for audit in self._audits():
+            audit.update(feedback)
         every = self.args.torch_empty_cache_steps
         if every is not None and self.state.global_step % every == 0:
             clear_device_cache()
         shown: Tensor = mean_loss(feedback) / parts
         return shown
 
+    def _audits(self) -> list[Audit]:
+        return [c.audit for c in self.callback_handler.callbacks if isinstance(c, AuditCallback)]
+
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
+        for audit in self._audits():
+            audit.exchange()
+        if self._audits() and self.args.should_save:
+            torch.save([audit.state_dict() for audit in self._audits()], Path(output_dir) / AUDIT)
         if self.batches is not None:
             state = self.batches.state_dict()  # in every process: they exchange their scores
             if self.args.should_save:
@@ -238,6 +271,10 @@ class SharpnessAwareTrainer(Trainer):
             self.batches.selective.set_epoch(begun[0])
             return begun
         self.batches.load_state_dict(torch.load(Path(folder) / STATE, map_location="cpu", weights_only=True))
+        if self._audits() and (Path(folder) / AUDIT).is_file():
+            states = torch.load(Path(folder) / AUDIT, map_location="cpu", weights_only=True)
+            for audit, state in zip(self._audits(), states, strict=True):
+                audit.load_state_dict(state)
         return self.batches.selective.epoch, self.batches.resumed
 
 
