@@ -16,6 +16,8 @@ OPTIONAL = ("accelerate", "optuna", "pytorch_optimizer", "skorch", "transformers
 WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated")  # Lightning's own, of torch's pytree
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -39,6 +39,46 @@ def test_flipped_labels_are_found_with_their_likely_class():
     assert audit.verdict().kind == "wrong labels"
 
 
+def fitted_to(audit, loss, outputs=None, visits=8):
+    for seed in range(visits):
+        noise = torch.exp(0.3 * torch.randn(len(audit), generator=torch.Generator().manual_seed(seed)))
+        audit.update(Feedback(torch.arange(len(audit)), loss * noise, loss * noise, outputs))
+    return audit
+
+
+def test_without_labels_the_losses_alone_name_the_suspects():
+    bad = torch.arange(200) % 10 == 0
+    z = torch.nn.functional.one_hot(torch.arange(200) % 4, 4).float()
+    audit = fitted_to(Audit(200), torch.where(bad, 4.0, 0.05), z)
+    suspects = audit.suspects()
+    assert audit.classes == 4
+    assert sorted(suspects.index) == bad.nonzero().flatten().tolist()
+    assert (suspects.suggested == suspects.index % 4).all()  # the class that the network prefers, whatever the label
+    assert suspects.by_class == ()
+    assert audit.verdict().kind == "wrong labels"
+    assert len(audit.rare().classes) == 0
+    assert audit.redundant().share == pytest.approx(0.9)
+
+
+def test_with_several_labels_per_sample_the_loss_of_guessing_is_given():
+    bad = torch.arange(200) % 10 == 0
+    audit = fitted_to(Audit(200, guess=math.log(2)), torch.where(bad, 2.0, 0.02), torch.randn(200, 7))
+    suspects = audit.suspects()
+    assert audit.guessing() == math.log(2)
+    assert audit.classes is None
+    assert sorted(suspects.index) == bad.nonzero().flatten().tolist()
+    assert (suspects.suggested == -1).all()  # the outputs are not one class per sample
+    assert fitted_to(Audit(200, guess=math.log(2)), torch.full((200,), 0.6)).verdict().kind == "unfitted"
+    with pytest.raises(ValueError, match="guess"):
+        Audit(3, [0, 1, 2], guess=1.0)
+    with pytest.raises((TypeError, ValueError), match="guess"):
+        Audit(3, guess=0.0)
+
+
+def test_a_short_training_is_not_judged():
+    assert fitted_to(Audit(50, classes=10), torch.full((50,), 0.1), visits=3).verdict().kind == "too short"
+
+
 def test_memorised_labels_are_found_by_the_mean_of_the_whole_training():
     audit, bad, _ = trained(clean=0.05, wrong=4.0, visits=40)
     for _ in range(40):  # then everything is known by heart

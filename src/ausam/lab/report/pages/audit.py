@@ -78,6 +78,8 @@ def rate_line(audited: Audited) -> str:
     """The estimated share of wrong labels, with its interval."""
     wrong, n = audited.audit.suspects(), len(audited.audit)
     low, high = (f"{100 * end:.1f}" for end in wrong.interval)
+    if audited.audit.verdict().kind == "unfitted" and not len(wrong.index):
+        return "No label is judged before the model has fitted the data."
     share = f"{100 * wrong.rate:.1f} %, 95 % interval {low} to {high}"
     return f"{len(wrong.index):,} of {n:,} labels are suspected ({share})." if len(wrong.index) else "No suspects."
 
@@ -114,11 +116,16 @@ def csv(audited: Audited) -> str:
     return to_csv(Table.of(head, lines))
 
 
+def percent(p: float) -> str:
+    """A probability, which is never certain."""
+    return "> 99 %" if p > 0.99 else f"{100 * p:.0f} %"
+
+
 def suspects_table(audited: Audited, count: int) -> Table:
     """The first suspects."""
     wrong = audited.audit.suspects()
     rows = [
-        [str(audited.origin[i]), _given(audited, i), _name(audited, likely) or NONE, f"{100 * p:.0f} %"]
+        [str(audited.origin[i]), _given(audited, i), _name(audited, likely) or NONE, percent(p)]
         for i, likely, p in zip(wrong.index[:count], wrong.suggested, wrong.probability, strict=False)
     ]
     head = ["Sample", "Given", "Likely", "Probably wrong"]
@@ -166,25 +173,32 @@ def _suspects(audited: Audited) -> Iterator[Markup]:
         yield html.paragraph(f"The samples are not shown: {audited.hidden}", "open")
         yield to_html(suspects_table(audited, CARDS))
     else:
-        chances = [f"{100 * p:.0f} % wrong" for p in wrong.probability]
+        chances = [percent(p) for p in wrong.probability]
         cards = _cards(audited, wrong.index, wrong.suggested, chances, audited.suspects)
         counts = Counter(key for card in cards for key in set(card.classes))
         classes = [(key, audited.names[key], counts[key]) for key in sorted(counts)]
         yield html.fill("cards.html", cards=cards, classes=classes, group="suspects")
     more = len(wrong.index) - min(CARDS, len(wrong.index))
     rest = f" {more:,} more are in the CSV file that --export writes." if more else ""
-    yield html.paragraph(f"Most suspect first. A class shows the samples that have it or should have it.{rest}", "note")
+    how = (
+        "Most suspect first. Below a sample: how probably its label is wrong, and its number. A class shows the samples "
+        "that have it or should have it."
+    )
+    yield html.paragraph(f"{how}{rest}", "note")
 
 
 def _rare(audited: Audited) -> Iterator[Markup]:
     hard = audited.audit.rare()
-    yield html.heading("Learnt late or never, although the label is trusted", key="rare")
-    yield html.paragraph(f"{len(hard.index):,} samples, {100 * hard.share:.1f} % of the data. Hardest first.")
+    unfitted = audited.audit.verdict().kind == "unfitted"
+    title = "Highest losses so far" if unfitted else "Learnt late or never, although the label is trusted"
+    yield html.heading(title, key="rare")
+    how = "Their labels are not judged, because the model has not fitted the data." if unfitted else "Hardest first."
+    yield html.paragraph(f"{len(hard.index):,} samples, {100 * hard.share:.1f} % of the data. {how}")
     if audited.rare and not audited.hidden:
         columns = audited.audit.columns()
         likely = columns["guess"][hard.index]
         likely = np.where(likely == _labels(audited)[hard.index], -1, likely)
-        losses = [f"mean loss {columns['mean'][i]:.2f}" for i in hard.index]
+        losses = [f"loss {columns['mean'][i]:.2f}" for i in hard.index]
         cards = _cards(audited, hard.index, likely, losses, audited.rare)
         yield html.fill("cards.html", cards=cards, classes=[], group="rare")
 
@@ -266,7 +280,7 @@ def _redundancy(audited: Audited) -> Picture:
     columns, easy = audited.audit.columns(), audited.audit.redundant()
     seen = columns["visits"] > 0
     when = np.where(columns["learnt"] > 0, columns["learnt"] / np.maximum(1, columns["visits"]), np.inf)[seen]
-    steps = np.linspace(0, 1, 41)
+    steps = np.linspace(0, 1, 1 + int(np.clip(np.median(columns["visits"][seen]), 1, 40)))
     points = [(100 * t, 100 * float((when <= t + 1e-9).mean()), "learnt for good") for t in steps]
     note = (
         f"The share of the samples that the network held from this part of the training to its end. "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ausam.lab.records.results import Comparison, Findings, Row
 from ausam.lab.report import html
+from ausam.lab.report.pages.audit import percent
 from ausam.lab.report.table import Table, to_html
 from ausam.lab.report.text import NONE, capital
 
@@ -69,8 +70,5 @@ def _mean(audits: Sequence[Findings], name: str) -> str:
 
 
 def _suspects_table(findings: Findings) -> Table:
-    lines = [
-        [s.index, s.given, NONE if s.suggested is None else s.suggested, f"{100 * s.score:.0f} %"]
-        for s in findings.first
-    ]
+    lines = [[s.index, s.given, NONE if s.suggested is None else s.suggested, percent(s.score)] for s in findings.first]
     return Table.of(["Sample", "Given", "Likely", "Probably wrong"], lines)
