@@ -181,8 +181,8 @@ def _suspects(audited: Audited) -> Iterator[Markup]:
     more = len(wrong.index) - min(CARDS, len(wrong.index))
     rest = f" {more:,} more are in the CSV file that --export writes." if more else ""
     how = (
-        "Most suspect first. Below a sample: how probably its label is wrong, and its number. A class shows the samples "
-        "that have it or should have it."
+        "Most suspect first. Below a sample: how probably its label is wrong, and its number. A class shows the "
+        "samples that have it or should have it."
     )
     yield html.paragraph(f"{how}{rest}", "note")
 
