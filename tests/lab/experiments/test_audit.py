@@ -39,7 +39,7 @@ def test_the_command_says_what_it_found_and_writes_page_and_csv(audited, tmp_pat
     assert said.index("look wrong") < said.index("suspected")
     assert str(export) in said
     assert str(out) in said
-    assert len(re.findall(r"^ *\d+ +[012] +[012] +\d+ %", said, re.M)) == 10
+    assert len(re.findall(r"^ *\d+ +[012] +[012] +(> )?\d+ %", said, re.M)) == 10
     rows = list(csv.DictReader(io.StringIO(export.read_text())))
     assert list(rows[0]) == ["index", "given", "suggested", "score"]
     assert [int(row["index"]) for row in rows] == suspects.index.tolist()
