@@ -283,10 +283,11 @@ def _redundancy(audited: Audited) -> Picture:
     steps = np.linspace(0, 1, 1 + int(np.clip(np.median(columns["visits"][seen]), 1, 40)))
     points = [(100 * t, 100 * float((when <= t + 1e-9).mean()), "learnt for good") for t in steps]
     note = (
-        f"The share of the samples that the network held from this part of the training to its end. "
-        f"{100 * easy.share:.0f} % were learnt at once and never lost; to draw these a tenth as often leaves a "
-        f"fraction alpha of {easy.alpha:g} of each mini-batch: a suggestion to try."
+        "The share of the samples that the network held from this part of the training to its end. "
+        f"{100 * easy.share:.0f} % were learnt at once and never lost."
     )
+    if easy.alpha < 1:
+        note += f" To draw these a tenth as often leaves a fraction alpha of {easy.alpha:g}: a suggestion to try."
     field = Field("x", "part of the training (%)")
     return curves("How soon the samples were learnt", field, "samples learnt for good (%)", points, note)
 
