@@ -103,7 +103,7 @@ def test_without_its_data_the_audit_is_shown_without_samples(audited, monkeypatc
     def gone(config):
         raise ValueError(f"{config.data} is gone.")
 
-    monkeypatch.setattr(experiment, "problem", gone)
+    monkeypatch.setattr(experiment, "split_problem", gone)
     shown = experiment.read(audited)
     text = page.render(shown)
     assert "The samples are not shown" in text

@@ -9,7 +9,9 @@ from torch import nn
 
 from ausam import Feedback
 from ausam.audit import Audit
+from ausam.lab.experiments import audit as experiment
 from ausam.lab.problems.catalogue import load
+from ausam.lab.problems.forecasting import Forecasting
 from ausam.lab.training import auditing, checkpoint
 from ausam.lab.training.loop import train
 from tests.lab.blobs import CLASSES, ME, config
@@ -53,6 +55,14 @@ def test_suspects_have_the_index_of_the_whole_data_set(tmp_path):
     assert max(found) >= len(data.origin)  # a position among those that are left would be smaller
 
 
+def test_samples_that_select_the_epoch_are_not_audited(tmp_path):
+    list(train(config(select_epoch=0.2), tmp_path))
+    audited = experiment.read(tmp_path)
+    assert len(audited.audit) == 240
+    assert audited.origin.max() >= 240
+    assert (audited.audit.table()["visits"] == 8).all()
+
+
 def test_smoothing_is_taken_out():
     z, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     plain, smooth = (nn.functional.cross_entropy(z, y, reduction="none", label_smoothing=s) for s in (0.0, 0.1))
@@ -67,7 +77,7 @@ def test_smoothing_is_taken_out():
 
 def test_targets_that_are_no_classes_have_a_table_and_no_verdict(tmp_path):
     class Windows:
-        train_y, classes = torch.randn(5, 2, 3), 3
+        train_y, classes, task = torch.randn(5, 2, 3), 3, Forecasting()
 
     audit = auditing.start(Windows)
     auditing.update(audit, Feedback(torch.arange(5), torch.ones(5), torch.ones(5), torch.ones(5, 3)), torch.ones(5), 0)

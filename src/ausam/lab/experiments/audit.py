@@ -12,7 +12,7 @@ from ausam.audit import Audit
 from ausam.audit.table import Array
 from ausam.lab.config import Config
 from ausam.lab.experiments.diagnose.run import now
-from ausam.lab.problems.catalogue import changes, problem
+from ausam.lab.problems.catalogue import changes, split_problem
 from ausam.lab.problems.datasets import UserSet
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.images import ImageSet
@@ -80,7 +80,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
 def _data(config: Config) -> tuple[ImageSet | UserSet | None, str]:
     """The data of the run, or why they cannot be had: the audit itself does not need them."""
     try:
-        data = problem(config)
+        data, _ = split_problem(config)
     except (ValueError, OSError, DownloadError, DataError) as error:
         return None, str(error)
     return (data, "") if isinstance(data, ImageSet | UserSet) else (None, f"{config.data} is of another kind.")

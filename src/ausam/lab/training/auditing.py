@@ -16,7 +16,7 @@ from torch import Tensor
 from ausam import Feedback
 from ausam.audit import Audit
 from ausam.audit.table import ROW
-from ausam.lab.problems.classification import Labelled
+from ausam.lab.problems.classification import Classification, Labelled
 from ausam.lab.problems.problem import Problem
 from ausam.lab.records import files
 from ausam.lab.records.results import Findings, Suspect
@@ -28,8 +28,7 @@ FIRST = 10  # suspects in the record of a run
 def start(data: Problem) -> Audit:
     """An empty audit of the training samples; without labels unless the targets are classes."""
     y = data.train_y
-    classes = y.dim() == 1 and not y.is_floating_point()
-    return Audit(len(y), y, classes=data.classes) if classes else Audit(len(y))
+    return Audit(len(y), y, classes=data.classes) if isinstance(data.task, Classification) else Audit(len(y))
 
 
 def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> None:
