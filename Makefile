@@ -17,9 +17,9 @@ CORE_TESTS  := $(addprefix tests/,optimizer methods sampler policies)
 
 .PHONY: demo test test-core test-oldest test-all lint format docs figures notebooks upgrade wheel release-check clean
 
-demo: $(VENV)/.lab ## the paper's comparison on embedded data: a table, and runs/demo/report.html
-	$(BIN)/ausam compare sgd sam sam@0.5x0.5 sam+random ausam-0.5 --model resnet-tiny-w32 --batch-size 128 \
-		--lr 0.1 --rho 0.4 --seeds 3 --out runs/demo
+demo: $(VENV)/.lab ## SAM, SGD and selection on digits with wrong labels: a table, two pages, and the labels that look wrong
+	$(BIN)/ausam compare sgd sgd@1x0.5 sam sam+random-0.5 ausam-0.5 sam+trusted-0.5 --lr 0.1 --rho 0.4 --seeds 3 --out runs/demo
+	$(BIN)/ausam audit runs/demo/runs/sam+trusted-0.5/seed-0
 
 test: $(VENV)/.test ## what a change must pass: all but the tests marked nightly, two workers of one thread each
 	$(PYTEST)

@@ -44,7 +44,7 @@ def test_a_run_leaves_everything_in_its_folder(undisturbed, capsys):
     # The first epoch uses all 1,000; then 32 of 64 in each of 15 mini-batches and 20 of the last 40.
     assert [row["samples"] for row in rows] == [1000, 500, 500, 500, 500]
     assert result["samples_forward"] == result["samples_backward"] == 2 * (1000 + 4 * 500)
-    assert result["method"] == "SAM(rho=0.2, m=None, ascent=None)"
+    assert result["method"] == "SAM(rho=0.2, m=None, ascent=None, weighted='both')"
     assert result["policy"].startswith("AUSampling(alpha=0.5, s_min=0.1, s_max=1.0, ramp=2")
     assert (result["seed"], result["epochs"], len(result["weights_sha256"])) == (0, 5, 64)
     assert result["environment"]["versions"]["torch"] == torch.__version__
@@ -173,7 +173,7 @@ def test_without_any_whole_checkpoint_it_begins_again(undisturbed, tmp_path, cap
     [
         (["--method", "smm"], 'There is no method "smm". Did you mean sam? See ausam list.\n'),
         (["--policy", "ausamplin"], 'There is no policy "ausamplin". Did you mean ausampling?'),
-        (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes rho=0.05, m=None, ascent=None."),
+        (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes rho=0.05, m=None"),
         (["--method", "sam(rho=__import__('os'))"], "The arguments of \"sam(rho=__import__('os'))\" cannot be read"),
         (["--method", "sam)"], '"sam)" is not a method'),
         (["--rho", "-1"], "SAM: rho is -1.0. It must be a finite number >= 0"),
