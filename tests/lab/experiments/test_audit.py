@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import Subset
 from ausam import Feedback
 from ausam.audit import Audit
 from ausam.lab.experiments import audit as experiment
+from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.problems.datasets import from_datasets
 from ausam.lab.problems.images import ImageSet
 from ausam.lab.problems.samples import SIDE, description, show
@@ -52,6 +54,18 @@ def test_the_command_says_what_it_found_and_writes_page_and_csv(audited, tmp_pat
         assert f"#suspects-{c}:checked~.cards>:not(.of-{c})" in text
     ours = text[: text.index('<figure class="chart">')]  # before the scripts of the charts
     assert not re.search(r'(src|href)="(?!data:)', ours)
+
+
+def test_labels_that_were_made_wrong_on_purpose_are_counted(audited):
+    known = experiment.read(audited)
+    assert page.hits_line(known) == ""
+    first = known.audit.suspects().index
+    made = np.concatenate([first[:4], np.setdiff1d(np.arange(N), first)[:2]])
+    text = page.text(replace(known, made_wrong=made))
+    assert "6 labels were made wrong on purpose: 4 of the first 6 suspects" in text
+    labelled = problem(resolve(data="digits", label_noise=0.2, train_size=100))
+    assert len(experiment._made_wrong(labelled)) == 20
+    assert experiment._made_wrong(problem(resolve(data="digits", label_noise=0.0, train_size=100))) is None
 
 
 def test_the_page_is_next_to_the_run_by_default(audited, tmp_path, capsys):

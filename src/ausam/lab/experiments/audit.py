@@ -74,7 +74,13 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
         rare=_shown(data, hard[:HARD]),
         texts=() if data is None else tuple(description(data, int(i)) for i in wrong),
         hidden=hidden,
+        made_wrong=_made_wrong(data),
     )
+
+
+def _made_wrong(data: ImageSet | UserSet | None) -> Array | None:
+    wrong = None if data is None or data.wrong is None else np.flatnonzero(data.wrong.cpu().numpy())
+    return None if wrong is None or not len(wrong) else wrong
 
 
 def _data(config: Config) -> tuple[ImageSet | UserSet | None, str]:

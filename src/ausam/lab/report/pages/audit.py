@@ -58,6 +58,7 @@ class Audited:
     rare: tuple[Sample, ...]  # the first HARD, or none
     texts: tuple[str, ...]  # descriptions of all suspects, or none
     hidden: str  # why no samples are shown; empty if they are
+    made_wrong: Array | None = None  # the samples whose labels were made wrong on purpose, if any were
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,15 @@ def rate_line(audited: Audited) -> str:
     return f"{len(wrong.index):,} of {n:,} labels are suspected ({share})." if len(wrong.index) else "No suspects."
 
 
+def hits_line(audited: Audited) -> str:
+    """How many of the labels that were made wrong on purpose are among the first suspects; empty if none were."""
+    if audited.made_wrong is None:
+        return ""
+    n, first = len(audited.made_wrong), audited.audit.suspects().index[: len(audited.made_wrong)]
+    hits = int(np.isin(first, audited.made_wrong).sum())
+    return f"{n:,} labels were made wrong on purpose: {hits:,} of the first {len(first):,} suspects are among them."
+
+
 def to_try(audited: Audited) -> str:
     """The command that tries the verdict's pair beside its random twin; empty without a pair."""
     pair = audited.audit.verdict().pair
@@ -93,7 +103,7 @@ def to_try(audited: Audited) -> str:
 def text(audited: Audited) -> str:
     """For a terminal: the verdict, the share of wrong labels, the first suspects."""
     verdict = audited.audit.verdict()
-    parts = [str(verdict), rate_line(audited)]
+    parts = [str(verdict), " ".join(filter(None, (rate_line(audited), hits_line(audited))))]
     if len(audited.audit.suspects().index):
         parts.append(to_text(suspects_table(audited, FIRST)))
     if command := to_try(audited):
@@ -145,6 +155,8 @@ def _fragments(audited: Audited) -> Iterator[Markup]:
     yield html.heading(audited.title, 1)
     yield html.paragraph(audited.about, "soft")
     yield html.paragraph(str(verdict), "lead")
+    if hits := hits_line(audited):
+        yield html.paragraph(hits)
     if command := to_try(audited):
         yield html.code(command)
     yield from _suspects(audited)
