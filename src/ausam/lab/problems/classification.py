@@ -60,8 +60,8 @@ def calibration_error(confidence: Tensor, hit: Tensor) -> float:
 
         sum over bins of n_b / n * |accuracy_b - mean confidence_b|
 
-    >>> calibration_error(torch.tensor([0.9, 0.9, 0.9, 0.9]), torch.tensor([True, True, True, False]))
-    15.0
+    >>> calibration_error(torch.tensor([0.75, 0.75, 0.75, 0.75]), torch.tensor([True, True, False, False]))
+    25.0
     """
     bins = (confidence.double() * BINS).ceil().long().clamp(1, BINS) - 1
     gap = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, hit.double() - confidence.double())
