@@ -183,7 +183,7 @@ def test_headline_without_sam_gives_seconds():
 def test_headline_without_sgd_or_ausam():
     assert "SGD" not in headline(only("sam", "ausam-0.5", "sam+random"))
     text = headline(only("sgd", "sam"))
-    assert text == "SAM reaches 96.0 % test accuracy (SGD: 94.0 %). No AUSAM row has finished."
+    assert text == "SAM reaches 96.0 % test accuracy (SGD: 94.0 %). No row that chooses by scores has finished."
     assert conclusion(only("sgd", "sam")) == text
 
 
@@ -196,7 +196,14 @@ def test_the_headline_is_about_one_ausam_row_and_its_table_about_two():
     found = compared(FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6, 7)})
     assert "AUSAM-0.4" not in headline(found)
     assert [row.label for row, *_ in compare_rows(found)] == ["AUSAM-0.5"] * 4 + ["AUSAM-0.4"] * 4
-    assert "2 more AUSAM rows are in the table above." in conclusion(found)
+    assert "2 more rows that choose by scores are in the table above." in conclusion(found)
+
+
+def test_the_trusted_row_leads():
+    figures = FIGURES | {"sam+trusted": ([96.5, 96.6, 96.2], 6.0, 2000, None, "SAM(rho=0.2) × Trusted(alpha=0.5)")}
+    trusted = compared(figures)
+    assert headline(trusted).startswith("SAM+TRUSTED reaches 96.4 %")
+    assert {row.label for row, *_ in compare_rows(trusted)} == {"SAM+TRUSTED", "AUSAM-0.5"}
 
 
 def test_ausampling_under_another_method_is_compared_with_that_method():
@@ -576,7 +583,9 @@ def test_a_score_where_lower_is_better():
     rises = a_comparison(lower("sgd", 0.41, curve=(0.9, 0.5, 0.39, 0.4, 0.55)))
     assert scale_of(pictures(rises)[1])["domainMax"] == 0.55  # a curve that gets worse again is drawn to its end
     alone = a_comparison(lower("sgd", 0.404) + lower("sam", 0.3857))
-    assert headline(alone).startswith("sam reaches 0.3857 test MSE (sgd: 0.4040). No AUSAM row has finished.")
+    assert headline(alone).startswith(
+        "sam reaches 0.3857 test MSE (sgd: 0.4040). No row that chooses by scores has finished."
+    )
 
 
 def test_a_table_of_errors_says_that_lower_is_better():

@@ -24,9 +24,11 @@ def metric(comparison: Comparison) -> tuple[str, str]:
     return (comparison.rows[0].metric, comparison.rows[0].unit) if comparison.rows else ("accuracy", "%")
 
 
-def ausam_rows(rows: Sequence[Row]) -> list[Row]:
-    """The AUSAM rows, or else other methods with AUSAM's choice of samples (`gsam-0.5`)."""
-    return [r for r in rows if r.name.startswith("ausam")] or [r for r in rows if "AUSampling" in r.pair]
+def scored_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows that choose samples by scores: Trusted, then AUSAM, or else AUSAM's choice under another method."""
+    trusted = [r for r in rows if "Trusted" in r.pair]
+    ausam = [r for r in rows if r.name.startswith("ausam")] or [r for r in rows if "AUSampling" in r.pair]
+    return [*trusted, *ausam]
 
 
 def heading(name: str, unit: str, lower: bool, comma: str = "") -> str:
@@ -50,13 +52,13 @@ def further_scores(rows: Sequence[Row]) -> list[str]:
 
 
 def headline(comparison: Comparison) -> str:
-    """Say in a few plain sentences what AUSAM reached at what cost; the figures behind it are :func:`verdict_table`."""
+    """Say in a few plain sentences what a choice of samples reached; :func:`verdict_table` has the figures."""
     rows = comparison.rows
     if not rows:
         return "No run has finished yet, so there is nothing to compare."
     tail = "" if comparison.complete else f" (Unfinished: {len(comparison.runs)} runs so far.)"
     by_name = {r.name: r for r in rows}
-    sam, sgd, mine = by_name.get("sam"), by_name.get("sgd"), ausam_rows(rows)
+    sam, sgd, mine = by_name.get("sam"), by_name.get("sgd"), scored_rows(rows)
     name, _ = metric(comparison)
     tail = (f" Lower {name} is better." if lower_is_better(comparison) else "") + tail
     row = mine[0] if mine else best(rows)
@@ -66,7 +68,7 @@ def headline(comparison: Comparison) -> str:
     beside = ", ".join(f"{r.label}: {_score(r)}" for r in (sam, sgd) if r is not None and r is not row)
     text = f"{row.label} reaches {_score(row)} {measured_on(name)}{where}{f' ({beside})' if beside else ''}."
     if not mine:
-        return f"{text} No AUSAM row has finished.{tail}"
+        return f"{text} No row that chooses by scores has finished.{tail}"
     verdicts = {
         rival.label: verdict(difference, lower_is_better=row.lower_is_better)
         for one, rival, difference in compare_rows(comparison)
@@ -90,13 +92,13 @@ def headline(comparison: Comparison) -> str:
 
 
 def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
-    """The first two AUSAM rows, each against SAM, SGD and the baselines of its cost.
+    """The first two rows that choose by scores, each against SAM, SGD and the baselines of its cost.
 
     Holm's correction covers all of these differences, because they are read together.
     """
     rows, by_name = comparison.rows, {r.name: r for r in comparison.rows}
     first = [r for r in (by_name.get("sam"), by_name.get("sgd")) if r is not None]
-    asked = [(row, rival) for row in ausam_rows(rows)[:2] for rival in (*first, *_same_cost(row, rows))]
+    asked = [(row, rival) for row in scored_rows(rows)[:2] for rival in (*first, *_same_cost(row, rows))]
     return [(*pair, d) for pair, d in zip(asked, holm([paired(*pair) for pair in asked]), strict=True)]
 
 
@@ -123,9 +125,9 @@ def verdict_table(comparison: Comparison) -> Table:
 def verdict_rule(comparison: Comparison) -> str:
     """How to read that table."""
     known = sum(d is not None and d.p is not None for _, _, d in compare_rows(comparison))
-    more = len(ausam_rows(comparison.rows)) - 2
+    more = len(scored_rows(comparison.rows)) - 2
     text = f"Each p is corrected for the {known} comparisons of this table (Holm)." if known > 1 else ""
-    return f"{text} {more} more AUSAM rows are in the table above.".strip() if more > 0 else text
+    return f"{text} {more} more rows that choose by scores are in the table above.".strip() if more > 0 else text
 
 
 def conclusion(comparison: Comparison) -> str:
