@@ -87,12 +87,17 @@ def test_targets_that_are_no_classes_have_a_table_and_no_verdict(tmp_path):
     assert auditing.read(tmp_path).table()["mean"].tolist() == [1.0] * 5
 
 
-def test_a_checkpoint_without_an_audit_goes_on_without(tmp_path):
-    rows = train(config(), tmp_path)
+def first_checkpoint(out):
+    """The checkpoint of a run that was stopped after one epoch, and its content."""
+    rows = train(config(), out)
     next(rows)
     rows.close()
-    (path,) = checkpoint.newest_first(tmp_path)
-    content = torch.load(path, weights_only=True)
+    (path,) = checkpoint.newest_first(out)
+    return path, torch.load(path, weights_only=True)
+
+
+def test_a_checkpoint_without_an_audit_goes_on_without(tmp_path):
+    path, content = first_checkpoint(tmp_path)
     del content["audit"]
     checkpoint.write(path, content)
     list(train(config(), tmp_path, resume=True))
@@ -102,11 +107,7 @@ def test_a_checkpoint_without_an_audit_goes_on_without(tmp_path):
 
 
 def test_a_checkpoint_with_the_audit_of_other_data_is_refused(tmp_path):
-    rows = train(config(), tmp_path)
-    next(rows)
-    rows.close()
-    (path,) = checkpoint.newest_first(tmp_path)
-    content = torch.load(path, weights_only=True)
+    path, content = first_checkpoint(tmp_path)
     checkpoint.write(path, content | {"audit": Audit(7).state_dict()})
     with pytest.raises(ValueError, match="does not fit this run"):
         list(train(config(), tmp_path, resume=True))
