@@ -37,7 +37,7 @@ controls = ["sam"]
 name = "one"
 column = "noisy"
 settings = { label_noise = 0.2 }
-method.Plain = { lr = 0.02 }
+settings_of.sgd = { lr = 0.02 }
 primary = "ausam-0.5"
 tuning = "rho by hand"
 budget."1".contenders = ["gsam"]
@@ -147,9 +147,13 @@ def test_blocks_have_their_own_rows_and_seeds(micro):
     [
         ('twin = "sam@0.5x0.5"', 'twin = "sam+random"', "one compares ausam-0.5 with sam.random, which is not one of"),
         ('primary = "ausam-0.5"', 'primary = "gsam"', "The primary row of one, gsam, must .* have a twin"),
+        ("settings_of.sgd ", "settings_of.sgdd ", "one has settings of sgdd, which is not one of its rows"),
+        ("settings_of.sgd ", "rates ", "The block one has rates, which is unknown. It may have .*settings_of"),
+        ("[settings]", "[setting]", "The recipe micro has setting, which is unknown"),
+        ('"ausam-0.5", twin', '"ausam-0.5", settings = { lr = 1 }, twin', "The row ausam-0.5 has settings, which"),
     ],
 )
-def test_a_contrast_needs_its_rows(micro, old, new, message):
+def test_a_recipe_with_a_wrong_name_is_refused(micro, old, new, message):
     (recipe.FOLDER / "micro.toml").write_text(MICRO.replace(old, new))
     with pytest.raises(ValueError, match=message):
         recipe.read("micro")

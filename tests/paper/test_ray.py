@@ -25,14 +25,8 @@ from tests.lab.helpers import micro_recipe
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.nightly  # only `make test-all` installs it
 
-MICRO = micro_recipe(
-    '{ name = "sgd" }',
-    '{ name = "sam" }',
-    '{ name = "ausam-0.5" }',
-    '{ name = "sam@2", settings = { epochs = 400 } }',
-    train_size=128,
-    test_size=50,
-)
+ROWS = [f'{{ name = "{name}" }}' for name in ("sgd", "sam", "ausam-0.5", "sam@2")]
+MICRO = micro_recipe(*ROWS, train_size=128, test_size=50) + 'settings_of."sam@2" = { epochs = 400 }\n'
 # a process of its own: Ray's threads and signal handlers stay out of pytest's
 DRIVER = (
     "import sys; from pathlib import Path; from ausam.paper import recipe; "

@@ -65,10 +65,11 @@ name = "two"
 group = "Net_1"
 column = "B"
 settings = {}
+settings_of."sam+info*" = { rho = 0.1 }
 small = { label_noise = 0.1 }
 rows = [
   { name = "sam", score = 81.0, std = 0.25, speed = 100 },
-  { name = "sam+info*", score = 80.0, settings = { rho = 0.1 } },
+  { name = "sam+info*", score = 80.0 },
 ]
 """
 CELLS = [

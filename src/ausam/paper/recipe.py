@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ausam import METHODS
 from ausam.lab.config import Config
 from ausam.lab.experiments.cells import Cell
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.expressions import parse
 from ausam.lab.registry.from_config import configured
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.pair_table import FULL
@@ -22,11 +20,15 @@ catalogue.register()  # recipes name the paper's networks and data
 
 FOLDER = Path(__file__).parent / "recipes"
 SCALES = ("paper", "small")
+OF_ROWS = "settings_of"  # the one table with settings of single rows, by name
+SHARED_KEYS = {"settings", OF_ROWS, "small", "budget", "seeds", "tuning", "margin"}  # of a recipe and of a block
+RECIPE_KEYS = SHARED_KEYS | {"title", "metric", "notes", "deviations", "block"}
+BLOCK_KEYS = SHARED_KEYS | {"name", "group", "column", "rows", "extra", "without", "primary"}
 
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A row of a block: a named pair, the paper's figures for it, and its own settings."""
+    """A row of a block: a named pair, and the paper's figures for it or its place in a budget."""
 
     name: str
     score: float | None = None
@@ -34,17 +36,11 @@ class RecipeRow:
     speed: float | None = None
     note: str = ""  # a key of the recipe's notes: where the paper took the figures from
     parts: dict[str, float] = field(default_factory=dict)  # the figures that the score averages
-    settings: dict[str, Any] = field(default_factory=dict)
     budget: float | None = None  # at equal cost: the fraction of SAM's samples that it may use
     control: bool = False  # its choice of samples does not depend on scores
     label: str = ""  # its name in the table; empty: that of the pair
     twin: str = ""  # of a contender: the row with as many samples, drawn at random
     sgd: str = ""  # of a contender: the base optimizer of its budget
-
-    @property
-    def in_paper(self) -> bool:
-        """Whether the paper has figures for this row."""
-        return self.score is not None
 
 
 @dataclass(frozen=True)
@@ -54,11 +50,11 @@ class Block:
     name: str
     group: str  # its heading in the table
     column: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # of all rows
+    settings_of: dict[str, dict[str, Any]]  # of single rows, by name; they override the common ones
     rows: tuple[RecipeRow, ...]
     seeds: int  # runs of each row
     tuning: str = ""  # which settings were tuned, and on what
-    of_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings of rows, by class of method
     primary: str = ""  # at equal cost: the contender whose difference from its twin is the question
     margin: float = 0.0  # scores whose difference is within it are level
 
@@ -112,6 +108,7 @@ def read(table: str, scale: str = "", seeds: int | Mapping[str, int] | None = No
     """
     path = Path(table) if table.endswith(".toml") else find("table", table, files())
     content = _content(path)
+    _check_keys(f"The recipe {path.stem}", content, RECIPE_KEYS)
     if "small" in content:
         find("scale", scale := scale or SCALES[0], dict.fromkeys(SCALES))
     elif scale:
@@ -142,40 +139,63 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
-    settings = content.get("settings", {}) | block["settings"]
-    if scale == "small":
-        settings |= content["small"] | block["small"]
-    rows = [RecipeRow(**{**row, "note": str(row.get("note", ""))}) for row in block.get("rows", [])]
-    full = content.get(FULL, {})  # settings of the run that the others start from; they override the common ones
-    full = {k: v for k, v in full.items() if k != "small"} | (full.get("small", {}) if scale == "small" else {})
-    rows = [replace(row, settings=full | row.settings) if row.name == FULL else row for row in rows]
-    rows += [RecipeRow(name) for name in block.get("extra", [])]
+    name = block["name"]
+    _check_keys(f"The block {name}", block, BLOCK_KEYS)
+    settings, settings_of = _settings(block, content, scale)
+    rows = [_row(row) for row in block.get("rows", [])]
+    rows += [RecipeRow(extra) for extra in block.get("extra", [])]
     rows += _budget_rows(content.get("budget", {}), block.get("budget", {}))
-    for name in (without := block.get("without", [])):
-        if name not in {row.name for row in rows}:
-            raise ValueError(f"{block['name']} leaves out {name}, which is not one of its rows.")
+    without = block.get("without", [])
+    _check_known(name, "leaves out", without, rows)
     rows = [row for row in rows if row.name not in without]
-    rates = block.get("rates", {})
-    if strange := set(rates) - {row.name for row in rows}:
-        raise ValueError(f"{block['name']} has a learning rate for {min(strange)}, which is not one of its rows.")
-    rows = [replace(r, settings={"lr": rates[r.name]} | r.settings) if r.name in rates else r for r in rows]
+    _check_known(name, "has settings of", settings_of, rows)
     for row in rows:
-        if strange := {row.twin, row.sgd} - {r.name for r in rows} - {""}:
-            raise ValueError(f"{block['name']} compares {row.name} with {min(strange)}, which is not one of its rows.")
+        _check_known(name, f"compares {row.name} with", filter(None, (row.twin, row.sgd)), rows)
     if (primary := block.get("primary", "")) and not any(row.name == primary and row.twin for row in rows):
-        raise ValueError(f"The primary row of {block['name']}, {primary}, must be one of its rows and have a twin.")
+        raise ValueError(f"The primary row of {name}, {primary}, must be one of its rows and have a twin.")
     return Block(
-        block["name"],
+        name,
         block.get("group", ""),
         block["column"],
         settings,
+        settings_of,
         tuple(rows),
         block.get("seeds", content["seeds"]),
         block.get("tuning", ""),
-        {find("method", name, METHODS).__name__: own for name, own in block.get("method", {}).items()},
-        block.get("primary", ""),
+        primary,
         block.get("margin", content.get("margin", 0.0)),
     )
+
+
+def _settings(block: dict[str, Any], content: dict[str, Any], scale: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of all rows, and of single rows by name: those of all blocks, then the block's, then the small."""
+    layers = [part.get("settings", {}) | {OF_ROWS: part.get(OF_ROWS, {})} for part in (content, block)]
+    if scale == "small":
+        layers += [content["small"], block["small"]]
+    settings: dict[str, Any] = {}
+    settings_of: dict[str, Any] = {}
+    for layer in layers:
+        settings |= {key: value for key, value in layer.items() if key != OF_ROWS}
+        for row, own in layer.get(OF_ROWS, {}).items():
+            settings_of[row] = settings_of.get(row, {}) | own
+    return settings, settings_of
+
+
+def _row(row: dict[str, Any]) -> RecipeRow:
+    _check_keys(f"The row {row.get('name', '')}", row, {f.name for f in fields(RecipeRow)} - {"budget", "control"})
+    return RecipeRow(**row | {"note": str(row.get("note", ""))})
+
+
+def _check_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a key that would have no effect."""
+    if strange := set(given) - set(known):
+        raise ValueError(f"{what} has {min(strange)}, which is unknown. It may have {', '.join(sorted(known))}.")
+
+
+def _check_known(block: str, does: str, names: Iterable[str], rows: list[RecipeRow]) -> None:
+    """Refuse the name of a row that the block does not have."""
+    if strange := set(names) - {row.name for row in rows}:
+        raise ValueError(f"{block} {does} {min(strange)}, which is not one of its rows.")
 
 
 def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]:
@@ -186,9 +206,9 @@ def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]
         sgd = both[1].get("sgd", both[0].get("sgd", ""))
         for kind in ("controls", "contenders"):
             for row in (*both[0].get(kind, []), *both[1].get(kind, [])):
-                given = {"name": row} if isinstance(row, str) else row
-                beside = {} if kind == "controls" else {"sgd": sgd}
-                rows.append(RecipeRow(**beside | given, budget=float(budget), control=kind == "controls"))
+                given = _row({"name": row} if isinstance(row, str) else row)
+                beside = "" if kind == "controls" else given.sgd or sgd
+                rows.append(replace(given, sgd=beside, budget=float(budget), control=kind == "controls"))
     return rows
 
 
@@ -214,8 +234,7 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
                 if name == FULL and shared.init:
                     continue
                 config = configured(name, shared, rho_given="rho" in block.settings)
-                own = dict(block.of_method.get(parse("method", config.method).name, {}))
-                own |= {k: v for row in block.rows if row.name == name for k, v in row.settings.items()}
+                own = dict(block.settings_of.get(name, {}))
                 if name == FULL and config.keep == "none":
                     own["keep"] = "weights"  # the others start from them
                 planned.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
