@@ -64,7 +64,7 @@ def policy_of(row: Row, labels: np.ndarray, epochs: int) -> Any:
     """The policy of a contender."""
     if row.policy == "random":
         return Random(alpha=0.5)
-    return Trusted(labels, epochs, alpha=0.5) if row.policy == "trusted" else Full()
+    return Trusted(labels, alpha=0.5, epochs=epochs) if row.policy == "trusted" else Full()
 
 
 def quality(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict[str, float]:

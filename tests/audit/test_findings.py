@@ -39,6 +39,17 @@ def test_flipped_labels_are_found_with_their_likely_class():
     assert audit.verdict().kind == "wrong labels"
 
 
+def test_the_interval_is_of_the_rate_that_is_reported():
+    """Classes that are not learnt yet are not suspected: neither in the rate nor in its interval."""
+    audit, bad, labels = trained(clean=0.05, wrong=4.0, n=1000, visits=1)
+    unlearnt = labels < 3
+    fitted_to(audit, torch.tensor(np.where(bad | unlearnt, 4.0, 0.05), dtype=torch.float32))
+    suspects = audit.suspects()
+    assert set(suspects.index) == set(np.flatnonzero(bad & ~unlearnt))
+    assert suspects.interval[0] < suspects.rate < suspects.interval[1]
+    assert suspects.interval[1] - suspects.interval[0] < 0.1
+
+
 def fitted_to(audit, loss, outputs=None, visits=8):
     for seed in range(visits):
         noise = torch.exp(0.3 * torch.randn(len(audit), generator=torch.Generator().manual_seed(seed)))

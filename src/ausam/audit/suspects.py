@@ -8,7 +8,7 @@ import numpy as np
 
 from ausam.audit.table import Array
 from ausam.common.mixture import fit, histogram
-from ausam.common.trust import groups_apart, threshold, unlearnt_classes
+from ausam.common.trust import are_apart, groups_apart, threshold, unlearnt_classes
 
 RESAMPLES = 200
 VISITS = 3  # fewer say little about a sample
@@ -53,14 +53,12 @@ def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -
             break
     limit = threshold(groups)
     score = np.where(np.isfinite(mean), 0.0, np.nan)
-    suspected = np.zeros(len(mean), bool)
+    suspected, unlearnt = np.zeros(len(mean), bool), np.zeros(len(mean), bool)
     if groups is not None:
-        score = groups.posterior(mean)
-        suspected = np.nan_to_num(mean) > limit
         if labels is not None:
-            untaught = np.isin(labels, unlearnt_classes(mean, limit, labels))
-            suspected &= ~untaught
-            score = np.where(untaught & np.isfinite(score), 0.0, score)
+            unlearnt = np.isin(labels, unlearnt_classes(mean, limit, labels))
+        score = np.where(unlearnt & np.isfinite(mean), 0.0, groups.posterior(mean))
+        suspected = (np.nan_to_num(mean) > limit) & ~unlearnt
     index = np.flatnonzero(suspected)
     index = index[np.argsort(-mean[index], kind="stable")]
     guess = columns["guess"][index]
@@ -72,21 +70,26 @@ def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -
         score[index],
         guess,
         len(index) / known,
-        _interval(mean, guessing) if len(index) else (0.0, 0.0),
+        _interval(mean, unlearnt, guessing) if len(index) else (0.0, 0.0),
         _by_class(labels, suspected),
         score,
     )
 
 
-def _interval(mean: Array, guessing: float) -> tuple[float, float]:
-    """The 2.5 and 97.5 percentiles of the rate over resampled data sets: bins of the histogram are drawn again."""
+def _interval(mean: Array, unlearnt: Array, guessing: float) -> tuple[float, float]:
+    """The 2.5 and 97.5 percentiles of the rate over resampled data sets, each judged as the data set was.
+
+    Bins of the histogram are drawn again, those of unlearnt classes apart: which classes these are stays fixed.
+    """
     x, n = histogram(mean)
+    taught = histogram(mean, among=~unlearnt)[1]
     rng = np.random.default_rng(0)
     rates = []
-    for counts in rng.multinomial(int(n.sum()), n / n.sum(), RESAMPLES):
-        groups = fit(x, counts.astype(np.float64))
-        limit = threshold(groups) if groups is not None and groups.upper > guessing / 2 else np.inf
-        rates.append(counts[np.exp(x) > limit].sum() / counts.sum())
+    for counts in rng.multinomial(int(n.sum()), np.concatenate([taught, n - taught]) / n.sum(), RESAMPLES):
+        of_taught, of_others = counts.reshape(2, -1).astype(np.float64)
+        groups = fit(x, of_taught + of_others)
+        limit = threshold(groups if groups is not None and are_apart(groups, guessing) else None)
+        rates.append(of_taught[np.exp(x) > limit].sum() / counts.sum())
     low, high = np.percentile(rates, (2.5, 97.5))
     return float(low), float(high)
 

@@ -71,18 +71,20 @@ class TwoGroups:
         return np.asarray(1.0 / (1.0 + np.exp(np.clip(log_density[0] - log_density[1], -700, 700))))
 
 
-def histogram(loss: Array) -> tuple[Array, Array]:
-    """The logarithms of the losses in equal bins: centres and counts. NaN is left out.
+def histogram(loss: Array, among: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
+    """The logarithms of the losses in equal bins: centres and counts, of those losses alone if given. NaN is left out.
 
     >>> import numpy as np
     >>> centres, counts = histogram(np.array([0.1, 1.0, np.nan]))
     >>> float(counts.sum())
     2.0
     """
-    logs = np.log(np.maximum(loss[np.isfinite(loss)], FLOOR))
+    known = np.isfinite(loss)
+    logs = np.log(np.maximum(loss[known], FLOOR))
     if not len(logs):
         return np.empty(0), np.empty(0)
-    counts, edges = np.histogram(logs, BINS, (logs.min(), max(logs.max(), logs.min() + 1e-9)))
+    counted = logs if among is None else logs[among[known]]
+    counts, edges = np.histogram(counted, BINS, (logs.min(), max(logs.max(), logs.min() + 1e-9)))
     return (edges[:-1] + edges[1:]) / 2, counts.astype(np.float64)
 
 

@@ -29,10 +29,13 @@ def groups_apart(loss: Array, guessing: float) -> TwoGroups | None:
         guessing: the loss of guessing, log C.
     """
     groups = two_groups(loss)
-    if groups is None or not (groups.gain > GAIN and groups.distance > APART):
-        return None
+    return groups if groups is not None and are_apart(groups, guessing) else None
+
+
+def are_apart(groups: TwoGroups, guessing: float) -> bool:
+    """Whether two fitted groups are really two, the lower one learnt and the upper one not."""
     learnt, resists = groups.lower < guessing / 2, groups.upper > max(EVEN, guessing / 2)
-    return groups if learnt and resists else None
+    return groups.gain > GAIN and groups.distance > APART and learnt and resists
 
 
 def threshold(groups: TwoGroups | None) -> float:
