@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ausam.optimizer.displacement import Displacement, Swappable
-from ausam.optimizer.journal import Journal
+from ausam.optimizer.journal import new_journal
 from tests.helpers import assert_equal, network, values
 
 
@@ -73,8 +73,7 @@ def test_the_weights_are_elsewhere_inside_and_back_outside(relative, swap):
     params, before = list(model.parameters()), values(model)
     addresses = [p.data_ptr() for p in params]
     where = [None, *(torch.full_like(p, 2.0) for p in params[1:])]  # the first stays
-    journal = Journal()
-    displacement = Displacement(params, where, journal, [], relative=relative, swap=lambda _: swap)
+    displacement = Displacement(params, where, [], [], relative=relative, swap=lambda _: swap)
     assert not displacement.active
     with displacement:
         assert displacement.active
@@ -90,8 +89,7 @@ def test_the_weights_are_elsewhere_inside_and_back_outside(relative, swap):
 def test_the_journal_brings_them_back_too(swap):
     model = network()
     params, before = list(model.parameters()), values(model)
-    journal = Journal()
-    undo = journal.undo
+    journal, undo = new_journal()
     Displacement(
         params, [torch.ones_like(p) for p in params], journal, [], relative=True, swap=lambda _: swap
     ).__enter__()
@@ -107,10 +105,10 @@ def test_a_swap_uses_the_memory_of_the_distance_where_it_fits():
     params = list(model.parameters())
     e = [torch.ones_like(p) for p in params]
     addresses = [t.data_ptr() for t in e]
-    with Displacement(params, e, Journal(), [], relative=True, swap=lambda _: True):
+    with Displacement(params, e, [], [], relative=True, swap=lambda _: True):
         assert [p.data_ptr() for p in params] == addresses
     e = [torch.ones_like(p, dtype=torch.float64) for p in params]
-    with Displacement(params, e, Journal(), [], relative=True, swap=lambda _: True):
+    with Displacement(params, e, [], [], relative=True, swap=lambda _: True):
         assert {p.dtype for p in params} == {torch.float32}
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from ausam.common.atomic import commit
 from ausam.optimizer.gradients import GradientSlots
-from ausam.optimizer.journal import Journal
 
 
 def gradient(kind):
@@ -21,12 +21,11 @@ def gradient(kind):
 def test_a_gradient_is_added_to_what_was_there(how, kept, found):
     p = nn.Parameter(torch.zeros(2, 2))
     p.grad = gradient(kept)
-    journal = Journal()
-    slots = GradientSlots([p], [], journal)
+    slots = GradientSlots([p], [], [])
     slots.clear()
     assert p.grad is None
     if how == "deposit":
-        journal.commit(slots.deposit([gradient(found)]))
+        commit(slots.deposit([gradient(found)]))
         result = p.grad
     else:
         (result,) = slots.total([gradient(found)])
@@ -41,11 +40,10 @@ def test_a_gradient_is_added_to_what_was_there(how, kept, found):
 def test_in_a_cleared_slot_the_gradient_takes_the_place_of_what_was_there(cleared, own):
     p, q = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2, 2))
     p.grad, q.grad = gradient("dense"), torch.full((2, 2), 3.0)
-    journal = Journal()
-    slots = GradientSlots([p], [q], journal)
+    slots = GradientSlots([p], [q], [])
     slots.replace([cleared, False], own=own)
     assert torch.equal(slots.total([torch.ones(2, 2)])[0], torch.ones(2, 2))
-    journal.commit(slots.deposit([torch.ones(2, 2)]))
+    commit(slots.deposit([torch.ones(2, 2)]))
     assert torch.equal(p.grad, torch.ones(2, 2))
     assert torch.equal(
         q.grad, torch.full((2, 2), 3.0)
@@ -56,28 +54,26 @@ def test_what_was_there_is_added_to_in_its_own_memory():
     """As loss.backward() does: who holds .grad sees the sum."""
     p = nn.Parameter(torch.zeros(2, 2))
     p.grad = held = gradient("dense")
-    journal = Journal()
-    slots = GradientSlots([p], [], journal)
-    journal.commit(slots.deposit([torch.ones(2, 2)]))
+    slots = GradientSlots([p], [], [])
+    commit(slots.deposit([torch.ones(2, 2)]))
     assert p.grad is held
     assert torch.equal(held, gradient("dense") + 1)
 
 
 def test_foreign_parameters_get_the_gradient_of_the_last_pass():
     mine, foreign = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
-    journal = Journal()
-    slots = GradientSlots([mine], [foreign], journal)
+    slots = GradientSlots([mine], [foreign], [])
     for value in (1.0, 2.0):
         mine.grad, foreign.grad = torch.full((1,), value), torch.full((1,), value)
         assert slots.collect(views=False)[0].item() == value
     assert mine.grad is foreign.grad is None
-    journal.commit(slots.deposit([torch.full((1,), 5.0)]))
+    commit(slots.deposit([torch.full((1,), 5.0)]))
     assert (mine.grad.item(), foreign.grad.item()) == (5.0, 2.0)
 
 
 def test_a_view_is_copied_before_the_next_pass_writes_to_it():
     p, bucket = nn.Parameter(torch.zeros(2)), torch.ones(4)
-    slots = GradientSlots([p], [], Journal())
+    slots = GradientSlots([p], [], [])
     for views, after in ((True, 1.0), (False, 7.0)):
         bucket.fill_(1.0)
         p.grad = bucket[:2]

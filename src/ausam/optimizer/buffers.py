@@ -81,11 +81,11 @@ class Snapshot:
     def note(self, journal: Journal) -> None:
         """Record how to restore it, using C functions only."""
         if self._buffers:
-            journal.note_all(
+            journal += [
                 (exhaust, map(operator.setitem, self._owners, self._names, self._buffers)),
                 (exhaust, map(Tensor.resize_, self._live, self._shapes)),
                 *([(torch._foreach_copy_, self._live, self._copies)] if self._live else []),
-            )
+            ]
 
 
 class BufferGuard:

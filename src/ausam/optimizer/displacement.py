@@ -61,12 +61,12 @@ class Displacement:
             if self._swap:
                 self._home = list(map(get_data, self._params))
                 there = (_beyond if self._relative else _as)(self._home, self._values)
-                self._journal.note_each(set_data, self._params, self._home)
+                self._journal.append((exhaust, map(set_data, self._params, self._home)))
                 exhaust(map(set_data, self._params, there))
             else:
                 self._home = [local(p).detach() for p in self._params]
                 self._saved = [t.clone() for t in self._home]
-                self._journal.note(torch._foreach_copy_, self._home, self._saved)
+                self._journal.append((torch._foreach_copy_, self._home, self._saved))
                 values = [local(v) for v in self._values]
                 move = torch._foreach_add_ if self._relative else torch._foreach_copy_
                 move(self._home, values)

@@ -42,7 +42,7 @@ class ClearDetector:
                 p._backward_hooks = OrderedDict()
             handle = RemovableHandle(p._backward_hooks)
             self._hook = p._backward_hooks.pop, handle.id, None
-            journal.note(*self._hook)
+            journal.append(self._hook)
             p._backward_hooks[handle.id] = self._look
 
     def _look(self, gradient: Tensor) -> None:  # noqa: ARG002
@@ -79,7 +79,7 @@ class GradientSlots:
         self._accumulates = any(map(operator.is_not, self.kept, NOTHING))  # otherwise every slot is empty already
         self._last: Vector = [None] * len(foreign)
         self._under = self.kept  # what the gradient of the step is added to
-        journal.note_each(set_grad, self.all, self.kept)
+        journal.append((exhaust, map(set_grad, self.all, self.kept)))
         if self._accumulates:
             self.clear()
 
@@ -116,7 +116,7 @@ class GradientSlots:
     def deposit(self, gradient: Vector) -> list[Action]:
         """Actions that add the gradient to the one from before the step, like loss.backward().
 
-        For :meth:`Journal.commit`, because an addition in place cannot be undone.
+        For the commit of the step, because an addition in place cannot be undone.
         """
         new = [*gradient, *self._last] if self._last else gradient
         if not self._accumulates:

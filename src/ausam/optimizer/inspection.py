@@ -29,7 +29,7 @@ class Inspection:
         self._versions: dict[nn.Module, list[tuple[Tensor, int]]] = {}  # of the buffers of modules outside the model
         handle: Any = register_module_forward_pre_hook(self._look)
         self._remove = handle.hooks_dict_ref().pop, handle.id, None
-        journal.note(*self._remove)
+        journal.append(self._remove)
 
     def _look(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:

@@ -1,8 +1,8 @@
-"""Journal: how to undo an interrupted step; each change is recorded before it is made.
+"""Journal: how to undo an interrupted step. For each change, in order, it holds the action that undoes it.
 
-A signal handler may raise between any two bytecode instructions, even inside a ``finally``, but not inside a C call. So
-every entry is a C function with its arguments, and one C call undoes all entries. A second signal arrives either before
-it, when nothing is lost, or after it, when everything is restored.
+An action is appended before its change is made. A signal handler may raise between any two bytecode instructions, even
+inside a ``finally``, but not inside a C call. So every action is a C function with its arguments, and one C call undoes
+everything. A second signal arrives either before it, when nothing is lost, or after it, when everything is restored.
 """
 
 from __future__ import annotations
@@ -10,53 +10,32 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ausam.common.atomic import Action, commit, exhaust
+from ausam.common.atomic import Action, exhaust
 
 get_grad = operator.attrgetter("grad")
 set_grad = Tensor.grad.__set__  # type: ignore[union-attr]
 get_data = operator.attrgetter("data")
 set_data = Tensor.data.__set__  # type: ignore[attr-defined]
 
+Journal = list[Action]
 
-class Journal:
-    """The changes of one step, each with its inverse. It begins with torch's modes, which a signal may leave switched.
+
+def new_journal(kinds: Iterable[str] = ("cpu",)) -> tuple[Journal, Callable[[], Any]]:
+    """A journal, and a C function that undoes everything in it, including what is appended later.
+
+    It begins with torch's modes, which a signal may leave switched. A second call of the function does nothing.
 
     Arguments:
         kinds: the types of the devices whose autocast is restored.
     """
-
-    __slots__ = ("_entries", "undo")
-
-    def __init__(self, kinds: Iterable[str] = ("cpu",)) -> None:
-        self._entries: list[Action] = modes(kinds)
-        # A C function that undoes everything, including later entries; a second call does nothing.
-        self.undo: Callable[[], Any] = functools.partial(exhaust, itertools.starmap(operator.call, self._entries))
-
-    def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
-        """Record that ``undo(*arguments)`` undoes the next change. C functions only: see the module docstring."""
-        self._entries.append((undo, *arguments))
-
-    def note_all(self, *entries: Action) -> None:
-        """Several at once, undone in this order."""
-        self._entries += entries
-
-    def note_first(self, undo: Callable[..., Any], *arguments: Any) -> None:
-        """The same, to be undone before everything that was noted earlier."""
-        self._entries.insert(0, (undo, *arguments))
-
-    def note_each(self, undo: Callable[..., Any], *columns: Iterable[Any]) -> None:
-        """The same, row by row, with one argument from each column."""
-        self._entries.append((exhaust, map(undo, *columns)))
-
-    def commit(self, actions: Sequence[Action]) -> None:
-        """Make the step's final changes and clear the journal, in one C call: all or nothing."""
-        commit([*actions, (self._entries.clear,)])
+    journal = modes(kinds)
+    return journal, functools.partial(exhaust, itertools.starmap(operator.call, journal))
 
 
 def modes(kinds: Iterable[str]) -> list[Action]:

@@ -25,19 +25,12 @@ class Memory:
         self.owners = owners
         self._params: list[nn.Parameter] = []
 
-    def of(self, params: list[nn.Parameter], trained: TrainedParameters) -> Memory:
-        """The memory for these parameters: this one if it belongs to them, otherwise an empty one."""
-        if params is self._params:
-            return self
-        names = owners(params, trained)
-        memory = Memory(self.values if self.owners in (None, names) else {}, names)
+    def copy_for(self, trained: TrainedParameters) -> Memory:
+        """A copy for the parameters that are trained now: with the values if these belong to them, otherwise empty."""
+        params = trained.params
+        names = self.owners if params is self._params else owners(trained)
+        memory = Memory(dict(self.values) if self.owners in (None, names) else {}, names)
         memory._params = params
-        return memory
-
-    def renewed(self, values: dict[str, Any]) -> Memory:
-        """The same binding with other values."""
-        memory = Memory(values, self.owners)
-        memory._params = self._params
         return memory
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,10 +43,10 @@ class Memory:
         return cls({key: _placed(value, params) for key, value in state["values"].items()}, state["owners"])
 
 
-def owners(params: list[nn.Parameter], trained: TrainedParameters) -> list[str]:
-    """The name of each parameter: the model's, or its position and shape if it is outside the model."""
-    names = trained.names(params)
-    return [name or f"#{i} {tuple(p.shape)}" for i, (name, p) in enumerate(zip(names, params, strict=True))]
+def owners(trained: TrainedParameters) -> list[str]:
+    """The name of each trained parameter: the model's, or its position and shape if it is outside the model."""
+    named = zip(trained.names, trained.params, strict=True)
+    return [name or f"#{i} {tuple(p.shape)}" for i, (name, p) in enumerate(named)]
 
 
 def _placed(value: Any, params: list[nn.Parameter]) -> Any:

@@ -84,11 +84,12 @@ class TrainedParameters:
         seen += itertools.chain.from_iterable(map(dict.values, map(parameters, self._vars)))
         return seen
 
-    def names(self, params: list[nn.Parameter]) -> list[str]:
-        """The model's name for each parameter, without wrappers; empty for a parameter outside the model."""
+    @property
+    def names(self) -> list[str]:
+        """The model's name for each of ``params``, without wrappers; empty for a parameter outside the model."""
         if not self._names:
             self._names = {p: _bare(name) for name, p in self.model.named_parameters()}
-        return [self._names.get(p, "") for p in params]
+        return [self._names.get(p, "") for p in self.params]
 
     def radii(self, rho: float) -> list[float] | None:
         """One radius per trained parameter, if any parameter group has its own ``rho``."""
@@ -108,9 +109,10 @@ class TrainedParameters:
                 "its parameter groups. Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
             )
 
-    def momentum(self, params: list[nn.Parameter]) -> Vector:
-        """The optimizer's first moment of each parameter; None where it has none yet."""
-        states = [self._base.state.get(p, {}) for p in params]
+    @property
+    def momentum(self) -> Vector:
+        """The optimizer's first moment of each of ``params``; None where it has none yet."""
+        states = [self._base.state.get(p, {}) for p in self.params]
         return [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
 
 

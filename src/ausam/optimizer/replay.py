@@ -27,7 +27,7 @@ class Replay:
         if self._first is None:
             self._first = now
             return function(*arguments)
-        journal.note(torch.default_generator.set_state, now[torch.device("cpu")])
+        journal.append((torch.default_generator.set_state, now[torch.device("cpu")]))
         set_torch_states(self._first)
         result = function(*arguments)
         set_torch_states(now)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ausam.common.atomic import Action
+from ausam.common.atomic import Action, commit
 from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
 from ausam.common.tensors import Vector, add, norm
 from ausam.feedback import Feedback
@@ -24,10 +24,9 @@ from ausam.optimizer.context import StepContext
 from ausam.optimizer.decoupled import Decoupled
 from ausam.optimizer.frameworks import refuse_foreign_closure
 from ausam.optimizer.inspection import Inspection
-from ausam.optimizer.journal import Journal, get_grad
+from ausam.optimizer.journal import get_grad, new_journal
 from ausam.optimizer.memory import Memory
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
-from ausam.optimizer.recorder import Recorder
 from ausam.optimizer.source import ClosureSource, LossFn, SampleSource, Source
 from ausam.optimizer.state import COUNTERS, validated
 from ausam.optimizer.step import Method, Step
@@ -158,17 +157,17 @@ class SharpnessAware(OptimizerWrapper):
                 expects the gradient of the sum over the batch. The perturbation is the same.
         """
         index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
-        recorder = Recorder(index)
         source = SampleSource(
+            self._context,
             loss_fn,
             batch,
-            weight,
-            backward,
-            *self._step_arguments(recorder),
+            index=index,
+            weight=weight,
+            backward=backward,
             total=reduce == "sum",
             replay=self.replay,
         )
-        feedback: Feedback = self._estimate(source, recorder.feedback)
+        feedback: Feedback = self._estimate(source)
         return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -218,26 +217,17 @@ class SharpnessAware(OptimizerWrapper):
             closure: as for :meth:`step`; its first value is returned.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
-        source = ClosureSource(closure, scale, *self._step_arguments(Recorder()), replay=self.replay)
-        return self._estimate(source, source.value)
-
-    def _step_arguments(self, recorder: Recorder) -> tuple[StepContext, Journal, Recorder]:
-        """What every source is given."""
-        return self._context, Journal(self._context.parameters.kinds), recorder
+        return self._estimate(ClosureSource(self._context, closure, scale=scale, replay=self.replay))
 
     # -- the transaction: begin, commit, undo --------------------------------------------------------------------
 
-    def _estimate(self, source: Source, result: Callable[[], Any]) -> Any:
+    def _estimate(self, source: Source) -> Any:
         """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged.
 
         A signal may raise at any function call. Before the commit, one C call undoes everything. The commit is also
         one C call, so a step is recorded completely or not at all.
-
-        Arguments:
-            source: where the losses come from.
-            result: what the caller gets, asked for when the method has finished.
         """
-        undo = source.journal.undo
+        undo = source.undo
         graphs = torch.is_grad_enabled()
         try:
             torch._C._set_grad_enabled(True)  # a method may add to the losses, also under the user's no_grad
@@ -261,9 +251,10 @@ class SharpnessAware(OptimizerWrapper):
                     "This warning appears once; `opt.skipped` counts such steps.",
                     stacklevel=4,
                 )
-            returned = result()
+            returned = source.result()
+            memory.values = step.state
             final = (torch._C._set_grad_enabled, graphs)
-            self._commit(source, step, gradient, memory.renewed(step.state) if accepted else None, final)
+            self._commit(source, step, gradient, memory if accepted else None, final)
             return returned
         except BaseException:
             undo()
@@ -272,14 +263,14 @@ class SharpnessAware(OptimizerWrapper):
     def _begin(self, source: Source) -> tuple[Step, Memory]:
         """Record the current state and how to restore it, before anything changes."""
         context, journal = self._context, source.journal
-        journal.note(self._under_way.pop, source, None)
+        journal.append((self._under_way.pop, source, None))
         self._under_way[source] = threading.get_ident()
         if len(self._under_way) > 1:
             raise RuntimeError(self._occupied())
         context.parameters.refresh()
-        memory = self._memory.of(context.parameters.params, context.parameters)
+        memory = self._memory.copy_for(context.parameters)
         source.begin()
-        return Step(source, context, dict(memory.values), self.steps, self.seed), memory
+        return Step(source, context, memory.values, self.steps, self.seed), memory
 
     def _inspect(self, source: Source) -> Inspection | None:
         """Look at what runs in the first step, unless torch.compile would trace the hook that this needs."""
@@ -302,7 +293,7 @@ class SharpnessAware(OptimizerWrapper):
         }
         record = self.__dict__.update, changes
         end = self._under_way.pop, source, None
-        source.journal.commit([*self._deposit(source, gradient, memory), record, final, end])
+        commit([*self._deposit(source, gradient, memory), record, final, end, (source.journal.clear,)])
 
     def _deposit(self, source: Source, gradient: Vector, memory: Memory | None) -> list[Action]:
         """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
@@ -316,9 +307,10 @@ class SharpnessAware(OptimizerWrapper):
 
     def _pending(self, source: Source, step: Step, gradient: Vector) -> Decoupled | None:
         """What follows the base's step: the decoupled vectors of this call and of those that .grad still holds."""
-        vector, held, last, sync = step.decoupled, source.slots.held, self._decoupled, self._context.sync
-        if last is not None and last.params is step.params and any(g is not None for g in held):
-            vector = add(last.now(held), vector) if vector else last.now(held)
+        vector, last, sync = step.decoupled, self._decoupled, self._context.sync
+        if last is not None and last.params is step.params and any(g is not None for g in source.slots.held):
+            held = last.now(source.slots.held)
+            vector = add(held, vector) if vector else held
         if not vector:
             return None
         total = source.slots.total(gradient)[: len(step.params)]
@@ -447,14 +439,14 @@ class SharpnessAware(OptimizerWrapper):
 
     def _load(self, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
         """Load the base's part and ours: all or nothing if a signal arrives, or if the base refuses its part."""
-        journal = Journal(self._context.parameters.kinds)
+        journal, undo = new_journal(self._context.parameters.kinds)
         # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
-        journal.note(self.base.__dict__.update, dict(self.base.__dict__))
+        journal.append((self.base.__dict__.update, dict(self.base.__dict__)))
         try:
             self.base.load_state_dict(theirs)
-            journal.commit([(self.__dict__.update, ours)])
+            commit([(self.__dict__.update, ours), (journal.clear,)])
         except BaseException:
-            journal.undo()
+            undo()
             raise
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from ausam.common.atomic import exhaust
 from ausam.common.tensors import Vector
 from ausam.optimizer.batch import samples_in, select_rows
 from ausam.optimizer.buffers import writable_buffers
 from ausam.optimizer.gradients import GradientSlots
-from ausam.optimizer.journal import Journal
+from ausam.optimizer.journal import new_journal
 from ausam.optimizer.recorder import Recorder
 from ausam.optimizer.replay import Replay
 
@@ -55,18 +56,19 @@ class Source:
 
     Arguments:
         context: what all steps of the optimizer share.
-        journal: records how to undo what a pass changes.
         recorder: keeps what the passes return.
         replay: whether all passes draw the same random numbers.
     """
+
+    result: Callable[[], Any]  # what the caller of the optimizer gets, asked for when the method has finished
 
     scale: Tensor | float = 1.0  # the factor that the last backward was scaled by
     displacement: Displacement | None = None  # where the weights were last moved to
     compiled = False  # whether the user's function is compiled: its graph may have recorded the weights' addresses
 
-    def __init__(self, context: StepContext, journal: Journal, recorder: Recorder, *, replay: bool) -> None:
+    def __init__(self, context: StepContext, recorder: Recorder, *, replay: bool) -> None:
         self.recorder = recorder
-        self.journal = journal
+        self.journal, self.undo = new_journal(context.parameters.kinds)
         self._parameters = context.parameters
         self._guard = context.guard
         self._sync = context.sync
@@ -136,25 +138,30 @@ class SampleSource(Source):
     """A loss function that returns the loss of each sample, and the batch that it is called with.
 
     Arguments:
+        context: as for :class:`Source`.
         loss_fn: the per-sample losses of a batch, or the losses and the model's outputs.
         batch: the arguments of ``loss_fn``.
+        index: dataset index of each sample, or None.
         weight: factor of each sample's loss, or None.
         backward: how a scalar loss is back-propagated.
         total: whether the gradient is that of the sum of the losses, not of their mean.
-        arguments: those of :class:`Source`.
+        replay: as for :class:`Source`.
     """
 
     def __init__(
         self,
+        context: StepContext,
         loss_fn: LossFn,
         batch: tuple[Any, ...],
+        *,
+        index: Tensor | None,
         weight: Tensor | None,
         backward: Callable[[Tensor], Any],
-        *arguments: Any,
         total: bool,
         replay: bool,
     ) -> None:
-        super().__init__(*arguments, replay=replay)
+        super().__init__(context, Recorder(index), replay=replay)
+        self.result = self.recorder.feedback
         self._total = total
         self._loss_fn = loss_fn
         self._batch = batch
@@ -226,7 +233,8 @@ class SampleSource(Source):
         # A wrapper of torch.compile may have no flag of its own: it shows that of the module inside.
         modules = [m for m in self._parameters.modules if m.__dict__.get("training")]
         training = [m.__dict__ for m in modules]
-        self.journal.note_each(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
+        switches = map(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
+        self.journal.append((exhaust, switches))
         self._parameters.model.eval()
         result = self._call(self._loss_fn, self._batch, grad=False)
         if strict and any(m.training for m in modules):
@@ -255,13 +263,14 @@ class ClosureSource(Source):
     torch. A :class:`~ausam.optimizer.gradients.ClearDetector` in each slot tells the two apart during the first run.
 
     Arguments:
+        context: as for :class:`Source`.
         closure: the closure.
         scale: its factor on the loss before ``backward``.
-        arguments: those of :class:`Source`.
+        replay: as for :class:`Source`.
     """
 
-    def __init__(self, closure: Callable[[], Any], scale: float, *arguments: Any, replay: bool) -> None:
-        super().__init__(*arguments, replay=replay)
+    def __init__(self, context: StepContext, closure: Callable[[], Any], *, scale: float, replay: bool) -> None:
+        super().__init__(context, Recorder(), replay=replay)
         self.scale = scale
         self.cleared = False  # whether the closure has called the optimizer's zero_grad
         self.compiled = hasattr(closure, COMPILED)
@@ -287,6 +296,6 @@ class ClosureSource(Source):
                 self.recorder.passes.append(torch.as_tensor(part).detach().float().sum())
         return self._collect()
 
-    def value(self) -> Any:
+    def result(self) -> Any:
         """What the closure returned in its first run, at ``w``."""
         return self._values[0] if self._values else None

@@ -68,7 +68,7 @@ class Step:
     @property
     def names(self) -> list[str]:
         """The model's name for each of ``params``."""
-        return self._parameters.names(self.params)
+        return self._parameters.names
 
     def radius(self, rho: float) -> float | list[float]:
         """``rho``, or the parameter groups' own value; one radius per parameter if these differ."""
@@ -85,7 +85,7 @@ class Step:
     @property
     def momentum(self) -> Vector:
         """The base's first moment (SGD's momentum_buffer, Adam's exp_avg); None for a parameter that has none yet."""
-        return self._parameters.momentum(self.params)
+        return self._parameters.momentum
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -132,7 +132,7 @@ class Step:
         before = table[place]
         self.written.append((table, place, before))
         # Of two writes, the later is undone first.
-        self._source.journal.note_first(Tensor.index_put_, table, place, before)
+        self._source.journal.insert(0, (Tensor.index_put_, table, place, before))
         table.index_put_(place, values.to(table.dtype))
 
     # -- evaluating ----------------------------------------------------------------------------------------------

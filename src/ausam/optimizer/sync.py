@@ -98,7 +98,7 @@ class GradientSync:
             return contextlib.nullcontext()
         switch = "require_backward_grad_sync"
         if switch in self._model.__dict__:
-            journal.note(operator.setitem, self._model.__dict__, switch, self._model.__dict__[switch])
+            journal.append((operator.setitem, self._model.__dict__, switch, self._model.__dict__[switch]))
         context: contextlib.AbstractContextManager[Any] = self._no_sync()
         return context
 
