@@ -25,11 +25,12 @@ class Feedback:
     outputs: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("loss", "perturbed"):
-            if not isinstance(getattr(self, name), Tensor):
+        for name in ("index", "loss", "perturbed"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor) and (name, value) != ("index", None):
                 raise TypeError(
-                    f"Feedback: {name} is a {type(getattr(self, name)).__name__}, but a tensor with one number per "
-                    "sample is needed: torch.tensor(...)."
+                    f"Feedback: {name} is a {type(value).__name__}, but a tensor with one number per sample is "
+                    "needed: torch.tensor(...)."
                 )
 
     @property

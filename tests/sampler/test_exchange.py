@@ -32,7 +32,7 @@ def accelerator(monkeypatch):
     reads = []
     monkeypatch.setattr(exchange, "on_accelerator", lambda *_: True)
     validate = exchange.Scores.validate
-    monkeypatch.setattr(exchange.Scores, "validate", lambda *a: reads.append(1) or validate(*a))
+    monkeypatch.setattr(exchange.Scores, "validate", lambda *a, **k: reads.append(1) or validate(*a, **k))
     return reads
 
 

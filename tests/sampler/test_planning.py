@@ -26,8 +26,8 @@ from ausam import (
     Uncertainty,
 )
 from ausam.common.random import generator
+from ausam.sampler.epoch import split_into_batches
 from ausam.sampler.permutation import PAIRS, PAIRS_OF_SMALL, SMALL, Permutation
-from ausam.sampler.plan import split_into_batches
 from tests.helpers import few_of, few_or_many, policy_for, property_test, refused
 
 # Fixed seeds make every figure below the same each time. So many standard deviations are exceeded by chance, on one

@@ -18,7 +18,6 @@ from ausam.policies.signals import measure, signal_name
 from ausam.policies.trusted import Suspected, Trusted
 from ausam.sampler.checks import (
     OWNER,
-    UnusedSamplerWarning,
     dataset_length,
     feedback_index,
     index_vector,
@@ -26,6 +25,7 @@ from ausam.sampler.checks import (
     refuse_rebuilding,
     refuse_sizes,
     warn_if_unscored,
+    warn_that_unused,
 )
 from ausam.sampler.epoch import Epoch, Weights, resume
 from ausam.sampler.exchange import SharedScores
@@ -129,7 +129,7 @@ class SelectiveBatchSampler(BatchSampler):
         self._updated = False  # whether update was ever called
         self._picked = 0  # candidates that pick() has seen since the epoch was set
         self._picks = 0
-        self._unused_warning = UnusedSamplerWarning(policy, n)
+        self._unasked = 0 if policy.kept < 1 else None  # samples updated; None once batches were asked for
 
     @property
     def scores(self) -> Scores:
@@ -157,14 +157,14 @@ class SelectiveBatchSampler(BatchSampler):
 
     def announce(self) -> None:
         """Record that the scores are in use, and warn if no score has arrived that the policy needs."""
-        self._unused_warning.sampler_was_used()
+        self._unasked = None
         warn_if_unscored(self.policy, self.scores, self.epoch)
         self._fit(self.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
         self.exchange()
-        self._unused_warning.sampler_was_used()
+        self._unasked = None
         rank, world = self.rank_and_world_size
         epoch = self._upcoming()
         epoch.split(world, self.min_batch)
@@ -192,7 +192,7 @@ class SelectiveBatchSampler(BatchSampler):
         per epoch. ``min_batch`` does not apply, because there is no other batch to join.
         """
         candidates = index_vector(index, len(self._scores))
-        self._unused_warning.sampler_was_used()
+        self._unasked = None
         epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
         warn_if_unscored(self.policy, self.scores, epoch)
         if epoch != self._scores.fit_epoch:
@@ -305,17 +305,18 @@ class SelectiveBatchSampler(BatchSampler):
         """As ``update``, with other changes that must happen together with it (see :mod:`ausam.common.atomic`)."""
         index = feedback_index(feedback)
         value = measure(self.policy.signal, feedback)
-        world = self.rank_and_world_size[1]
-        changes: list[Action] = [(setattr, self, "_updated", True), *also]
+        changes: list[Action] = [(setattr, self, "_updated", True), *self._forgetting_choice(), *also]
         if self._pass is not None:
             changes.append((setattr, self._pass, "consumed", self._pass.consumed + len(index)))
         if value is None:
             commit(changes)
         else:
-            if world == 1:  # with several processes the table does not change until they exchange
-                changes += self._forgetting_choice()
             self._scores.add(index, value, changes)
-        self._unused_warning.sampler_was_updated(len(index), world)
+        if self._unasked is not None:
+            self._unasked += len(index) * self.rank_and_world_size[1]
+            if self._unasked > len(self._scores):
+                self._unasked = None
+                warn_that_unused(self.policy, len(self._scores))
 
     def exchange(self) -> None:
         """Share the scores among all processes. Runs at the start of every pass; every process must call it."""

@@ -55,12 +55,7 @@ def feedback_index(feedback: Any) -> Tensor:
             "The feedback has no index. Pass it: opt.backward(loss_fn, *batch, index=index). The index comes with the "
             "batch: for x, y, index in DataLoader(Indexed(dataset), batch_sampler=sampler)."
         )
-    for name in ("index", "loss", "perturbed"):
-        if not isinstance(getattr(feedback, name), Tensor):
-            kind = type(getattr(feedback, name)).__name__
-            raise TypeError(f"The {name} of the feedback is a {kind}. Pass a tensor with one entry per sample.")
-    index: Tensor = feedback.index
-    return index
+    return feedback.index
 
 
 def index_vector(index: Any, n: int) -> Tensor:
@@ -126,33 +121,12 @@ def warn_if_unscored(policy: Policy, scores: Scores, epoch: int) -> None:
         )
 
 
-class UnusedSamplerWarning:
-    """Warns once about a sampler that is updated but never asked for batches, so that nothing is selected.
-
-    Arguments:
-        policy: the sampler's policy.
-        n: number of samples.
-    """
-
-    def __init__(self, policy: Policy, n: int) -> None:
-        self._name = type(policy).__name__
-        self._n = n
-        self._done = policy.kept >= 1  # nothing is left out in any case
-        self._seen = 0
-
-    def sampler_was_used(self) -> None:
-        """Record that the sampler was iterated over, or that ``pick`` was called."""
-        self._done = True
-
-    def sampler_was_updated(self, samples: int, world: int) -> None:
-        """Warn once if a whole pass was fed back unasked; ``samples`` counts one of ``world`` processes."""
-        self._seen += samples * world
-        if not self._done and self._seen > self._n:
-            self._done = True
-            warnings.warn(
-                f"sampler.update has received the losses of more than a whole pass ({self._n} samples), but the "
-                "sampler was never iterated over and sampler.pick was never called. Training uses every sample, and "
-                f"{self._name} selects nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the rows "
-                "keep = sampler.pick(index).",
-                stacklevel=4,
-            )
+def warn_that_unused(policy: Policy, n: int) -> None:
+    """Warn that a sampler of n samples is updated but never asked for batches, so that nothing is selected."""
+    warnings.warn(
+        f"sampler.update has received the losses of more than a whole pass ({n} samples), but the sampler was never "
+        "iterated over and sampler.pick was never called. Training uses every sample, and "
+        f"{type(policy).__name__} selects nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the "
+        "rows keep = sampler.pick(index).",
+        stacklevel=4,
+    )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ausam.common.tensors import CPU
 from ausam.policies.base import Policy, Sliced
-from ausam.sampler.plan import BatchSpans, EpochChoice, Plan, split_into_batches
+from ausam.sampler.plan import EpochChoice, Plan
 from ausam.sampler.scores import Scores
 
 # Before the first update it is not known how far a loader is ahead, so this many blocks of the plan are kept.
@@ -63,6 +63,42 @@ class Block:
     def stop(self) -> int:
         """The first position after the block."""
         return self.start + len(self.index)
+
+
+@dataclass(frozen=True)
+class BatchSpans:
+    """A pass split into ``count`` batches of ``step`` samples each; the last takes the rest."""
+
+    total: int
+    step: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def span(self, batch: int) -> tuple[int, int]:
+        """The first sample of a batch, and the first after it."""
+        return batch * self.step, self.total if batch == self.count - 1 else (batch + 1) * self.step
+
+    def complete(self, samples: int, rank: int, world: int) -> int:
+        """How many batches are complete once a process has used ``samples`` samples of its shares."""
+
+        def share(batch: int) -> int:
+            start, stop = self.span(batch)
+            return (stop - start - rank + world - 1) // world
+
+        done = min(samples // share(0), self.count - 1)
+        last = done == self.count - 1 and samples - done * share(0) >= share(done)
+        return done + last
+
+
+def split_into_batches(total: int, kept: int, least: int) -> BatchSpans:
+    """Mini-batches of ``kept`` samples, joined until each has ``least``; a remainder joins the batch before it.
+
+    No batches if there are fewer than ``least`` samples in all.
+    """
+    step = kept * -(-least // kept)
+    return BatchSpans(total, step, total // step + (total % step >= least))
 
 
 class Epoch:

@@ -14,7 +14,7 @@ from ausam.common.atomic import Action, commit
 from ausam.common.ranks import device, gather, rank_and_world_size
 from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
-from ausam.sampler.scores import Scores, refuse_repeats
+from ausam.sampler.scores import Scores
 
 # Number of updates that stay on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
@@ -113,11 +113,8 @@ class SharedScores(Scores):
             commit([(self._validated.extend, entries), (self._waiting.popleft,)])
 
     def _entries(self, index: Tensor, value: Tensor) -> list[Entry]:
-        index, value = self.validate(index, value)
-        if self._repeats:
-            return split_repeats(index, value)
-        refuse_repeats(index)
-        return [(index, value)]
+        entry = self.validate(index, value, repeats=self._repeats)
+        return split_repeats(*entry) if self._repeats else [entry]
 
     def loading(self, state: dict[str, Any]) -> list[Action]:
         """As :meth:`Scores.loading`; values that were not recorded yet are discarded."""

@@ -189,42 +189,6 @@ def _used(samples: int, size: int, drop_last: bool) -> int:
     return samples - samples % size if drop_last and samples >= size else samples
 
 
-@dataclass(frozen=True)
-class BatchSpans:
-    """A pass split into ``count`` batches of ``step`` samples each; the last takes the rest."""
-
-    total: int
-    step: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def span(self, batch: int) -> tuple[int, int]:
-        """The first sample of a batch, and the first after it."""
-        return batch * self.step, self.total if batch == self.count - 1 else (batch + 1) * self.step
-
-    def complete(self, samples: int, rank: int, world: int) -> int:
-        """How many batches are complete once a process has used ``samples`` samples of its shares."""
-
-        def share(batch: int) -> int:
-            start, stop = self.span(batch)
-            return (stop - start - rank + world - 1) // world
-
-        done = min(samples // share(0), self.count - 1)
-        last = done == self.count - 1 and samples - done * share(0) >= share(done)
-        return done + last
-
-
-def split_into_batches(total: int, kept: int, least: int) -> BatchSpans:
-    """Mini-batches of ``kept`` samples, joined until each has ``least``; a remainder joins the batch before it.
-
-    No batches if there are fewer than ``least`` samples in all.
-    """
-    step = kept * -(-least // kept)
-    return BatchSpans(total, step, total // step + (total % step >= least))
-
-
 def _refuse_other_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
     n, kept = candidates.shape[1], positions.shape[1]
     if kept != policy.count(epoch, n):

@@ -102,8 +102,11 @@ class Scores:
         """
         commit(self._setting(*self._valid_setting(index, values)))
 
-    def validate(self, index: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Index and value on the CPU in the table's types; refused unless there is one value per sample."""
+    def validate(self, index: Tensor, value: Tensor, *, repeats: bool = False) -> tuple[Tensor, Tensor]:
+        """Index and value on the CPU in the table's types; refused unless there is one value per sample.
+
+        ``repeats``: a sample may occur several times.
+        """
         index = index.to("cpu", torch.int64)
         value = value.detach().to("cpu", self.sum.dtype)
         if index.shape != value.shape or index.dim() != 1:
@@ -114,13 +117,13 @@ class Scores:
                 f"index {int(bad)} is outside the dataset of {len(self)} samples. Pass the index of Indexed(dataset), "
                 "for the same dataset that the sampler was built with."
             )
+        if not repeats:
+            _refuse_repeats(index)
         return index, value
 
     def record(self, index: Tensor, value: Tensor) -> None:
         """Add one new value for each of these samples, ignoring values that are not finite."""
-        index, value = self.validate(index, value)
-        refuse_repeats(index)
-        commit(self._recording(index, value))
+        commit(self._recording(*self.validate(index, value)))
 
     def _recording(self, index: Tensor, value: Tensor) -> list[Action]:
         """The changes that add these values; nothing is changed yet."""
@@ -155,7 +158,6 @@ class Scores:
 
     def _valid_setting(self, index: Any, values: Any) -> tuple[Tensor, Tensor]:
         index, values = self.validate(torch.as_tensor(index), torch.as_tensor(values))
-        refuse_repeats(index)
         if not values.isfinite().all():
             bad = int(index[~values.isfinite()][0])
             raise ValueError(f"The value of sample {bad} is not finite. Set finite scores only.")
@@ -229,8 +231,7 @@ class Scores:
         return [(setattr, self, name, column) for name, column in columns.items()]
 
 
-def refuse_repeats(index: Tensor) -> None:
-    """Refuse a sample that occurs twice."""
+def _refuse_repeats(index: Tensor) -> None:
     once, visits = torch.unique(index, return_counts=True)
     if len(once) != len(index):
         raise ValueError(
