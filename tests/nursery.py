@@ -20,7 +20,7 @@ from ausam.lab.cli.main import main
 from ausam.lab.experiments import compare, run_cells
 from ausam.lab.problems.catalogue import problem, resolve
 from ausam.lab.records import files
-from ausam.lab.records import results as records
+from ausam.lab.records.epoch import read_epochs
 from ausam.lab.training import loop as training
 from ausam.lab.training.checkpoint import NAME
 from ausam.paper import recipe
@@ -130,7 +130,7 @@ def killed(out, scale):
         for path in out.glob("checkpoint-*.pt"):
             torch.load(path, weights_only=True)
         temporary = [p.name for p in out.glob(".*.tmp")]
-        epochs = len(records.read_epochs(out / "metrics.jsonl"))
+        epochs = len(read_epochs(out / "metrics.jsonl"))
         lives.append({"code": code, "at": moment.get("write", ["step"])[0], "epochs": epochs, "temporary": temporary})
     lives.append({"code": life(scale.run(out))[0]})
     return lives

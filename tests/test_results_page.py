@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ausam.lab.records import results as records
-from ausam.lab.records.results import EqualCost
+from ausam.lab.records import store
+from ausam.paper.records.equal_cost import EqualCost
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,7 +27,7 @@ def test_every_table_is_what_the_results_say(tool):
     "path", sorted((ROOT / "docs" / "results").glob("equal-cost*.json")), ids=lambda path: path.stem
 )
 def test_no_row_lacks_a_seed(path):
-    benchmark = records.read_finished(path, EqualCost)
+    benchmark = store.read_finished(path, EqualCost)
     rows = [(len(p.seeds), e.row) for p in benchmark.problems for e in p.entries if e.row is not None]
     assert rows
     assert all(row.n == seeds for seeds, row in rows)

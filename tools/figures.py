@@ -13,12 +13,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from ausam.lab.records import files
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Comparison, EqualCost
+from ausam.lab.records import files, store
+from ausam.lab.records.comparison import Comparison
 from ausam.lab.report import vega
 from ausam.lab.report.pages.comparison import pictures
 from ausam.paper import equal_cost
+from ausam.paper.records.equal_cost import EqualCost
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -68,7 +68,7 @@ THEORY = tuple(f"theory-{name}.png" for name in theory_charts.CHARTS)
 
 def draw(chart: Chart, target: Path) -> None:
     """One chart of a comparison's report, as a file."""
-    whole = records.read_finished(RESULTS / chart.source, Comparison)
+    whole = store.read_finished(RESULTS / chart.source, Comparison)
     shown = set(chart.only or (row.name for row in whole.rows)) - set(chart.without)
     rows = tuple(row for row in whole.rows if row.name in shown)
     runs = tuple(run for run in whole.runs if run.name in shown)
@@ -82,7 +82,7 @@ def draw(chart: Chart, target: Path) -> None:
 
 def draw_frontier(problem: str, target: Path) -> None:
     """What each budget bought on one problem of the benchmark at equal cost, as a file."""
-    whole = records.read_finished(RESULTS / "equal-cost-0.2.json", EqualCost)
+    whole = store.read_finished(RESULTS / "equal-cost-0.2.json", EqualCost)
     found = next(found for found in whole.problems if found.name == problem)
     shown = tuple(entry for entry in found.entries if entry.name not in OFF_SCALE.get(problem, ()))
     spec = equal_cost.frontier(replace(found, entries=shown))

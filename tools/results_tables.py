@@ -10,13 +10,13 @@ import functools
 import re
 from pathlib import Path
 
-from ausam.lab.records import files
-from ausam.lab.records import results as records
-from ausam.lab.records.results import BudgetProblem, Comparison, EqualCost
+from ausam.lab.records import files, store
+from ausam.lab.records.comparison import Comparison
 from ausam.lab.report.summary import heading
 from ausam.lab.report.table import Table, to_markdown
 from ausam.lab.report.text import show
 from ausam.paper import equal_cost
+from ausam.paper.records.equal_cost import BudgetProblem, EqualCost
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -27,7 +27,7 @@ BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 @functools.cache
 def benchmark(name: str) -> EqualCost:
     """The results of a benchmark at equal cost."""
-    return records.read_finished(RESULTS / f"{name}.json", EqualCost)
+    return store.read_finished(RESULTS / f"{name}.json", EqualCost)
 
 
 def filled(page: str) -> str:
@@ -39,7 +39,7 @@ def table(name: str) -> str:
     """A table in Markdown."""
     source, _, part = name.partition("/")
     if not part:
-        return of_comparison(records.read_finished(RESULTS / f"{source}.json", Comparison))
+        return of_comparison(store.read_finished(RESULTS / f"{source}.json", Comparison))
     if part == "primary":
         return to_markdown(equal_cost.primary_table(benchmark(source)))
     return of_problem(next(problem for problem in benchmark(source).problems if problem.name == part))

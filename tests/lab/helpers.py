@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
-from ausam.lab.records.results import Comparison, CurvePoint, Environment, Hardware, NamedRun, Run, Samples
+from ausam.lab.records.comparison import Comparison, CurvePoint, NamedRun
+from ausam.lab.records.run import Environment, Hardware, Run, Samples
 from ausam.lab.records.score import Score
 from ausam.lab.report import statistics
 

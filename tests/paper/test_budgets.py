@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from ausam.lab.records import results as records
-from ausam.lab.records.results import BudgetProblem, Entry, EqualCost
+from ausam.lab.records import store
 from ausam.lab.records.score import Score
 from ausam.lab.report.statistics import rows
 from ausam.lab.report.verdict import Verdict
 from ausam.paper import budgets, equal_cost
+from ausam.paper.records.equal_cost import BudgetProblem, Entry, EqualCost
 from tests.lab.helpers import named
 
 # name: (budget, control, scores of five seeds, twin, sgd)
@@ -151,8 +151,8 @@ def test_a_row_off_its_budget_is_named():
 
 
 def test_records_come_back(tmp_path):
-    records.write(tmp_path / "results.json", benchmark())
-    assert records.read_finished(tmp_path / "results.json", EqualCost) == benchmark()
+    store.write(tmp_path / "results.json", benchmark())
+    assert store.read_finished(tmp_path / "results.json", EqualCost) == benchmark()
 
 
 def test_the_charts_have_a_mark_per_entry():

@@ -11,10 +11,10 @@ from ausam.lab.config import Config
 from ausam.lab.experiments import run_cells
 from ausam.lab.problems.catalogue import entry, problem
 from ausam.lab.problems.labels import long_tail
-from ausam.lab.records import results as records
-from ausam.lab.records.results import EqualCost
+from ausam.lab.records import store
 from ausam.lab.registry.from_config import configured, method_and_policy
 from ausam.paper import recipe, reproduce
+from ausam.paper.records.equal_cost import EqualCost
 from tests.lab.helpers import read
 
 MICRO = """
@@ -180,7 +180,7 @@ def test_a_benchmark_is_stopped_resumed_and_reported(micro, tmp_path, monkeypatc
     assert re.findall(r"^(\S+): accuracy", said.err, re.MULTILINE) == [c for c in CELLS if c.startswith("one")][1:]
     assert "clean     50 %     missing" not in said.out
     assert "3 of 13 runs are missing." in said.out
-    found = records.read_finished(out / "results.json", EqualCost)
+    found = store.read_finished(out / "results.json", EqualCost)
     one, two = found.problems
     assert [e.row.n for e in one.entries] == [2] * 5
     assert [e.row for e in two.entries] == [None] * 3

@@ -17,8 +17,7 @@ from ausam.lab.networks.build import MODELS, build, check_fit
 from ausam.lab.problems.catalogue import load, resolve
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.loading import DataError
-from ausam.lab.records import results as records
-from ausam.lab.records.results import PaperTable
+from ausam.lab.records import store
 from ausam.lab.training import weights
 from ausam.lab.training.loop import learning_rate, train
 from ausam.paper import recipe
@@ -34,6 +33,7 @@ from ausam.paper.pose.simcc import SIMCC, located, unmirrored
 from ausam.paper.pose.skeleton import GROUPS, HEAD, JOINTS, LANK, LIMBS, LKNE, MIRRORED, NECK, RANK, RWRI
 from ausam.paper.pose.stick_figure import SIDE
 from ausam.paper.pose.stick_figures import many as drawn_figures
+from ausam.paper.records.paper_table import PaperTable
 from tests.helpers import few_of
 
 
@@ -705,7 +705,7 @@ def part_of_table4(tmp_path_factory):
 def test_table4_in_the_papers_form(part_of_table4, capsys):
     assert main(["report", str(part_of_table4)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    table = records.read(part_of_table4 / "results.json", PaperTable)
+    table = store.read(part_of_table4 / "results.json", PaperTable)
     ours = {cell.name: cell for cell in table.columns[0].cells}["sam"].ours
     groups = " ".join(f"{ours.parts[k]:.1f}" for k in GROUPS)
     marked = {ord(mark): None for mark in "●○"}  # best and second best of a column

@@ -13,9 +13,8 @@ import pytest
 from ausam.lab.cli.main import main
 from ausam.lab.experiments import run_cells
 from ausam.lab.experiments.cells import Cell
-from ausam.lab.records import results as records
+from ausam.lab.records.epoch import Epoch, epochs_text
 from ausam.lab.records.files import WriteError
-from ausam.lab.records.results import Epoch
 from ausam.lab.records.score import Score
 from ausam.lab.training.logs import NO_LOGS
 from ausam.paper import ray as launch
@@ -106,7 +105,7 @@ class Task:
     """Ray's remote function, done at once; a cell called "lost" is lost with its process."""
 
     def remote(self, cell, out, logs, folder):
-        text = records.epochs_text(Epoch(e, 0.1, 1.0, Score(0.0), 1.0, 1, 2, 2, 1.0, 0, 1) for e in (1, 2))
+        text = epochs_text(Epoch(e, 0.1, 1.0, Score(0.0), 1.0, 1, 2, 2, 1.0, 0, 1) for e in (1, 2))
         path = cell.folder(out) / "metrics.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         Ray.later.append(lambda: path.write_text(text))

@@ -22,13 +22,13 @@ from ausam.lab.experiments.duration import duration
 from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.problems.download import DownloadError
-from ausam.lab.records import results as records
+from ausam.lab.records import store
 from ausam.lab.records.locks import file_lock
-from ausam.lab.records.results import PaperTable
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.registry.pairs import pair
 from ausam.lab.training import logs
 from ausam.paper import estimate, recipe, reproduce, tables
+from ausam.paper.records.paper_table import PaperTable
 from tests.lab.helpers import read
 
 TABLES = ["table1", "table2", "table3", "table5"]
@@ -450,7 +450,7 @@ def test_the_table_agrees_with_the_runs(whole):
         ["SAM+Info*", *blank, "80.00", "–", *cell("two", "sam+info%2A")],
         ["SAM@0.5†", "–", "–", *cell("one", "sam@0.5"), *blank],
     ]
-    summary = records.read(whole / "results.json", PaperTable)
+    summary = store.read(whole / "results.json", PaperTable)
     cells = {group: [[*line.cells] for line in lines] for group, lines in tables.groups(summary).items()}
     assert cells == {"Net_1": expected}
     lines = [re.sub(" [●○]", "  ", line) for line in tables.text(summary).splitlines()]

@@ -10,8 +10,8 @@ import pytest
 
 from ausam.lab.config import Config
 from ausam.lab.problems.download import DownloadError, unpack
+from ausam.lab.records.comparison import NamedRun
 from ausam.lab.records.locks import file_lock
-from ausam.lab.records.results import NamedRun
 from ausam.lab.report.runs_csv import runs_csv
 from ausam.paper import recipe
 from tests.lab.helpers import a_run, run

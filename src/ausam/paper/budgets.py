@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ausam.lab.records.results import BudgetProblem, Difference, Entry
+from ausam.lab.records.comparison import Difference
 from ausam.lab.report.statistics import holm, paired, paired_values
 from ausam.lab.report.verdict import Verdict, verdict
+from ausam.paper.records.equal_cost import BudgetProblem, Entry
 
 VERDICTS = {
     Verdict.BETTER: "better than chance",

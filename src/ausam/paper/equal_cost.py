@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ausam.lab.records.results import BudgetProblem, Entry, EqualCost
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.summary import heading, probability_cells, probability_head, skipped_notes
@@ -34,6 +33,7 @@ from ausam.paper.budgets import (
     primary_entries,
     primary_verdict,
 )
+from ausam.paper.records.equal_cost import BudgetProblem, Entry, EqualCost
 from ausam.paper.tables import MISSING
 
 if TYPE_CHECKING:

@@ -13,19 +13,9 @@ from ausam.lab.experiments import compare
 from ausam.lab.experiments.cells import Cell
 from ausam.lab.experiments.run_cells import Failed, Launch, OnEpoch, in_turn
 from ausam.lab.problems.catalogue import changes
-from ausam.lab.records import files
-from ausam.lab.records import results as records
+from ausam.lab.records import files, store
+from ausam.lab.records.comparison import Comparison
 from ausam.lab.records.locks import file_lock
-from ausam.lab.records.results import (
-    BudgetProblem,
-    Comparison,
-    Entry,
-    EqualCost,
-    PaperTable,
-    Published,
-    TableCell,
-    TableColumn,
-)
 from ausam.lab.registry.pairs import label
 from ausam.lab.report.runs_csv import runs_csv
 from ausam.lab.report.summary import headline
@@ -33,6 +23,9 @@ from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.run_folder import make
 from ausam.paper import budgets, equal_cost, tables
 from ausam.paper.recipe import Block, Recipe, base
+from ausam.paper.recipe import read as read_recipe
+from ausam.paper.records.equal_cost import BudgetProblem, Entry, EqualCost
+from ausam.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
 
 log = logging.getLogger("ausam")
 
@@ -106,10 +99,8 @@ class _Occasional:
 def _claim(recipe: Recipe, out: Path) -> None:
     """Refuse a folder with other contents."""
     path = out / "results.json"
-    saved: Result | None
     try:
-        equal = records.kind_of(path) is EqualCost
-        saved = records.read(path, EqualCost) if equal else records.read(path, PaperTable)
+        saved = store.read(path, _kind(path) or PaperTable)
     except ValueError as error:
         if not any((out / block.name / "runs").is_dir() for block in recipe.blocks):
             raise ValueError(f"{out} contains other results. Choose another --out.") from None
@@ -131,12 +122,30 @@ def write(recipe: Recipe, out: Path, command: str) -> Result:
             if recipe.equal_cost
             else _paper_table(recipe, comparisons, command)
         )
-        records.write(out / "results.json", result)
+        store.write(out / "results.json", result)
         runs = [(block.name, named) for block, comparison in comparisons for named in comparison.runs]
         files.write(out / "results.csv", runs_csv(runs))
-        for name, content in _output_files(result):
+        for name, content in _output_files(result).items():
             files.write(out / name, content)
         return result
+
+
+def rewrite(out: Path) -> Result | None:
+    """Write the table in a folder again, from its runs; None if the folder holds no table."""
+    path = out / "results.json"
+    if (kind := _kind(path)) is None:
+        return None
+    old = store.read_finished(path, kind)
+    if isinstance(old, EqualCost):
+        recipe = read_recipe(old.table, seeds={problem.name: len(problem.seeds) for problem in old.problems})
+    else:
+        recipe = read_recipe(old.table, old.scale, len(old.seeds))
+    return write(recipe, out, old.command)
+
+
+def _kind(path: Path) -> type[PaperTable] | type[EqualCost] | None:
+    """The kind of table that a file declares; None if it is no table."""
+    return {PaperTable.FORMAT: PaperTable, EqualCost.FORMAT: EqualCost}.get(store.format_of(path))
 
 
 def text(result: Result) -> str:
@@ -144,12 +153,11 @@ def text(result: Result) -> str:
     return equal_cost.text(result) if isinstance(result, EqualCost) else tables.text(result)
 
 
-def _output_files(result: Result) -> Iterator[tuple[str, str]]:
-    """The files next to results.json, with their contents."""
+def _output_files(result: Result) -> dict[str, str]:
+    """The contents of the files next to results.json, by name."""
     if isinstance(result, EqualCost):
-        yield from ((name, form(result)) for name, form in equal_cost.OUTPUT_FILES.items())
-    else:
-        yield from ((name, form(result)) for name, form in tables.OUTPUT_FILES.items())
+        return {name: form(result) for name, form in equal_cost.OUTPUT_FILES.items()}
+    return {name: form(result) for name, form in tables.OUTPUT_FILES.items()}
 
 
 def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ausam.lab.records.results import PaperTable, Row, TableCell
+from ausam.lab.records.comparison import Row
 from ausam.lab.report import html
 from ausam.lab.report.summary import skipped_notes
 from ausam.lab.report.table import (
@@ -23,6 +23,7 @@ from ausam.lab.report.table import (
     to_text,
 )
 from ausam.lab.report.text import NONE, capital, show
+from ausam.paper.records.paper_table import PaperTable, TableCell
 
 if TYPE_CHECKING:
     from markupsafe import Markup

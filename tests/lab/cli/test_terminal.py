@@ -1,14 +1,14 @@
 """What reaches the terminal."""
 
 from ausam.lab.cli import terminal
-from ausam.lab.records import results as records
+from ausam.lab.records import store
 from tests.lab.helpers import a_comparison, named, run
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys):
     evil = "SAM\x1b]0;owned\x07\x1b[2J"
     results = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, 82.0)], {"sam": evil}, title=evil)
-    records.write(tmp_path / "results.json", results)
+    store.write(tmp_path / "results.json", results)
     assert run("report", tmp_path / "results.json") == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err

@@ -13,8 +13,8 @@ from ausam.lab.cli.parser import parser
 from ausam.lab.experiments import run_cells, tune
 from ausam.lab.problems import catalogue, images
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Tuning
+from ausam.lab.records import store
+from ausam.lab.records.tuning import Tuning
 from ausam.lab.report.pages import tuning
 from tests.lab.helpers import read
 
@@ -38,7 +38,7 @@ def test_rounds_grow_and_trials_shrink_by_three():
 
 
 def test_the_best_third_goes_on(searched):
-    found = records.read_finished(searched / "tuning.json", Tuning)
+    found = store.read_finished(searched / "tuning.json", Tuning)
     assert [(r.epochs, len(r.trials)) for r in found.rounds] == [(3, 6), (9, 2)]
     for one in found.rounds:
         for trial in one.trials:
@@ -71,7 +71,7 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch, capsys):
     catalogue.forget()
     assert main([*args, "--out", str(tmp_path / "two")]) == 0
     catalogue.forget()
-    one, two = (records.read_finished(tmp_path / name / "tuning.json", Tuning).rounds for name in ("one", "two"))
+    one, two = (store.read_finished(tmp_path / name / "tuning.json", Tuning).rounds for name in ("one", "two"))
     assert [t.row.scores for t in one[0].trials] == [t.row.scores for t in two[0].trials]
     assert "No test sample was used." in capsys.readouterr().out
 
@@ -79,7 +79,7 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch, capsys):
 def test_the_table_names_the_best_and_has_every_trial_once(searched, capsys):
     assert main([*SEARCH, "--out", str(searched)]) == 0
     text = capsys.readouterr().out
-    found = records.read_finished(searched / "tuning.json", Tuning)
+    found = store.read_finished(searched / "tuning.json", Tuning)
     best = found.rounds[-1].trials[0]
     assert f"Best: --rho {best.settings['rho']:g} --batch-size {best.settings['batch_size']:g} (" in text
     flags = f"--rho {best.settings['rho']:g} --batch-size {best.settings['batch_size']:g}"
@@ -114,7 +114,7 @@ def test_a_search_is_resumed(searched, tmp_path, monkeypatch, capsys):
     times = {path: path.stat().st_mtime_ns for path in before}
     assert main([*SEARCH, "--out", str(tmp_path)]) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == times
-    mine, theirs = (records.read_finished(out / "tuning.json", Tuning).rounds for out in (tmp_path, searched))
+    mine, theirs = (store.read_finished(out / "tuning.json", Tuning).rounds for out in (tmp_path, searched))
     assert [[t.row.scores for t in r.trials] for r in mine] == [[t.row.scores for t in r.trials] for r in theirs]
 
 
@@ -131,7 +131,7 @@ def test_a_trial_that_fails_is_last_and_the_search_goes_on(tmp_path, monkeypatch
     assert main([*args, "rho=0.1,0.2"]) == 0
     said = capsys.readouterr()
     assert "rho=0.1/seed-0 failed: it burst" in said.err
-    trials = records.read_finished(tmp_path / "tuning.json", Tuning).rounds[0].trials
+    trials = store.read_finished(tmp_path / "tuning.json", Tuning).rounds[0].trials
     assert [(t.settings, t.failed) for t in trials] == [({"rho": 0.2}, ""), ({"rho": 0.1}, "it burst")]
     assert main([*args, "rho=0.1"]) == 2
     assert "Every trial failed. The last: it burst" in capsys.readouterr().err
@@ -199,7 +199,7 @@ def test_the_line_of_the_best_settings_can_be_pasted(tmp_path):
 
 def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
     page = (searched / "tuning.html").read_text()
-    found = records.read_finished(searched / "tuning.json", Tuning)
+    found = store.read_finished(searched / "tuning.json", Tuning)
     assert page.count('<tr><th scope="row">') == 6  # every trial once
     assert page.count('<figure class="chart">') == 2  # rho, and the batch size
     assert page.count("ausam tune") == 1
@@ -211,7 +211,7 @@ def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
 
 
 def test_a_tie_is_told(searched):
-    found = records.read_finished(searched / "tuning.json", Tuning)
+    found = store.read_finished(searched / "tuning.json", Tuning)
     first, second = found.rounds[-1].trials
     apart = replace(second, row=replace(first.row, scores=tuple(s - 1 for s in first.row.scores)))
     for other, told in ((replace(second, row=first.row), True), (apart, False)):

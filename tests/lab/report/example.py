@@ -3,7 +3,8 @@
 import math
 
 from ausam.lab.config import Config
-from ausam.lab.records.results import CurvePoint, Group, NamedRun, Selection
+from ausam.lab.records.comparison import CurvePoint, NamedRun
+from ausam.lab.records.run import Group, Selection
 from tests.lab.helpers import a_comparison, a_run
 
 # Per name: scores of three seeds, seconds, samples through both passes (SAM: 4000), times chosen (right, wrong).

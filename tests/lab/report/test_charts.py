@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from PIL import Image
 
-from ausam.lab.records import results as records
+from ausam.lab.records import store
 from ausam.lab.report import charts, html, png, vega
 from ausam.lab.report.charts import frontier
 from ausam.lab.report.vega import Field
@@ -144,7 +144,7 @@ def test_png_has_the_colours_of_a_theme(theme, paper):
 
 
 def test_pictures_of_a_comparison_by_command(tmp_path, capsys):
-    records.write(tmp_path / "results.json", compared(FIGURES))
+    store.write(tmp_path / "results.json", compared(FIGURES))
     assert png.main([str(tmp_path / "results.json"), str(tmp_path / "docs"), "--scale", "1"]) == 0
     names = ["time.png", "curves.png", "chosen.png", "mislabelled.png"]
     assert capsys.readouterr().out.split() == [str(tmp_path / "docs" / name) for name in names]

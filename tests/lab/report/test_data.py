@@ -3,7 +3,9 @@
 import pytest
 
 from ausam.lab.config import Config
-from ausam.lab.records.results import Findings, NamedRun, Round, Suspect, Trial, Tuning
+from ausam.lab.records.comparison import NamedRun
+from ausam.lab.records.run import Findings, Suspect
+from ausam.lab.records.tuning import Round, Trial, Tuning
 from ausam.lab.report import statistics
 from ausam.lab.report.pages import comparison as page
 from ausam.lab.report.pages import data, tuning

@@ -11,27 +11,20 @@ from html.parser import HTMLParser
 import pytest
 
 from ausam.lab.config import Config
-from ausam.lab.records.results import (
-    Environment,
-    Group,
-    NamedRun,
-    PaperTable,
-    Published,
-    Selection,
-    TableCell,
-    TableColumn,
-)
+from ausam.lab.experiments import compare
+from ausam.lab.records.comparison import NamedRun
+from ausam.lab.records.run import Environment, Group, Selection
 from ausam.lab.records.score import Score
 from ausam.lab.report.pages.comparison import (
     mislabelled_sentence,
     pictures,
     rare_class_sentence,
     render,
-    write_report,
 )
 from ausam.lab.report.runs_csv import runs_csv
 from ausam.lab.report.summary import compare_rows, comparison_lines, comparison_text, conclusion, headline
 from ausam.paper import tables
+from ausam.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
 from tests.helpers import few_of
 from tests.lab.helpers import HARDWARE, a_comparison, named
 from tests.lab.report.example import FIGURES, LABELS, compared
@@ -493,17 +486,14 @@ def test_one_run_has_no_bars():
     assert next(row["score"] for row in rows if row["method"] == "SAM") == "95.70 %"
 
 
-def test_write_report_is_atomic(results, tmp_path):
-    path = tmp_path / "new" / "report.html"
-    write_report(results, path)
-    assert path.read_text(encoding="utf-8") == render(results)
-    with pytest.raises(AttributeError):
-        write_report(None, path)
-    assert path.read_text(encoding="utf-8") == render(results)
-    (path.parent / "folder").mkdir()
-    with pytest.raises(ValueError, match="folder cannot be written: Is a directory"):
-        write_report(results, path.parent / "folder")
-    assert sorted(p.name for p in path.parent.iterdir()) == ["folder", "report.html"]  # nothing half-written stays
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(results, tmp_path):
+    compare.write(results, tmp_path / "new")
+    assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8") == render(results)
+    (tmp_path / "old" / "report.html").mkdir(parents=True)
+    with pytest.raises(ValueError, match="html cannot be written: Is a directory"):
+        compare.write(results, tmp_path / "old")
+    names = ["report.html", "results.csv", "results.json"]
+    assert [sorted(p.name for p in (tmp_path / place).iterdir()) for place in ("new", "old")] == [names, names]
 
 
 def test_skipped_steps_stand_under_the_table():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam.lab.config import Config
-from ausam.lab.records.results import Difference
+from ausam.lab.records.comparison import Difference
 from ausam.lab.report.statistics import against, holm, paired, rows
 from tests.lab.helpers import HARDWARE, a_comparison, named
 

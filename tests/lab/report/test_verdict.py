@@ -1,6 +1,6 @@
 """One verdict for every report."""
 
-from ausam.lab.records.results import Difference
+from ausam.lab.records.comparison import Difference
 from ausam.lab.report.verdict import Verdict, interval, p_text, verdict
 
 

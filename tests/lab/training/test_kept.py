@@ -10,8 +10,8 @@ import torch
 
 from ausam.lab.config import Config
 from ausam.lab.problems.catalogue import resolve, split_problem
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Run
+from ausam.lab.records import store
+from ausam.lab.records.run import Run
 from ausam.lab.registry.from_config import configured
 from ausam.lab.registry.pair_names import label_of
 from ausam.lab.registry.pairs import pair, with_alpha
@@ -27,7 +27,7 @@ def trained(out, stop=None, **settings):
     for epoch in train(config, out, resume=True):
         if epoch.epoch == stop:
             return None
-    return records.read_finished(out / "result.json", Run)
+    return store.read_finished(out / "result.json", Run)
 
 
 def test_the_average_is_that_of_the_steps(tmp_path):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Run
+from ausam.lab.records import store
+from ausam.lab.records.run import Run
 from ausam.lab.training import snapshots, weights
 from ausam.lab.training.loop import train
 
@@ -20,7 +20,7 @@ def files(folder):
 
 
 def sha256(folder):
-    return records.read_finished(folder / "result.json", Run).weights_sha256
+    return store.read_finished(folder / "result.json", Run).weights_sha256
 
 
 @pytest.mark.parametrize("settings", [{}, {"average": 0.9, "select_epoch": 0.25}], ids=["plain", "kept"])

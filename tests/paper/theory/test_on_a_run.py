@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from ausam.lab.experiments.diagnose.subject import open_run
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import versioned
+from ausam.lab.records import store
 from ausam.lab.report.pages.sections import VERSION
 from ausam.lab.training import snapshots
 from ausam.lab.training.loop import train
@@ -47,7 +47,7 @@ def copied(trained, tmp_path):
 
 
 def found_in(folder):
-    return versioned.read(folder / "theory.json", "theory", VERSION, Theory)
+    return store.read(folder / "theory.json", Theory)
 
 
 def test_every_measurement_has_a_section():
@@ -82,7 +82,7 @@ def test_lemma1_is_a_slow_loop_over_samples(tested):
     """Epoch 3 by hand: gradients one by one, the mini-batches as they were dealt."""
     subject = open_run(tested, SAMPLES)
     piece = next(tested.glob("diagnosis/lemma1-00003-*.json"))
-    found = versioned.read(piece, "lemma1-00003", VERSION, Lemma1At)
+    found = store.read_as(piece, "lemma1-00003", VERSION, Lemma1At)
     subject.at(3)
     model = subject.model.eval()
     weights = list(model.parameters())

@@ -31,8 +31,8 @@ from ausam.lab.experiments.run_cells import Launch
 from ausam.lab.experiments.tune import HELD_OUT, POLICY, tune, values
 from ausam.lab.networks.build import builder
 from ausam.lab.problems.catalogue import defaults_for, problem, resolve
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Run
+from ausam.lab.records import store
+from ausam.lab.records.run import Run
 from ausam.lab.records.score import measured_on
 from ausam.lab.registry.from_config import configured, method_and_policy, refuse_idle, with_own_rho
 from ausam.lab.registry.pair_names import label_of
@@ -77,7 +77,7 @@ def train_command(args: argparse.Namespace) -> int:
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
             for epoch in train(config, out, resume=args.resume, on_step=progress.step, here=here, logs=logs):
                 progress.epoch(epoch)
-    run = records.read_finished(out / "result.json", Run)
+    run = store.read_finished(out / "result.json", Run)
     after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
     score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
     parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]
@@ -142,7 +142,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
         terminal.write_error(f"ausam: {count} failed: {', '.join(failed)}. Run the same command to try again.\n")
-    ended = {cell.id: records.read(cell.folder(out) / "result.json", Run) for cell in cells}
+    ended = {cell.id: store.read(cell.folder(out) / "result.json", Run) for cell in cells}
     idle = _idle([name for name, run in ended.items() if run is not None and run.idle])
     return exits.FAILED if failed else idle
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ausam.lab.experiments import compare
 from ausam.lab.experiments.layout import pair_of
-from ausam.lab.records import files
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Comparison, EqualCost, PaperTable, Run, Tuning
+from ausam.lab.records import files, store
+from ausam.lab.records.comparison import Comparison
+from ausam.lab.records.run import Run
+from ausam.lab.records.tuning import Tuning
 from ausam.lab.registry.pair_names import label_of
 from ausam.lab.registry.pair_table import PAIRS
 from ausam.lab.report.pages import comparison as page
 from ausam.lab.report.pages import data, tuning
 from ausam.lab.report.summary import comparison_text, conclusion
-from ausam.paper import equal_cost, recipe, reproduce, tables
+from ausam.paper import equal_cost, reproduce, tables
+from ausam.paper.records.equal_cost import EqualCost
+from ausam.paper.records.paper_table import PaperTable
 
 
 def rebuild(place: Path) -> tuple[str, Path]:
@@ -32,35 +37,21 @@ def rebuild(place: Path) -> tuple[str, Path]:
 
 def _from_file(path: Path) -> tuple[str, Path]:
     """The page next to a file of results, under the same name."""
+    forms: dict[str, tuple[type[Any], Callable[[Any], str], Callable[[Any], str]]] = {
+        PaperTable.FORMAT: (PaperTable, tables.render, tables.text),
+        EqualCost.FORMAT: (EqualCost, equal_cost.render, equal_cost.text),
+        Tuning.FORMAT: (Tuning, tuning.render, tuning.text),
+    }
+    kind, render, text = forms.get(store.format_of(path), (Comparison, page.render, comparison_report))
+    record = store.read_finished(path, kind)
     out = path.with_suffix(".html")
-    kind = records.kind_of(path)
-    if kind is PaperTable:
-        table = records.read_finished(path, PaperTable)
-        files.write(out, tables.render(table))
-        return tables.text(table), out
-    if kind is EqualCost:
-        benchmark = records.read_finished(path, EqualCost)
-        files.write(out, equal_cost.render(benchmark))
-        return equal_cost.text(benchmark), out
-    if kind is Tuning:
-        search = records.read_finished(path, Tuning)
-        files.write(out, tuning.render(search))
-        return tuning.text(search), out
-    comparison = records.read_finished(path, Comparison)
-    page.write_report(comparison, out)
-    return comparison_report(comparison), out
+    files.write(out, render(record))
+    return text(record), out
 
 
 def _from_folder(folder: Path) -> str:
-    kind = records.kind_of(folder / "results.json")
-    if kind is PaperTable:
-        old = records.read_finished(folder / "results.json", PaperTable)
-        its_recipe = recipe.read(old.table, old.scale, len(old.seeds))
-        return reproduce.text(reproduce.write(its_recipe, folder, old.command))
-    if kind is EqualCost:
-        before = records.read_finished(folder / "results.json", EqualCost)
-        its_recipe = recipe.read(before.table, seeds={problem.name: len(problem.seeds) for problem in before.problems})
-        return reproduce.text(reproduce.write(its_recipe, folder, before.command))
+    if (table := reproduce.rewrite(folder)) is not None:
+        return reproduce.text(table)
     if any(folder.glob("runs/*/seed-*/result.json")):
         return comparison_report(compare.write(_comparison(folder), folder))
     if (folder / "result.json").exists():
@@ -78,7 +69,7 @@ def comparison_report(comparison: Comparison) -> str:
 
 def _comparison(folder: Path) -> Comparison:
     """The runs in the folder; command, title and order come from the old results.json."""
-    old = records.read(folder / "results.json", Comparison)
+    old = store.read(folder / "results.json", Comparison)
     done = sorted(folder.glob("runs/*/seed-*/result.json"))
     there = {pair_of(path.parent.name) for path in folder.glob("runs/*/seed-*") if path.is_dir()}  # begun counts
     order = [row.name for row in old.rows] if old else []
@@ -86,12 +77,12 @@ def _comparison(folder: Path) -> Comparison:
     names = sorted(there, key=lambda name: (order.index(name) if name in order else len(order), name))
     planned = old.seeds if old else ()
     seeds = sorted({int(path.parent.name.removeprefix("seed-")) for path in done}.union(planned))
-    config = old.config if old else records.read_finished(done[0], Run).config
+    config = old.config if old else store.read_finished(done[0], Run).config
     return compare.collect(names, seeds, config, folder, old.command if old else "", old.title if old else "")
 
 
 def _single(folder: Path) -> Comparison:
-    run = records.read_finished(folder / "result.json", Run)
+    run = store.read_finished(folder / "result.json", Run)
     name = f"{run.method} × {run.policy}"
     named = compare.named_run(name, folder)
     title = f"{run.config.data}: one run"

@@ -11,9 +11,9 @@ from pathlib import Path
 from ausam.lab.config import Config
 from ausam.lab.experiments.layout import run_folder
 from ausam.lab.problems.catalogue import changes
-from ausam.lab.records import files
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Comparison, CurvePoint, Epoch, NamedRun
+from ausam.lab.records import files, store
+from ausam.lab.records.comparison import Comparison, CurvePoint, NamedRun
+from ausam.lab.records.epoch import Epoch
 from ausam.lab.registry.pairs import label
 from ausam.lab.report import statistics
 from ausam.lab.report.pages import comparison as page
@@ -113,7 +113,7 @@ def curve(place: Path) -> tuple[CurvePoint, ...]:
 
 def write(results: Comparison, out: Path) -> Comparison:
     """Write results.json, results.csv and report.html; return their record."""
-    records.write(out / "results.json", results)
+    store.write(out / "results.json", results)
     files.write(out / "results.csv", runs_csv(("", named) for named in results.runs))
-    page.write_report(results, out / "report.html")
+    files.write(out / "report.html", page.render(results))
     return results

@@ -14,8 +14,8 @@ from ausam.lab.config import Config
 from ausam.lab.experiments.cells import Cell
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.records import files
+from ausam.lab.records.epoch import Epoch
 from ausam.lab.records.locks import file_lock
-from ausam.lab.records.results import Epoch
 from ausam.lab.training.failures import explain
 from ausam.lab.training.identity import same_run
 from ausam.lab.training.logs import Logs

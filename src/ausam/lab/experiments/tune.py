@@ -21,9 +21,8 @@ from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam.lab.experiments.cells import Cell
 from ausam.lab.experiments.compare import named_run
 from ausam.lab.experiments.run_cells import Failed, OnEpoch, in_turn
-from ausam.lab.records import files
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Round, Trial, Tuning
+from ausam.lab.records import files, store
+from ausam.lab.records.tuning import Round, Trial, Tuning
 from ausam.lab.registry.from_config import method_and_policy, refuse_idle
 from ausam.lab.registry.lookup import find
 from ausam.lab.report import statistics
@@ -134,14 +133,14 @@ def tune(
         done.append(_round(left, epochs, seeds, config, out, told, say, logs))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         record = Tuning(command, now, config, tuple(seeds), tuple(done))
-        records.write(out / "tuning.json", record)
+        store.write(out / "tuning.json", record)
         files.write(out / "tuning.html", tuning.render(record))
     return record
 
 
 def _claim(out: Path, config: Config) -> None:
     """Make the folder; refuse one that contains another search."""
-    old = records.read(out / "tuning.json", Tuning)
+    old = store.read(out / "tuning.json", Tuning)
     if old is not None:
         theirs, mine = (
             {k: v for k, v in asdict(c).items() if k not in NOT_PART_OF_IDENTITY} for c in (old.config, config)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ausam.lab.records import files
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Comparison
+from ausam.lab.records import files, store
+from ausam.lab.records.comparison import Comparison
 from ausam.lab.report import vega
 from ausam.lab.report.pages.comparison import pictures
 
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=2.0, help="pixels per unit; a chart is 640 units wide (2)")
     args = parser.parse_args(argv)
     try:
-        paths = write(records.read_finished(args.results, Comparison), args.folder, args.theme, args.scale)
+        paths = write(store.read_finished(args.results, Comparison), args.folder, args.theme, args.scale)
     except ValueError as error:
         parser.error(str(error))
     sys.stdout.write("".join(f"{path}\n" for path in paths))

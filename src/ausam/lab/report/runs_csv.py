@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ausam.lab.records.results import NamedRun
+from ausam.lab.records.comparison import NamedRun
 from ausam.lab.report.table import Table, to_csv
 
 SETTINGS = (

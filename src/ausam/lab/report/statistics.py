@@ -16,7 +16,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ausam.lab.records.results import Difference, NamedRun, Row, Run
+from ausam.lab.records.comparison import Difference, NamedRun, Row
+from ausam.lab.records.run import Run
 
 LEVEL = 0.95
 

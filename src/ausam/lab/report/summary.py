@@ -6,7 +6,8 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 
-from ausam.lab.records.results import Comparison, Difference, Row, Run
+from ausam.lab.records.comparison import Comparison, Difference, Row
+from ausam.lab.records.run import Run
 from ausam.lab.records.score import measured_on
 from ausam.lab.report.statistics import holm, paired
 from ausam.lab.report.table import TEXT_MARKS, Line, Section, Table, marked, to_text

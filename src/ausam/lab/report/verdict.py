@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ausam.lab.records.results import Difference
+from ausam.lab.records.comparison import Difference
 from ausam.lab.report.text import NONE
 
 

@@ -19,7 +19,7 @@ from ausam.audit.table import ROW
 from ausam.lab.problems.classification import Classification, Labelled
 from ausam.lab.problems.problem import Problem
 from ausam.lab.records import files
-from ausam.lab.records.results import Findings, Suspect
+from ausam.lab.records.run import Findings, Suspect
 
 FILE = "audit.npz"
 FIRST = 10  # suspects in the record of a run

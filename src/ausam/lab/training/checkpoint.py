@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ausam.lab.config import Config
 from ausam.lab.records import files
-from ausam.lab.records import results as records
+from ausam.lab.records.epoch import epochs_of
 from ausam.lab.records.typed_json import typed
 from ausam.lab.training.identity import mismatch
 
@@ -75,7 +75,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
     for path in newest_first(folder):
         try:
             content = read(path, KINDS, device)
-            rows = records.epochs_of(content["epochs"])
+            rows = epochs_of(content["epochs"])
             if len(rows) != _epoch(path):
                 raise ValueError(f"it should hold {_epoch(path)} epochs, but holds {len(rows)}")
             config = typed(Config, json.loads(content["config"]))

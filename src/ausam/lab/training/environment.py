@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import ausam
-from ausam.lab.records.results import Environment, Hardware
+from ausam.lab.records.run import Environment, Hardware
 
 
 def environment(device: str) -> Environment:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ausam.lab.config import Config
 from ausam.lab.records import files
-from ausam.lab.records.results import Epoch
+from ausam.lab.records.epoch import Epoch
 from ausam.lab.records.score import measured_on
 
 Figures = dict[str, float]

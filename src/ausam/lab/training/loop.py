@@ -21,9 +21,9 @@ from ausam.lab.config import Config
 from ausam.lab.networks.memory_format import to_memory_format
 from ausam.lab.problems.catalogue import split_problem
 from ausam.lab.problems.problem import Problem
-from ausam.lab.records import files
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Epoch, Run, Samples
+from ausam.lab.records import files, store
+from ausam.lab.records.epoch import Epoch, epochs_text
+from ausam.lab.records.run import Run, Samples
 from ausam.lab.records.score import VALIDATION, Score
 from ausam.lab.registry.expressions import brief, lasting_repr
 from ausam.lab.registry.from_config import method_and_policy
@@ -308,7 +308,7 @@ def save(state: State, out: Path) -> None:
         "sampler": state.sampler.state_dict(),
         "random": state.random,
         "others": others,
-        "epochs": records.epochs_text(state.epochs),
+        "epochs": epochs_text(state.epochs),
         "seconds": state.seconds,
         "init": state.init,
         "average": None if state.averaged is None else state.averaged.state_dict(),
@@ -355,7 +355,7 @@ def result(state: State, out: Path) -> None:
     )
     if state.here.rank == 0:
         auditing.write(out, state.audit)
-        records.write(out / "result.json", run)
+        store.write(out / "result.json", run)
 
 
 def base_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:

@@ -6,10 +6,10 @@ import contextlib
 from pathlib import Path
 
 from ausam.lab.config import NOT_PART_OF_IDENTITY, Config
-from ausam.lab.records import files
-from ausam.lab.records import results as records
+from ausam.lab.records import files, store
+from ausam.lab.records.epoch import Epoch, epochs_text, read_epochs
 from ausam.lab.records.locks import file_lock
-from ausam.lab.records.results import Epoch, Run
+from ausam.lab.records.run import Run
 from ausam.lab.records.typed_json import typed
 from ausam.lab.training import checkpoint
 from ausam.lab.training.identity import mismatch, same_run
@@ -101,14 +101,14 @@ def saved_config(out: Path) -> Config | None:
 
 def finished(out: Path) -> Run | None:
     """The record of the run in a folder, if it has ended."""
-    return records.read(out / "result.json", Run)
+    return store.read(out / "result.json", Run)
 
 
 def write_epochs(out: Path, epochs: list[Epoch]) -> None:
     """metrics.jsonl: one line per epoch, always up to the checkpoint."""
-    files.write(out / "metrics.jsonl", records.epochs_text(epochs))
+    files.write(out / "metrics.jsonl", epochs_text(epochs))
 
 
 def epochs(out: Path) -> list[Epoch]:
     """The epochs of the run in a folder, as far as written."""
-    return records.read_epochs(out / "metrics.jsonl")
+    return read_epochs(out / "metrics.jsonl")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ausam import Policy, Scores
-from ausam.lab.records.results import Group, Selection
+from ausam.lab.records.run import Group, Selection
 from ausam.policies.signals import signal_name
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from ausam.lab.experiments.diagnose.run import Tell, measured
 from ausam.lab.experiments.diagnose.subject import open_run
-from ausam.lab.records import files, versioned
-from ausam.lab.report.pages.sections import VERSION
+from ausam.lab.records import files, store
 from ausam.paper.theory import page
 from ausam.paper.theory.on_a_run import MEASUREMENTS
 from ausam.paper.theory.page import SECTIONS, Theory
@@ -21,6 +20,6 @@ def diagnose_theory(
     """Measure what is missing in the folder of a run; see :func:`ausam.lab.experiments.diagnose.run.diagnose`."""
     subject = open_run(folder, samples, **here)
     whole = Theory(**measured(MEASUREMENTS, SECTIONS, what, subject, command, tell))
-    versioned.write(folder / "theory.json", "theory", VERSION, whole)
+    store.write(folder / "theory.json", whole)
     files.write(folder / "theory.html", page.render(whole))
     return whole

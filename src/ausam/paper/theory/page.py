@@ -148,6 +148,8 @@ class Theorem4Result:
 class Theory(Measurements):
     """The lemma and the theorems on one run."""
 
+    FORMAT = "theory"
+
     lemma1: Lemma1Result | None = None
     theorem1: Theorem1Result | None = None
     theorem2: Theorem2Result | None = None

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 
 from ausam.lab.experiments.diagnose.flatness import diagnose_comparison
 from ausam.lab.experiments.diagnose.subject import open_run
-from ausam.lab.records import versioned
+from ausam.lab.records import store
 from ausam.lab.report.pages.flatness import FlatComparison, pictures
-from ausam.lab.report.pages.sections import VERSION
 from tests.lab.helpers import run
 
 SMALL = ["--train-size", 100, "--test-size", 50, "--batch-size", 32, "--epochs", 1, "--threads", 1]
@@ -23,7 +22,7 @@ def compared(tmp_path_factory):
 
 
 def read(folder):
-    return versioned.read(folder / "flatness.json", "flatness", VERSION, FlatComparison)
+    return store.read(folder / "flatness.json", FlatComparison)
 
 
 def test_every_run_is_measured_in_the_order_of_the_table(compared):

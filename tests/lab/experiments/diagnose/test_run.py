@@ -15,10 +15,9 @@ from ausam.lab.experiments.diagnose.pieces import over_training
 from ausam.lab.experiments.diagnose.run import diagnose
 from ausam.lab.experiments.diagnose.subject import ROOM, open_run, radius_of, spread
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import versioned
+from ausam.lab.records import store
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.report.pages.diagnosis import SECTIONS, Diagnosis, GeometryAt, GeometryResult
-from ausam.lab.report.pages.sections import VERSION
 from ausam.lab.training import snapshots
 from ausam.lab.training.loop import ALONE, begin, train
 from tests.lab.helpers import read, run
@@ -53,7 +52,7 @@ def copied(trained, tmp_path):
 
 
 def found_in(folder):
-    return versioned.read(folder / "diagnosis.json", "diagnosis", VERSION, Diagnosis)
+    return store.read(folder / "diagnosis.json", Diagnosis)
 
 
 def test_every_measurement_has_a_section():

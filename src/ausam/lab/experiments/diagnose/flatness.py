@@ -11,14 +11,14 @@ from ausam.lab.experiments.diagnose.pieces import Piece, Store
 from ausam.lab.experiments.diagnose.run import Tell, conditions, now
 from ausam.lab.experiments.diagnose.subject import Subject, open_run
 from ausam.lab.experiments.layout import pair_of
-from ausam.lab.records import files, versioned
-from ausam.lab.records import results as records
-from ausam.lab.records.results import Comparison, Run
+from ausam.lab.records import files, store
+from ausam.lab.records.comparison import Comparison
+from ausam.lab.records.run import Run
 from ausam.lab.registry.pair_table import PAIRS
 from ausam.lab.registry.pairs import label
 from ausam.lab.report.pages import flatness
 from ausam.lab.report.pages.flatness import Between, FlatComparison, FlatRun
-from ausam.lab.report.pages.sections import VERSION, NotMeasured
+from ausam.lab.report.pages.sections import NotMeasured
 
 
 def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **here: Any) -> FlatComparison:
@@ -65,7 +65,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
                 title,
                 seed,
                 subject.last,
-                None if (ended := records.read(place / "result.json", Run)) is None else ended.test.value,
+                None if (ended := store.read(place / "result.json", Run)) is None else ended.test.value,
                 fitted,
                 curved.eigenvalues,
                 curved.trace,
@@ -87,7 +87,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
         runs=tuple(measured),
         between=tuple(between),
     )
-    versioned.write(folder / "flatness.json", "flatness", VERSION, whole)
+    store.write(folder / "flatness.json", whole)
     files.write(folder / "flatness.html", flatness.render(whole))
     return whole
 
@@ -112,7 +112,7 @@ def _between(folder: Path, first: Subject, second: Subject) -> Slice:
 def _places(folder: Path) -> list[tuple[str, int, Path]]:
     """Name, seed and folder of every run, sorted by seed and then in the order of the results."""
     there = [p for p in folder.glob("runs/*/seed-*") if p.is_dir() and p.name.removeprefix("seed-").isdigit()]
-    old = records.read(folder / "results.json", Comparison) if there else None
+    old = store.read(folder / "results.json", Comparison) if there else None
     order = [row.name for row in old.rows] if old else []
     order += [name for name in PAIRS if name not in order]
     places = [(pair_of(p.parent.name), int(p.name.removeprefix("seed-")), p) for p in there]

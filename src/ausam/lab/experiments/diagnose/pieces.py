@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ausam.lab.experiments.diagnose.subject import Subject
-from ausam.lab.records import versioned
+from ausam.lab.records import store
 from ausam.lab.report.pages.sections import VERSION
 
 T = TypeVar("T")
@@ -34,13 +34,13 @@ class Store:
         """Read the piece if it is there; otherwise measure and save it."""
         path = self.path(name, key)
         try:
-            result = versioned.read(path, name, VERSION, kind)
+            result = store.read_as(path, name, VERSION, kind)
         except ValueError as error:
             log.warning("%s Measuring it again.", error)
             result = None
         if result is None:
             result = measure()
-            versioned.write(path, name, VERSION, result)
+            store.write_as(path, name, VERSION, result)
         return result
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam.lab.experiments.diagnose.pieces import Measurement, Piece, Store
 from ausam.lab.experiments.diagnose.subject import Subject, open_run
-from ausam.lab.records import files, versioned
+from ausam.lab.records import files, store
 from ausam.lab.registry.lookup import find
 from ausam.lab.report.pages import diagnosis
 from ausam.lab.report.pages.diagnosis import SECTIONS, Diagnosis
-from ausam.lab.report.pages.sections import VERSION, Conditions, NotMeasured, Section, findings
+from ausam.lab.report.pages.sections import Conditions, NotMeasured, Section, findings
 from ausam.lab.training.environment import environment
 
 Tell = Callable[[str, int], None]  # called with the name of the next piece and the total number of pieces
@@ -31,7 +31,7 @@ def diagnose(
     """
     subject = open_run(folder, samples, **here)
     whole = Diagnosis(**measured(MEASUREMENTS, SECTIONS, what, subject, command, tell))
-    versioned.write(folder / "diagnosis.json", "diagnosis", VERSION, whole)
+    store.write(folder / "diagnosis.json", whole)
     files.write(folder / "diagnosis.html", diagnosis.render(whole))
     return whole
 

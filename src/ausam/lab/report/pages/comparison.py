@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ausam.lab.config import PAIR_SETTINGS
-from ausam.lab.records import files
-from ausam.lab.records.results import Comparison, Group, NamedRun, Row, Selection
+from ausam.lab.records.comparison import Comparison, NamedRun, Row
+from ausam.lab.records.run import Group, Selection
 from ausam.lab.records.score import VALIDATION, measured_on
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
@@ -389,8 +388,3 @@ def _fragments(comparison: Comparison) -> Iterator[Markup]:
 def render(comparison: Comparison) -> str:
     """The whole page; it fetches nothing."""
     return html.page(comparison.title, _fragments(comparison), width=72)
-
-
-def write_report(comparison: Comparison, path: Path) -> None:
-    """Write the page."""
-    files.write(path, render(comparison))

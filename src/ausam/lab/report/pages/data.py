@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ausam.lab.records.results import Comparison, Findings, Row
+from ausam.lab.records.comparison import Comparison, Row
+from ausam.lab.records.run import Findings
 from ausam.lab.report import html
 from ausam.lab.report.pages.audit import percent
 from ausam.lab.report.table import Table, to_html

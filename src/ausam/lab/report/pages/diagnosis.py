@@ -88,6 +88,8 @@ class GeometryResult:
 class Diagnosis(Measurements):
     """The diagnosis of one run."""
 
+    FORMAT = "diagnosis"
+
     sharpness: SharpnessResult | None = None
     hessian: HessianResult | None = None
     landscape: LandscapeResult | None = None

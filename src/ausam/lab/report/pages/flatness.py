@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ausam.diagnostics import Eigenvalues, Sharpness, Slice, Trace
+from ausam.lab.records.store import Record
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.pages.diagnosis import ALONG, slice_curves
 from ausam.lab.report.pages.sections import (
+    VERSION,
     Conditions,
     Finding,
     NotMeasured,
@@ -60,8 +62,11 @@ class Between:
 
 
 @dataclass(frozen=True)
-class FlatComparison:
+class FlatComparison(Record):
     """The minima of a comparison, side by side."""
+
+    FORMAT = "flatness"
+    VERSION = VERSION  # of the measurements
 
     command: str
     created: str

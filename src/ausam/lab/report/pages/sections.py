@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ausam.lab.config import Config
-from ausam.lab.records.results import Environment
+from ausam.lab.records.run import Environment
+from ausam.lab.records.store import Record
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.vega import Field
@@ -57,8 +58,10 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Measurements:
+class Measurements(Record):
     """What was measured on one run, and under which conditions; a page adds a field for each result."""
+
+    VERSION = VERSION
 
     command: str
     created: str

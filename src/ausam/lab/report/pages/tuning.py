@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ausam.lab.records.results import Round, Row, Trial, Tuning
+from ausam.lab.records.comparison import Row
 from ausam.lab.records.score import measured_on
+from ausam.lab.records.tuning import Round, Trial, Tuning
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.statistics import against

@@ -10,19 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam.lab.config import Config
-from ausam.lab.records import results as records
-from ausam.lab.records.results import (
-    Comparison,
-    Epoch,
-    Group,
-    PaperTable,
-    Published,
-    Run,
-    Selection,
-    TableCell,
-    TableColumn,
-)
+from ausam.lab.records import store
+from ausam.lab.records.comparison import Comparison
+from ausam.lab.records.epoch import Epoch, epochs_text, read_epochs
+from ausam.lab.records.run import Group, Run, Selection
 from ausam.lab.records.score import Score
+from ausam.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
 from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
 SELECTION = Selection("loss", (Group(3, 0.5, 1.5, 0.25), Group(1, None, 2.0)), Group(3, 0.1, 1.0), Group(1, 0.2, 2.0))
@@ -49,22 +42,22 @@ EVERY = [
 @pytest.mark.parametrize("record", EVERY, ids=lambda r: type(r).__name__)
 def test_a_record_is_what_its_file_holds(record, tmp_path):
     path = tmp_path / "file.json"
-    records.write(path, record)
-    assert records.read(path, type(record)) == record
-    assert records.kind_of(path) is type(record)
+    store.write(path, record)
+    assert store.read(path, type(record)) == record
+    assert store.format_of(path) == record.FORMAT
     assert read(path)["version"] == 1
 
 
 def test_a_file_that_is_not_there_holds_nothing_and_one_that_is_no_json_is_refused(tmp_path):
     path = tmp_path / "file.json"
-    assert records.read(path, Run) is None
+    assert store.read(path, Run) is None
     with pytest.raises(ValueError, match="There is no file"):
-        records.read_finished(path, Run)
+        store.read_finished(path, Run)
     for text in ("", "{", "[1]", "\0", "[" * 100_000):
         path.write_text(text)
-        assert records.kind_of(path) is None
+        assert store.format_of(path) == ""
         with pytest.raises(ValueError, match=r"file.json is not a JSON object\. Remove it"):
-            records.read(path, Run)
+            store.read(path, Run)
 
 
 CHANGES = [
@@ -96,31 +89,31 @@ CHANGES = [
 @pytest.mark.parametrize(("changes", "message"), CHANGES, ids=[m for _, m in CHANGES])
 def test_what_does_not_fit_is_refused_with_its_place(changes, message, tmp_path):
     path = tmp_path / "file.json"
-    records.write(path, a_run())
+    store.write(path, a_run())
     rewrite(path, **changes)
     with pytest.raises(ValueError, match=rf"file.json is not in ausam's format: .*{message}.*Remove it"):
-        records.read(path, Run)
+        store.read(path, Run)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_version_or_kind_is_refused(version, tmp_path):
     path = tmp_path / "file.json"
-    records.write(path, a_run())
+    store.write(path, a_run())
     rewrite(path, version=version)
     with pytest.raises(ValueError, match="but should be a run of version 1"):
-        records.read(path, Run)
-    records.write(path, a_table())
+        store.read(path, Run)
+    store.write(path, a_table())
     with pytest.raises(ValueError, match="contains table, version 1, but should be a comparison of version 1"):
-        records.read(path, Comparison)
+        store.read(path, Comparison)
 
 
 def test_a_setting_that_came_later_has_its_default(tmp_path):
     path = tmp_path / "file.json"
-    records.write(path, a_run(config=Config(lr=0.3)))
+    store.write(path, a_run(config=Config(lr=0.3)))
     content = read(path)
     del content["config"]["label_smoothing"]
     rewrite(path, config=content["config"])
-    assert records.read(path, Run).config == Config(lr=0.3)
+    assert store.read(path, Run).config == Config(lr=0.3)
 
 
 def an_epoch(i, loss=1.0):
@@ -129,10 +122,10 @@ def an_epoch(i, loss=1.0):
 
 def test_epochs_go_a_line_each_and_a_line_that_is_none_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert records.read_epochs(path) == []
-    text = records.epochs_text([an_epoch(1), an_epoch(2, math.nan), an_epoch(3)])
+    assert read_epochs(path) == []
+    text = epochs_text([an_epoch(1), an_epoch(2, math.nan), an_epoch(3)])
     path.write_text(text)
-    epochs = records.read_epochs(path)
+    epochs = read_epochs(path)
     assert [e.epoch for e in epochs] == [1, 2, 3]
     assert math.isnan(epochs[1].train_loss)
     lines = text.splitlines()
@@ -140,7 +133,7 @@ def test_epochs_go_a_line_each_and_a_line_that_is_none_is_named(tmp_path):
     for line in bad:
         path.write_text("\n".join([lines[0], line, lines[2]]))
         with pytest.raises(ValueError, match=r"metrics.jsonl is not readable: line 2: .*Remove it and result.json"):
-            records.read_epochs(path)
+            read_epochs(path)
 
 
 @given(
@@ -149,10 +142,10 @@ def test_epochs_go_a_line_each_and_a_line_that_is_none_is_named(tmp_path):
 )
 def test_anything_in_a_field_is_a_record_or_a_value_error(tmp_path_factory, value, name):
     path = tmp_path_factory.getbasetemp() / "any.json"
-    records.write(path, a_run())
+    store.write(path, a_run())
     rewrite(path, **{name: value})
     with contextlib.suppress(ValueError):
-        assert isinstance(records.read(path, Run), Run)
+        assert isinstance(store.read(path, Run), Run)
 
 
 def test_a_row_has_as_many_scores_as_seeds():
@@ -167,6 +160,6 @@ def test_a_row_has_as_many_scores_as_seeds():
     ids=lambda p: p.stem,
 )
 def test_published_results_are_records(path):
-    found = records.read_finished(path, Comparison)
+    found = store.read_finished(path, Comparison)
     assert found.complete
     assert len(found.runs) == len(found.seeds) * len(found.rows)
