@@ -13,7 +13,7 @@ from ausam.lab.cli import progress
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
 from ausam.lab.experiments import bench
-from ausam.lab.experiments.bench import peak, planning, split
+from ausam.lab.experiments.bench import exchange, peak, planning, split
 from ausam.lab.experiments.side_by_side import interleaved, median_ratio
 
 
@@ -131,6 +131,14 @@ def test_planning_is_measured_over_a_whole_epoch():
     found = planning.measure(100_000)
     assert found.first_batch_seconds < found.nanoseconds_per_sample * 1e-9 * found.samples
     assert 0 < found.state_bytes < 12 * 100_000  # less than the plan of the epoch
+
+
+def test_the_exchange_is_measured_between_two_processes():
+    seconds, held = exchange.measure(20_000, repeats=2)
+    assert seconds > 0
+    assert held >= 0
+    (line,) = exchange.exchange(1, lambda *_: None, sizes=(20_000,))
+    assert "exchange of 20,000 scores between 2 processes" in line
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="peaks are reset through /proc")

@@ -226,7 +226,9 @@ def _add_list(subcommands: Any) -> None:
 def _add_bench(subcommands: Any) -> None:
     speed = subcommands.add_parser("bench", help="what a step costs on this machine", description=_bench_help())
     parts = speed.add_subparsers(required=True, metavar="WHAT")
-    step = parts.add_parser("step", help="SAM and AUSAM-0.5 against SGD, memory, planning", description=_bench_help())
+    step = parts.add_parser(
+        "step", help="SAM and AUSAM-0.5 against SGD, memory, planning, exchange", description=_bench_help()
+    )
     step.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
     step.add_argument("--only", default="", metavar="PART", help=f"one of {', '.join(bench.PARTS)}")
     step.set_defaults(run=commands.bench_command)
@@ -263,7 +265,7 @@ def _audit_help() -> str:
 def _bench_help() -> str:
     return (
         "Measure SAM and AUSAM-0.5 against SGD on this machine, the memory of a SAM step, and the cost of planning an "
-        "epoch. Each measurement says how long it takes, and each figure is printed as soon as it is there. Nothing is "
+        "epoch and of exchanging its scores between two processes. Each measurement says how long it takes, and each figure is printed as soon as it is there. Nothing is "
         "kept; fewer --repeats are faster and noisier."
     )
 

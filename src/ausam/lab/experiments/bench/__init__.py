@@ -1,11 +1,11 @@
-"""``ausam bench step``: the cost of a step and of an epoch's plan on this machine, as side-by-side ratios."""
+"""``ausam bench step``: the cost of a step, of an epoch's plan and of an exchange on this machine, as side-by-side ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from ausam.lab.experiments.bench import peak, planning, speed
+from ausam.lab.experiments.bench import exchange, peak, planning, speed
 from ausam.lab.experiments.side_by_side import OnTurn
 
 PARTS: dict[str, Callable[[int, OnTurn], Iterator[str]]] = {
@@ -13,6 +13,7 @@ PARTS: dict[str, Callable[[int, OnTurn], Iterator[str]]] = {
     "loading": speed.loading,
     "peak": peak.peak,
     "planning": planning.planning,
+    "exchange": exchange.exchange,
 }
 
 
