@@ -265,8 +265,8 @@ def _audit_help() -> str:
 def _bench_help() -> str:
     return (
         "Measure SAM and AUSAM-0.5 against SGD on this machine, the memory of a SAM step, and the cost of planning an "
-        "epoch and of exchanging its scores between two processes. Each measurement says how long it takes, and each figure is printed as soon as it is there. Nothing is "
-        "kept; fewer --repeats are faster and noisier."
+        "epoch and of exchanging its scores between two processes. Each measurement says how long it takes, and each "
+        "figure is printed as soon as it is there. Nothing is kept; fewer --repeats are faster and noisier."
     )
 
 

@@ -1,4 +1,4 @@
-"""``ausam bench step``: the cost of a step, of an epoch's plan and of an exchange on this machine, as side-by-side ratios."""
+"""``ausam bench step``: what a step, an epoch's plan and an exchange cost on this machine, side by side."""
 
 from __future__ import annotations
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ausam import AUSampling, SelectiveBatchSampler
 from ausam.lab.experiments.bench.peak import resident
 from ausam.lab.experiments.side_by_side import OnTurn
+from ausam.sampler.exchange import SharedScores
 
-BATCH = 128
 WORLD = 2
 SIZES = (1_000_000, 10_000_000)
 
@@ -47,15 +46,15 @@ def one_process(rank: int, store: Path, samples: int, repeats: int) -> tuple[lis
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=WORLD)
     try:
-        sampler = SelectiveBatchSampler(samples, BATCH, AUSampling(0.5, ramp=30))
+        scores = SharedScores(samples, None, None)
         mine = torch.arange(rank, samples, WORLD)
         seconds, held = [], 0
         for _ in range(repeats):
-            sampler.scores.add(mine, torch.rand(len(mine)))
+            scores.add(mine, torch.rand(len(mine)))
             before = resident(forget=True)
             dist.barrier()
             start = time.perf_counter()
-            sampler.exchange()
+            scores.exchange((0, 0))
             seconds.append(time.perf_counter() - start)
             held = max(held, resident() - before)
         return seconds, held
