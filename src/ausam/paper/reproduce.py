@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -178,17 +177,13 @@ def _counted(comparisons: Comparisons) -> tuple[int, int]:
     return expected, expected - sum(len(comparison.runs) for _, comparison in comparisons)
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
 def _equal_cost(recipe: Recipe, comparisons: Comparisons, command: str) -> EqualCost:
     runs, missing = _counted(comparisons)
     return EqualCost(
         table=recipe.table,
         title=recipe.title,
         command=command,
-        created=_now(),
+        created=store.now(),
         runs=runs,
         missing=missing,
         tuning=recipe.tuning,
@@ -226,7 +221,7 @@ def _paper_table(recipe: Recipe, comparisons: Comparisons, command: str) -> Pape
         scale=recipe.scale,
         title=recipe.title + (" (small scale)" if recipe.scale == "small" else ""),
         command=command,
-        created=_now(),
+        created=store.now(),
         seeds=tuple(sorted({seed for _, comparison in comparisons for seed in comparison.seeds})),
         runs=runs,
         missing=missing,

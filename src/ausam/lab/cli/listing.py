@@ -8,7 +8,6 @@ import textwrap
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from ausam import METHODS, POLICIES
 from ausam.common.settings import Range, rules
 from ausam.lab.networks.build import FORECAST_MODELS, MODELS, POSE_MODELS, parameter_count
 from ausam.lab.problems.catalogue import DATASETS
@@ -18,6 +17,8 @@ from ausam.lab.registry.lookup import unknown
 from ausam.lab.registry.pair_table import PAIRS, Pair
 from ausam.lab.registry.pairs import mistake, pair
 from ausam.lab.report.table import text_table
+from ausam.methods import METHODS
+from ausam.policies import POLICIES
 from ausam.policies.signals import signal_name
 
 

@@ -11,14 +11,13 @@ import numpy as np
 from ausam.audit import Audit
 from ausam.audit.table import Array
 from ausam.lab.config import Config
-from ausam.lab.experiments.diagnose.run import now
 from ausam.lab.problems.catalogue import changes, split_problem
 from ausam.lab.problems.datasets import UserSet
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.images import ImageSet
 from ausam.lab.problems.loading import DataError
 from ausam.lab.problems.samples import description, show
-from ausam.lab.records import files
+from ausam.lab.records import files, store
 from ausam.lab.report.pages import audit as page
 from ausam.lab.report.pages.audit import CARDS, HARD, Audited, Sample
 from ausam.lab.training import auditing, run_folder
@@ -66,7 +65,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
         about=f"{len(audit):,} training samples, {config.method} × {config.policy}, {config.model}, "
         f"{config.epochs} epochs, seed {config.seed}",
         command=command,
-        created=now(),
+        created=store.now(),
         audit=audit,
         names=_names(data, audit),
         origin=np.arange(len(audit)) if data is None else data.origin.numpy(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -95,7 +94,7 @@ def comparison(
     return Comparison(
         title=title,
         command=command,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=store.now(),
         complete=len(runs) == expected,
         data=runs[0].run.data if runs else None,
         seeds=tuple(seeds),

@@ -8,7 +8,6 @@ must reach a learning rate of 0, so a run of one round cannot be the beginning o
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import math
 import typing
@@ -131,8 +130,7 @@ def tune(
     for count, epochs in plan:
         left = every if not done else [dict(trial.settings) for trial in done[-1].trials[:count]]
         done.append(_round(left, epochs, seeds, config, out, told, say, logs))
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        record = Tuning(command, now, config, tuple(seeds), tuple(done))
+        record = Tuning(command, store.now(), config, tuple(seeds), tuple(done))
         store.write(out / "tuning.json", record)
         files.write(out / "tuning.html", tuning.render(record))
     return record

@@ -5,6 +5,7 @@ A file of another format or version, or with a field that is missing, unknown or
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -55,6 +56,11 @@ def format_of(path: Path) -> str:
     """The format that a file declares; empty if it is not a record."""
     declared = (files.read_json(path) or {}).get("format")
     return declared if isinstance(declared, str) else ""
+
+
+def now() -> str:
+    """The time, as records have it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def write_as(path: Path, name: str, version: int, value: Any) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from ausam import METHODS, POLICIES
 from ausam.lab.registry.lookup import find
 from ausam.lab.registry.user_code import imported_class, imported_function, is_own, refuse_other_form
+from ausam.methods import METHODS
+from ausam.policies import POLICIES
 from ausam.policies.signals import signal_name
 
 EXAMPLES = {"method": "SAM(rho=0.1)", "policy": "AUSampling(alpha=0.5)"}

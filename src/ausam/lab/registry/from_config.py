@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ausam import Method, Policy, check
 from ausam.lab.config import Config
 from ausam.lab.registry.expressions import NO_LABELS, construct, has_radius, parse, uses
 from ausam.lab.registry.pair_table import FULL
 from ausam.lab.registry.pairs import pair
+from ausam.optimizer.step import Method
+from ausam.pairing import check
+from ausam.policies import Policy
 
 # Methods that measure their radius on a scale of their own: the rho of a data set, which is SAM's, does not suit them.
 # ASAM: its authors' for CIFAR-10. Momentum-SAM: the best on the digits, where its authors' 3 is too large.

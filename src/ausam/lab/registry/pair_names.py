@@ -8,7 +8,6 @@ from dataclasses import MISSING, fields, replace
 from functools import cache
 from typing import Any
 
-from ausam import POLICIES
 from ausam.lab.config import Config
 from ausam.lab.registry.expressions import OF_A_RUN, construct
 from ausam.lab.registry.pair_table import (
@@ -22,6 +21,7 @@ from ausam.lab.registry.pair_table import (
     kept_suffix,
     method_of,
 )
+from ausam.policies import POLICIES
 
 Settings = tuple[str, dict[str, Any]]  # the name of a class, and the arguments that differ from its defaults
 

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ausam import METHODS, POLICIES
 from ausam.lab.registry.expressions import arguments_of, canonical, has_radius, parse
 from ausam.lab.registry.lookup import nearest, unknown
 from ausam.lab.registry.pair_names import named_pair
@@ -31,6 +30,8 @@ from ausam.lab.registry.pair_table import (
     method_of,
 )
 from ausam.lab.registry.user_code import is_own, refuse_other_form
+from ausam.methods import METHODS
+from ausam.policies import POLICIES
 
 ALPHA = re.compile(rf"(?P<name>.+)-(?P<alpha>{NUMBER})")
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ausam import Feedback
 from ausam.audit import Audit
 from ausam.audit.table import ROW
+from ausam.feedback import Feedback
 from ausam.lab.problems.classification import Classification, Labelled
 from ausam.lab.problems.problem import Problem
 from ausam.lab.records import files

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import logging
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from ausam.lab.config import Config
 from ausam.lab.records import files
 from ausam.lab.records.epoch import epochs_of
 from ausam.lab.records.typed_json import typed
-from ausam.lab.training.identity import mismatch
 
 log = logging.getLogger("ausam")
 
@@ -124,18 +121,6 @@ def with_settings_of(opt: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[
 def saved_epochs(folder: Path) -> int:
     """The number of epochs in the newest checkpoint; 0 without one."""
     return max(map(_epoch, newest_first(folder)), default=0)
-
-
-@contextlib.contextmanager
-def explain_misfit(saved: dict[str, Any], config: Config) -> Iterator[None]:
-    """Refuse a checkpoint of another run; inside the context, explain errors from content that does not fit."""
-    remedy = "Remove that file; --resume then uses the previous one."
-    if why := mismatch(saved["config"], config, len(saved["rows"])):
-        raise ValueError(f"{saved['path']} belongs to another run: {why}. {remedy}")
-    try:
-        yield
-    except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
-        raise ValueError(f"{saved['path']} does not fit this run: {brief(error)}. {remedy}") from error
 
 
 def brief(error: Exception) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam.lab.registry.expressions import with_canonical
+from ausam.lab.training import checkpoint
 from ausam.lab.training.schedule import cannot_extend
 
 
@@ -23,6 +25,18 @@ def mismatch(theirs: Config, mine: Config, done: int, ignore: Collection[str] = 
         return "; ".join(differences(a, b))
     why = cannot_extend(theirs, mine.epochs, done)
     return f"it has {theirs.epochs} epochs and cannot be changed to {mine.epochs}, because {why}" if why else ""
+
+
+@contextlib.contextmanager
+def explain_misfit(saved: dict[str, Any], config: Config) -> Iterator[None]:
+    """Refuse a checkpoint of another run; inside the context, explain errors from content that does not fit."""
+    remedy = "Remove that file; --resume then uses the previous one."
+    if why := mismatch(saved["config"], config, len(saved["rows"])):
+        raise ValueError(f"{saved['path']} belongs to another run: {why}. {remedy}")
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
+        raise ValueError(f"{saved['path']} does not fit this run: {checkpoint.brief(error)}. {remedy}") from error
 
 
 def _identity(config: Config, ignore: Collection[str]) -> dict[str, Any]:

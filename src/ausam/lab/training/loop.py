@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from ausam import Method, Policy, RhoSchedule, SelectiveBatchSampler, SharpnessAware
 from ausam.audit import Audit
 from ausam.common.random import generator
 from ausam.lab.config import Config
@@ -29,14 +28,18 @@ from ausam.lab.registry.expressions import brief, lasting_repr
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.training import auditing, checkpoint, kept, retention, run_folder, snapshots, weights
 from ausam.lab.training.environment import environment
+from ausam.lab.training.identity import explain_misfit
 from ausam.lab.training.kept import Best
 from ausam.lab.training.logs import NO_LOGS, Logs
 from ausam.lab.training.network import network
 from ausam.lab.training.ranks import ALONE, Ranks
 from ausam.lab.training.schedule import learning_rate
 from ausam.lab.training.selection import selection_summary
+from ausam.optimizer import Method, RhoSchedule, SharpnessAware
 from ausam.optimizer.nonfinite import NonFinite
 from ausam.optimizer.rho_schedule import Shape
+from ausam.policies import Policy
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
 
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -183,7 +186,7 @@ def smallest_batch(model: nn.Module) -> int:
 def restore(state: State, out: Path) -> None:
     """Continue from the last checkpoint, or start from the weights in ``init``; then make the files agree."""
     if saved := checkpoint.load(out, state.config.device):
-        with checkpoint.explain_misfit(saved, state.config):
+        with explain_misfit(saved, state.config):
             state.model.load_state_dict(saved["model"])
             mine, random = checkpoint.part(saved, state.here.rank)
             state.opt.load_state_dict(checkpoint.with_settings_of(state.opt, mine))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ausam import Policy, Scores
 from ausam.lab.records.run import Group, Selection
+from ausam.policies import Policy
 from ausam.policies.signals import signal_name
+from ausam.sampler.scores import Scores
 
 
 def selection_summary(

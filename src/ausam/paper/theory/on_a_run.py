@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ausam import AUSampling, Policy, Random, Scores, TopLoss
 from ausam.common.random import generator
 from ausam.diagnostics import agreement, step_geometry
 from ausam.diagnostics.geometry import direction
@@ -37,6 +36,8 @@ from ausam.paper.theory.page import (
     Theorem4Of,
     Theorem4Result,
 )
+from ausam.policies import AUSampling, Policy, Random, TopLoss
+from ausam.sampler.scores import Scores
 
 POINTS = 300  # samples shown in a chart
 THEOREM2_SAMPLES = 256

@@ -8,7 +8,7 @@ from typing import Any
 from ausam.diagnostics import Slice, loss_between
 from ausam.lab.experiments.diagnose.measures import FIT, MEASUREMENTS
 from ausam.lab.experiments.diagnose.pieces import Piece, Store
-from ausam.lab.experiments.diagnose.run import Tell, conditions, now
+from ausam.lab.experiments.diagnose.run import Tell, conditions
 from ausam.lab.experiments.diagnose.subject import Subject, open_run
 from ausam.lab.experiments.layout import pair_of
 from ausam.lab.records import files, store
@@ -79,7 +79,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
         raise ValueError(f"Nothing could be measured in {folder}. {' '.join(x.why for x in not_measured)}")
     whole = FlatComparison(
         command=command,
-        created=now(),
+        created=store.now(),
         title=first.config.data,
         conditions=conditions(first),
         findings=tuple(flatness.sentences(measured)),

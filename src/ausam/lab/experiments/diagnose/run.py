@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def measured(
     results, not_measured = measure(measurements, what, subject, tell)
     return {
         "command": command,
-        "created": now(),
+        "created": store.now(),
         "conditions": conditions(subject),
         "findings": findings(sections, results),
         "not_measured": tuple(not_measured),
@@ -108,8 +107,3 @@ def conditions(subject: Subject) -> Conditions:
         config=subject.config,
         environment=environment(subject.config.device),
     )
-
-
-def now() -> str:
-    """The time, as the records have it."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam import SAM, Method, Policy, Scores, SelectiveBatchSampler
 from ausam.common.random import generator
 from ausam.lab.config import Config
 from ausam.lab.networks.memory_format import to_memory_format
@@ -22,6 +21,11 @@ from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.training import run_folder, snapshots
 from ausam.lab.training.network import network
 from ausam.lab.training.snapshots import Saved
+from ausam.methods import SAM
+from ausam.optimizer import Method
+from ausam.policies import Policy
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
+from ausam.sampler.scores import Scores
 
 WATCHED = 12  # most epochs at which a quantity is measured over training
 ROOM = 2**26  # numbers that per-sample gradients may occupy at once: 256 MB
