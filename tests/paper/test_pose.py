@@ -26,12 +26,11 @@ from ausam.paper.pose import stick_figures
 from ausam.paper.pose.crop import PLAIN, Change, cut, inverse, mapped, random_change, to_crop
 from ausam.paper.pose.mpii import mpii
 from ausam.paper.pose.overlay import RIGHT, overlay, sheet
-from ausam.paper.pose.pckh import counts, pckh
 from ausam.paper.pose.people import People
 from ausam.paper.pose.pose_set import PoseSet
-from ausam.paper.pose.simcc import SIMCC, located, unmirrored
+from ausam.paper.pose.simcc import SIMCC, counts, located, pckh, unmirrored
 from ausam.paper.pose.skeleton import GROUPS, HEAD, JOINTS, LANK, LIMBS, LKNE, MIRRORED, NECK, RANK, RWRI
-from ausam.paper.pose.stick_figure import SIDE
+from ausam.paper.pose.stick_figures import SIDE
 from ausam.paper.pose.stick_figures import many as drawn_figures
 from ausam.paper.records.paper_table import PaperTable
 from tests.helpers import few_of

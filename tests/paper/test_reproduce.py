@@ -18,7 +18,6 @@ from ausam.lab.cli import rebuild
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
 from ausam.lab.experiments import run_cells
-from ausam.lab.experiments.duration import duration
 from ausam.lab.networks.build import MODELS
 from ausam.lab.problems.catalogue import DATASETS
 from ausam.lab.problems.download import DownloadError
@@ -26,6 +25,7 @@ from ausam.lab.records import store
 from ausam.lab.records.locks import file_lock
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.registry.pairs import pair
+from ausam.lab.report.text import duration
 from ausam.lab.training import logs
 from ausam.paper import estimate, recipe, reproduce, tables
 from ausam.paper.records.paper_table import PaperTable

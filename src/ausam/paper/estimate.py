@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ausam.lab.config import Config
 from ausam.lab.experiments.cells import Cell
-from ausam.lab.experiments.duration import duration
 from ausam.lab.networks.build import build
 from ausam.lab.networks.memory_format import to_memory_format, with_format
 from ausam.lab.problems.catalogue import entry, training_samples
 from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.report.table import text_table
+from ausam.lab.report.text import duration
 from ausam.lab.training import run_folder
 from ausam.lab.training.checkpoint import KEEP
 from ausam.paper.quantisation import quantize

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ausam.lab.cli import announce
+from ausam.lab.cli.commands import announcement
 from ausam.lab.problems.catalogue import resolve
 from tests.lab.helpers import read, run
 
@@ -24,7 +24,7 @@ DEFAULT = "digits with 20 % wrong labels (the default for this data; --label-noi
     ],
 )
 def test_data_network_epochs_and_batch(given, line):
-    assert announce.problem(resolve(**given), given) == line
+    assert announcement(resolve(**given), given) == line
 
 
 @pytest.mark.parametrize("command", [["train"], ["compare", "sam", "--seeds", 1]], ids=lambda c: c[0])

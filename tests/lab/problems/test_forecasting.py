@@ -10,8 +10,8 @@ import torch
 from ausam.lab.problems import catalogue
 from ausam.lab.problems.catalogue import load, problem, resolve, training_samples
 from ausam.lab.problems.download import DownloadError
-from ausam.lab.problems.forecasting import Forecasting
 from ausam.lab.problems.sources import ett
+from ausam.lab.problems.windows import Forecasting
 from ausam.lab.training.loop import train
 from tests.lab.helpers import read, run
 

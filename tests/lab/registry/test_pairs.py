@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ausam import METHODS, POLICIES
-from ausam.lab.experiments.layout import pair_of, run_folder
+from ausam.lab.experiments.cells import pair_of, run_folder
 from ausam.lab.problems.catalogue import resolve
 from ausam.lab.registry.expressions import brief
 from ausam.lab.registry.from_config import configured, method_and_policy, with_own_rho

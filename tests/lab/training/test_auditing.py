@@ -11,7 +11,7 @@ from ausam import Feedback
 from ausam.audit import Audit
 from ausam.lab.experiments import audit as experiment
 from ausam.lab.problems.catalogue import load
-from ausam.lab.problems.forecasting import Forecasting
+from ausam.lab.problems.windows import Forecasting
 from ausam.lab.training import auditing, checkpoint
 from ausam.lab.training.loop import train
 from tests.lab.blobs import CLASSES, ME, config

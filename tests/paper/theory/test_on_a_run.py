@@ -12,8 +12,7 @@ from ausam.lab.records import store
 from ausam.lab.report.pages.sections import VERSION
 from ausam.lab.training import snapshots
 from ausam.lab.training.loop import train
-from ausam.paper.theory.diagnose import diagnose_theory
-from ausam.paper.theory.on_a_run import MEASUREMENTS, policies_of, shuffled_batches
+from ausam.paper.theory.on_a_run import MEASUREMENTS, diagnose_theory, policies_of, shuffled_batches
 from ausam.paper.theory.page import SECTIONS, Lemma1At, Theory
 from tests.lab.helpers import run
 

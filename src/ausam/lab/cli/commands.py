@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ausam.lab.cli import announce, config_file, exits, listing, terminal
+from ausam.lab.cli import config_file, exits, listing, terminal
 from ausam.lab.cli.progress import Progress
 from ausam.lab.cli.rebuild import comparison_report, rebuild
 from ausam.lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
@@ -51,8 +51,8 @@ from ausam.paper import estimate, recipe
 from ausam.paper.ray import on_ray
 from ausam.paper.reproduce import reproduce
 from ausam.paper.reproduce import text as reproduced_text
-from ausam.paper.theory.diagnose import diagnose_theory
 from ausam.paper.theory.on_a_run import MEASUREMENTS as THEORY
+from ausam.paper.theory.on_a_run import diagnose_theory
 from ausam.paper.theory.page import Theory
 
 
@@ -71,7 +71,7 @@ def train_command(args: argparse.Namespace) -> int:
         if here.rank:
             collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
             return 0
-        terminal.write_error(f"{announce.problem(config, given)}\n")
+        terminal.write_error(f"{announcement(config, given)}\n")
         if args.resume and run_folder.saved_config(out) is None:
             terminal.write_error(f"{out} has no run to resume, so a new one starts.\n")
         with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
@@ -101,7 +101,7 @@ def compare_command(args: argparse.Namespace) -> int:
     _set_threads(config)
     runs = {pair(name).name: configured(name, config, rho_given="rho" in given) for name in names}
     _prepare(config, list(runs.values()), given)
-    terminal.write_error(f"{announce.problem(config, given)}\n")
+    terminal.write_error(f"{announcement(config, given)}\n")
     command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))
@@ -334,6 +334,16 @@ def _prepare(config: Config, runs: list[Config], given: dict[str, Any]) -> None:
         )
     builder(config.model)
     problem(config)
+
+
+def announcement(config: Config, given: Mapping[str, Any]) -> str:
+    """Data, wrong labels, network, epochs and batch size, as one line; ``given`` are the settings of the user."""
+    tail = f" with long tail {config.imbalance:g}" if config.imbalance not in (0, 1) else ""
+    noise = f"{' and' if tail else ' with'} {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
+    if noise and "label_noise" not in given:
+        noise += " (the default for this data; --label-noise 0 for none)"
+    epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
+    return f"{config.data}{tail}{noise}, {config.model}, {epochs}, batch {config.batch_size}"
 
 
 def _set_threads(config: Config) -> None:

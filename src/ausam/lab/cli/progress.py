@@ -10,8 +10,8 @@ from rich.console import Console
 
 from ausam.lab.cli.terminal import harmless
 from ausam.lab.config import Config
-from ausam.lab.experiments.duration import duration
 from ausam.lab.records.epoch import Epoch
+from ausam.lab.report.text import duration
 from ausam.lab.training.loop import Batch
 
 WORTH_SAYING = 5.0  # seconds: a shorter measurement is over before one has read how long it takes

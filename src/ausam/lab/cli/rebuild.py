@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ausam.lab.experiments import compare
-from ausam.lab.experiments.layout import pair_of
+from ausam.lab.experiments.cells import pair_of
 from ausam.lab.records import files, store
 from ausam.lab.records.comparison import Comparison
 from ausam.lab.records.run import Run

@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from ausam.lab.config import Config
-from ausam.lab.experiments.layout import run_folder
+
+SAFE = "+@(),=-. "  # signs that any file system takes
+
+
+def run_folder(out: Path, name: str, seed: int) -> Path:
+    """The folder of the run of a pair and a seed."""
+    return out / "runs" / quote(name, safe=SAFE) / f"seed-{seed}"
+
+
+def pair_of(folder: str) -> str:
+    """The pair whose runs are in a folder of this name."""
+    return unquote(folder)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ausam.lab.config import Config
-from ausam.lab.experiments.layout import run_folder
+from ausam.lab.experiments.cells import run_folder
 from ausam.lab.problems.catalogue import changes
 from ausam.lab.records import files, store
 from ausam.lab.records.comparison import Comparison, CurvePoint, NamedRun

@@ -26,7 +26,7 @@ from ausam.lab.records.run import Run, Samples
 from ausam.lab.records.score import VALIDATION, Score
 from ausam.lab.registry.expressions import brief, lasting_repr
 from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.training import auditing, checkpoint, kept, retention, run_folder, snapshots, weights
+from ausam.lab.training import auditing, checkpoint, kept, run_folder, snapshots, weights
 from ausam.lab.training.environment import environment
 from ausam.lab.training.identity import explain_misfit
 from ausam.lab.training.kept import Best
@@ -76,7 +76,7 @@ def train(
         logs = NO_LOGS if here.rank else logs
         if here.from_rank0(lambda: run_folder.claim(out, config, resume, until)):
             if here.rank == 0:
-                retention.thin(out, config.keep)
+                snapshots.discard_checkpoints(out, config.keep)
             with logs.opened(config, out, run_folder.epochs(out)):
                 return
         state = begin(config, here)
@@ -89,7 +89,7 @@ def train(
             yield state.epochs[-1]
         result(state, out)
         if here.rank == 0:
-            retention.thin(out, config.keep)
+            snapshots.discard_checkpoints(out, config.keep)
 
 
 @dataclass

@@ -7,8 +7,9 @@ needs: the settings, the weights and the sampler's table.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,18 @@ def available(folder: Path) -> list[Saved]:
             if match := pattern.fullmatch(path.name):
                 saved[int(match[1])] = Saved(int(match[1]), path)
     return [saved[epoch] for epoch in sorted(saved)]
+
+
+def discard_checkpoints(out: Path, keep: str) -> None:
+    """Remove what a finished run need not keep (all, weights or none); a second call changes nothing.
+
+    "weights" turns the last checkpoint into a snapshot of the weights that the run is judged by, without the state of
+    the optimizer. It is written before anything is removed.
+    """
+    if keep == "all":
+        return
+    if keep == "weights" and (saved := checkpoint.load(out)) is not None:
+        content = {**saved, "config": json.dumps(asdict(saved["config"])), "model": kept.of_run(saved), "average": None}
+        save(out, len(saved["rows"]), content)
+    for path in checkpoint.newest_first(out):
+        path.unlink(missing_ok=True)

@@ -1,4 +1,1 @@
-"""Pose estimation: crops, targets, the SimCC task and its score.
-
-The data sets are in ``sources``, the networks in ``networks``.
-"""
+"""Pose estimation: people and their crops, the SimCC task with its score, MPII, and drawn stick figures."""

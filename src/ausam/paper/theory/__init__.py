@@ -5,8 +5,7 @@ mode, leave the model as it was, and return frozen dataclasses of plain numbers.
 """
 
 from ausam.paper.theory.inclusion import inclusion_probabilities
-from ausam.paper.theory.lemma1 import AverageDLP, Lemma1, average_dlp, lemma1
-from ausam.paper.theory.measure import lemma1_measure
+from ausam.paper.theory.lemma1 import AverageDLP, Lemma1, average_dlp, lemma1, lemma1_measure
 from ausam.paper.theory.theorem1 import (
     Bounds,
     Theorem1,

@@ -12,6 +12,7 @@ from torch import nn
 
 from ausam.diagnostics.arguments import positive
 from ausam.diagnostics.batches import Batch
+from ausam.diagnostics.callback import Measure, Row
 from ausam.diagnostics.geometry import direction
 from ausam.diagnostics.objective import LossFn, Objective
 from ausam.diagnostics.samples import gradient_rows
@@ -155,3 +156,17 @@ def average_dlp(history: Any, norms: Any, rho: float, *, decay: float = 0.7) -> 
         averages.append(agreement(scores.mean.double() / rho, now))
     mean, ema, last = averages
     return AverageDLP(mean, ema, last, decay, float((~np.isnan(past)).sum(0).mean()))
+
+
+def _lemma1(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
+    result = lemma1(model, loss_fn, batches, rho)
+    return {
+        "dlp_norm_spearman": result.norm.spearman,
+        "dlp_projection_spearman": result.projection.spearman,
+        "cosine_of_samples": result.cosine,
+    }
+
+
+# Rank correlation of DLP with the gradient norm and with the projection; mean cosine of sample and batch gradients.
+# It costs a gradient per sample. Diagnostics offers it once you say so: MEASURES["lemma1"] = lemma1_measure
+lemma1_measure: Measure = (_lemma1, ("dlp_norm_spearman", "dlp_projection_spearman", "cosine_of_samples"))

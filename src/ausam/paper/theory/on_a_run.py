@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +20,15 @@ from ausam.diagnostics.objective import Objective
 from ausam.diagnostics.statistics import numbers
 from ausam.diagnostics.untouched import untouched
 from ausam.lab.experiments.diagnose.pieces import Measurement, Piece, at_the_end, only_piece, over_training
-from ausam.lab.experiments.diagnose.subject import DRAWN, WATCHED, Subject
+from ausam.lab.experiments.diagnose.run import Tell, measured
+from ausam.lab.experiments.diagnose.subject import DRAWN, WATCHED, Subject, open_run
+from ausam.lab.records import files, store
 from ausam.lab.registry.expressions import construct
 from ausam.lab.training.schedule import learning_rate
 from ausam.paper import theory
+from ausam.paper.theory import page
 from ausam.paper.theory.page import (
+    SECTIONS,
     Lemma1At,
     Lemma1Result,
     Lemma1Row,
@@ -35,6 +41,7 @@ from ausam.paper.theory.page import (
     Theorem4At,
     Theorem4Of,
     Theorem4Result,
+    Theory,
 )
 from ausam.policies import AUSampling, Policy, Random, TopLoss
 from ausam.sampler.scores import Scores
@@ -269,3 +276,14 @@ MEASUREMENTS = {
         "theorem4", Theorem4At, theorem4, lambda _, rows: Theorem4Result(tuple(rows)), full_epochs
     ),
 }
+
+
+def diagnose_theory(
+    folder: Path, what: Sequence[str] | None, samples: int, command: str, tell: Tell, **here: Any
+) -> Theory:
+    """Measure what is missing in the folder of a run; see :func:`ausam.lab.experiments.diagnose.run.diagnose`."""
+    subject = open_run(folder, samples, **here)
+    whole = Theory(**measured(MEASUREMENTS, SECTIONS, what, subject, command, tell))
+    store.write(folder / "theory.json", whole)
+    files.write(folder / "theory.html", page.render(whole))
+    return whole

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ausam.diagnostics import Slice, loss_between
+from ausam.lab.experiments.cells import pair_of
 from ausam.lab.experiments.diagnose.measures import FIT, MEASUREMENTS
 from ausam.lab.experiments.diagnose.pieces import Piece, Store
 from ausam.lab.experiments.diagnose.run import Tell, conditions
 from ausam.lab.experiments.diagnose.subject import Subject, open_run
-from ausam.lab.experiments.layout import pair_of
 from ausam.lab.records import files, store
 from ausam.lab.records.comparison import Comparison
 from ausam.lab.records.run import Run
