@@ -294,7 +294,7 @@ def frontier(problem: BudgetProblem) -> Spec | None:
     hover = [Field("method", "method"), Field("score", row.metric), Field("cost", "samples, SAM = 100 %")]
     return charts.scatter(
         marks,
-        Field("x", "samples through forward and backward (%, SAM = 100)"),
+        Field("x", "cost in samples (%, SAM = 100)"),
         Field("y", f"{row.metric}{f' ({row.unit})' if row.unit else ''}"),
         Field("kind", "kind"),
         [*hover, Field("runs", "runs")],

@@ -16,6 +16,7 @@ from ausam.lab.problems.catalogue import resolve
 from ausam.lab.records import store
 from ausam.lab.records.tuning import Tuning
 from ausam.lab.report.pages import tuning
+from ausam.lab.report.text import moment
 from tests.lab.helpers import read
 
 SMALL = ["--train-size", "160", "--threads", "1", "--seeds", "2", "--epochs", "9"]
@@ -203,7 +204,7 @@ def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
     assert page.count('<tr><th scope="row">') == 6  # every trial once
     assert page.count('<figure class="chart">') == 2  # rho, and the batch size
     assert page.count("ausam tune") == 1
-    assert found.created in page
+    assert moment(found.created) in page
     (searched / "tuning.html").unlink()
     assert main(["report", str(searched)]) == 0
     assert capsys.readouterr().out.rstrip().endswith("tuning.html")

@@ -15,6 +15,7 @@ from ausam.lab.experiments import compare
 from ausam.lab.records.comparison import NamedRun
 from ausam.lab.records.run import Environment, Group, Selection
 from ausam.lab.records.score import Score
+from ausam.lab.report import html
 from ausam.lab.report.pages.comparison import (
     mislabelled_sentence,
     pictures,
@@ -228,7 +229,7 @@ def test_a_terminal_gets_no_control_characters(results):
 def test_page_table(results):
     page = render(results)
     (cells,) = re.findall(r'<tr class="ours"><th.*?>AUSAM-0.5<.*?</tr>', page)
-    figures = ["<u>95.50 ± 0.26</u>", "−0.50 [−0.75, −0.25]*", "187", "51.7", "6.4 ± 0.1", "3", "3"]
+    figures = ["<u>95.50 ± 0.26</u>", "−0.50 <span>[−0.75, −0.25]*</span>", "187", "51.7", "6.4 ± 0.1", "3", "3"]
     assert re.findall(r"<td>(.*?)</td>", cells) == figures
     assert "<b>96.00 ± 0.30</b>" in page  # the best accuracy, and only that
     assert page.count("<b>") == 1
@@ -591,3 +592,9 @@ def test_a_table_of_errors_says_that_lower_is_better():
         .splitlines()[1]
         .startswith(",sam,0,SAM(rho=0.1),Full(),3,MSE,,lower,0.3857,99.0,,,MAE 0.4,")
     )
+
+
+def test_a_time_is_written_for_people():
+    facts = html.facts({"created": "2026-01-31T09:05:59+00:00", "seed": 3})
+    assert "<dd>2026-01-31 09:05 UTC</dd>" in facts
+    assert "<dd>3</dd>" in facts

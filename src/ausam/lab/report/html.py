@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ausam.lab.report import vega
 from ausam.lab.report.charts import Picture
-from ausam.lab.report.text import NONE, clean
+from ausam.lab.report.text import NONE, clean, moment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -85,7 +85,7 @@ def facts(values: Mapping[str, object]) -> Markup:
 def _fact(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or NONE
-    return NONE if value is None or value == "" else str(value)
+    return NONE if value is None or value == "" else moment(str(value))
 
 
 def pictures(shown: Iterable[Picture], level: int = 2, *, hint: bool = True) -> Iterator[Markup]:

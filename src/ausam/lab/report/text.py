@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 NONE = "–"
@@ -32,6 +33,11 @@ def join(parts: Sequence[str]) -> str:
 def capital(text: str) -> str:
     """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
+
+
+def moment(created: str) -> str:
+    """A time in ISO form, as people write it: ``2026-01-31 09:05 UTC``. Other text stays as it is."""
+    return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?\+00:00$", r"\1 \2 UTC", created)
 
 
 def percent(value: float) -> str:

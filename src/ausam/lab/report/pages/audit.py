@@ -16,7 +16,7 @@ from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.pages.sections import curves
 from ausam.lab.report.table import Table, to_csv, to_html, to_text
-from ausam.lab.report.text import NONE
+from ausam.lab.report.text import NONE, moment
 from ausam.lab.report.vega import Field, PlainRow
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def _fragments(audited: Audited) -> Iterator[Markup]:
     if hits := hits_line(audited):
         yield html.paragraph(hits)
     if command := to_try(audited):
+        yield html.paragraph("To see on your data what that gains over a random part of the same size:")
         yield html.code(command)
     yield from _suspects(audited)
     yield from html.pictures([_map(audited)])
@@ -172,7 +173,7 @@ def _fragments(audited: Audited) -> Iterator[Markup]:
         "note",
     )
     yield html.code(audited.command or NONE)
-    yield html.paragraph(f"Made {audited.created}.", "note")
+    yield html.paragraph(f"Made {moment(audited.created)}.", "note")
 
 
 def _suspects(audited: Audited) -> Iterator[Markup]:
