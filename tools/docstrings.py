@@ -19,9 +19,9 @@ EXAMPLE = re.compile(r"^([ ]*)>>> .*(?:\n(?!\s*$).*)*", re.MULTILINE)  # from a 
 def markdown(text: str) -> str:
     """The docstring with fences around its examples and without roles."""
 
-    def fence(found: re.Match[str]) -> str:
-        block = f"```pycon\n{textwrap.dedent(found[0])}\n```"
-        return textwrap.indent(block, found[1])
+    def fence(match: re.Match[str]) -> str:
+        block = f"```pycon\n{textwrap.dedent(match[0])}\n```"
+        return textwrap.indent(block, match[1])
 
     return ROLE.sub(r"`\1`", EXAMPLE.sub(fence, text))
 

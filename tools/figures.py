@@ -72,8 +72,8 @@ def draw(chart: Chart, target: Path) -> None:
     shown = set(chart.only or (row.name for row in whole.rows)) - set(chart.without)
     rows = tuple(row for row in whole.rows if row.name in shown)
     runs = tuple(run for run in whole.runs if run.name in shown)
-    found = {picture.name: picture for picture in pictures(replace(whole, rows=rows, runs=runs))}
-    spec = found[chart.name].spec
+    drawn = {picture.name: picture for picture in pictures(replace(whole, rows=rows, runs=runs))}
+    spec = drawn[chart.name].spec
     if chart.narrow:
         legend = spec["config"]["legend"] | {"columns": 2}
         spec = spec | {"width": NARROW, "config": spec["config"] | {"legend": legend}}
@@ -83,9 +83,9 @@ def draw(chart: Chart, target: Path) -> None:
 def draw_frontier(problem: str, target: Path) -> None:
     """What each budget bought on one problem of the benchmark at equal cost, as a file."""
     whole = store.read_finished(RESULTS / "equal-cost-0.2.json", EqualCost)
-    found = next(found for found in whole.problems if found.name == problem)
-    shown = tuple(entry for entry in found.entries if entry.name not in OFF_SCALE.get(problem, ()))
-    spec = equal_cost.frontier(replace(found, entries=shown))
+    measured = next(one for one in whole.problems if one.name == problem)
+    shown = tuple(entry for entry in measured.entries if entry.name not in OFF_SCALE.get(problem, ()))
+    spec = equal_cost.frontier(replace(measured, entries=shown))
     if spec is None:
         raise ValueError(f"equal-cost-0.2.json has no finished run of {problem}.")
     files.write(target, vega.png(spec, "light", 1.5))

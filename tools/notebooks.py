@@ -27,7 +27,7 @@ def run(path: Path) -> None:
         cell.id, cell.metadata = f"cell-{number}", {}
         if cell.cell_type == "code":
             cell.execution_count = None
-            cell.outputs = joined(tidy(output) for output in cell.outputs if output.get("name") != "stderr")
+            cell.outputs = merged_streams(tidy(output) for output in cell.outputs if output.get("name") != "stderr")
     nbformat.write(notebook, path)
 
 
@@ -41,7 +41,7 @@ def tidy(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return output
 
 
-def joined(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+def merged_streams(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     """What was printed in several pieces, as one: where a kernel cuts it depends on the time it takes."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
@@ -53,6 +53,6 @@ def joined(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNo
 
 
 if __name__ == "__main__":
-    for found in sorted(TUTORIALS.glob("*.ipynb")):
-        run(found)
-        sys.stdout.write(f"{found.name}: {found.stat().st_size // 1000} kB\n")
+    for tutorial in sorted(TUTORIALS.glob("*.ipynb")):
+        run(tutorial)
+        sys.stdout.write(f"{tutorial.name}: {tutorial.stat().st_size // 1000} kB\n")

@@ -77,11 +77,11 @@ def micro(tmp_path, monkeypatch):
 
 
 def test_the_recipe_is_legal_throughout():
-    found = recipe.read("equal-cost")
-    assert found.equal_cost
-    assert found.folder == "equal-cost"
+    benchmark = recipe.read("equal-cost")
+    assert benchmark.equal_cost
+    assert benchmark.folder == "equal-cost"
     known = {f.name for f in fields(Config)}
-    for block in found.blocks:
+    for block in benchmark.blocks:
         assert set(block.settings) <= known
         assert len(block.names) == len(block.rows), "a method has one cost, so it stands under one budget"
         by_name = {row.name: row for row in block.rows}
@@ -128,14 +128,14 @@ def test_every_row_costs_its_budget(block):
 
 
 def test_blocks_have_their_own_rows_and_seeds(micro):
-    found = recipe.read("micro")
-    assert [c.id for c in recipe.cells(found, device="cpu")] == CELLS
-    rates = {c.name: c.config.lr for c in recipe.cells(found, device="cpu") if c.block == "one"}
+    benchmark = recipe.read("micro")
+    assert [c.id for c in recipe.cells(benchmark, device="cpu")] == CELLS
+    rates = {c.name: c.config.lr for c in recipe.cells(benchmark, device="cpu") if c.block == "one"}
     assert rates == {"sgd": 0.02, "sam@0.5x0.5": 0.05, "ausam-0.5": 0.05, "sam": 0.05, "gsam": 0.05}
-    assert {c.config.threads for c in recipe.cells(found, device="cpu", threads=2)} == {2}, "the recipe says 1"
+    assert {c.config.threads for c in recipe.cells(benchmark, device="cpu", threads=2)} == {2}, "the recipe says 1"
     assert [block.seeds for block in recipe.read("micro", seeds=3).blocks] == [3, 3]
     assert [block.seeds for block in recipe.read("micro", seeds={"one": 1}).blocks] == [1, 1]
-    (gsam,) = (row for row in found.blocks[0].rows if row.name == "gsam")
+    (gsam,) = (row for row in benchmark.blocks[0].rows if row.name == "gsam")
     assert (gsam.budget, gsam.control) == (1.0, False)
     (recipe.FOLDER / "micro.toml").write_text(MICRO.replace('without = ["sgd"]', 'without = ["sgdd"]'))
     with pytest.raises(ValueError, match="two leaves out sgdd, which is not one of its rows"):
@@ -180,11 +180,11 @@ def test_a_benchmark_is_stopped_resumed_and_reported(micro, tmp_path, monkeypatc
     assert re.findall(r"^(\S+): accuracy", said.err, re.MULTILINE) == [c for c in CELLS if c.startswith("one")][1:]
     assert "clean     50 %     missing" not in said.out
     assert "3 of 13 runs are missing." in said.out
-    found = store.read_finished(out / "results.json", EqualCost)
-    one, two = found.problems
+    result = store.read_finished(out / "results.json", EqualCost)
+    one, two = result.problems
     assert [e.row.n for e in one.entries] == [2] * 5
     assert [e.row for e in two.entries] == [None] * 3
-    assert (one.tuning, found.tuning, one.seeds, two.seeds) == ("rho by hand", "nothing was tuned", (0, 1), (0,))
+    assert (one.tuning, result.tuning, one.seeds, two.seeds) == ("rho by hand", "nothing was tuned", (0, 1), (0,))
     cost = {e.name: e.cost for e in one.entries}
     # int(0.5 * 64) of 64 in three of four epochs
     assert cost == {"sgd": 0.5, "sam@0.5x0.5": 0.5, "ausam-0.5": 0.625, "sam": 1.0, "gsam": 1.0}

@@ -172,7 +172,7 @@ def test_a_layer_used_twice_is_quantised_once():
 @pytest.fixture(scope="module")
 def trained():
     """Small networks after some steps of SAM in 4 bits, in eval mode, and a batch of their data."""
-    found = {}
+    networks = {}
     for name, channels, size in (("resnet-tiny", 1, 8), ("mobilenetv1-cifar-quarter", 3, 16)):
         torch.manual_seed(0)
         model = quantize(build(name, 10, channels))
@@ -182,8 +182,8 @@ def trained():
             opt.backward(lambda x, y, model=model: F.cross_entropy(model(x), y, reduction="none"), x, y)
             opt.step()
             opt.zero_grad()
-        found[name] = model.eval(), x
-    return found
+        networks[name] = model.eval(), x
+    return networks
 
 
 @pytest.fixture(params=["resnet-tiny", "mobilenetv1-cifar-quarter"])
@@ -193,28 +193,28 @@ def case(trained, request):
 
 def seen_by(model, x):
     """What goes in and out of every quantised layer: {name: (its input, quantised input, quantised weight, output)}."""
-    found, hooks = {}, []
+    seen, hooks = {}, []
     for name, layer in layers(model).items():
-        found[name] = {}
+        seen[name] = {}
         for what, module in (("input", layer.inputs), ("weight", layer.weights), ("output", layer)):
 
             def keep(_, inputs, output, name=name, what=what):
-                found[name][what] = (inputs[0].detach(), output.detach())
+                seen[name][what] = (inputs[0].detach(), output.detach())
 
             hooks.append(module.register_forward_hook(keep))
     with torch.no_grad():
         model(x)
     for hook in hooks:
         hook.remove()
-    return found
+    return seen
 
 
 def test_weights_and_activations_have_at_most_sixteen_values(case):
     model, x = case
-    found = seen_by(model, x)
-    ends = (next(iter(found)), list(found)[-1])
+    layers = seen_by(model, x)
+    ends = (next(iter(layers)), list(layers)[-1])
     most = {16: 0, 256: 0}
-    for name, tensors in found.items():
+    for name, tensors in layers.items():
         for what in ("input", "weight"):
             before, after = tensors[what]
             limit, count = 256 if name in ends else 16, len(after.unique())
@@ -727,8 +727,8 @@ def test_a_killed_table_goes_on(micro6, tmp_path):
 
 @pytest.mark.parametrize("scale", recipe.SCALES)
 def test_the_recipe_of_table_6(scale):
-    found = recipe.read("table6", scale, seeds=2)
-    cells = {c.id: c for c in recipe.cells(found, device="cpu")}
+    table = recipe.read("table6", scale, seeds=2)
+    cells = {c.id: c for c in recipe.cells(table, device="cpu")}
     assert len(cells) == 2 * 2 * 7
     for block, models in (
         ("resnet18", ("resnet18", "resnet18-w8")),
@@ -745,7 +745,7 @@ def test_the_recipe_of_table_6(scale):
                 assert (c.quantize, c.lr, c.weight_decay, c.rho, c.s_max) == (4, 0.005, 0.0005, 0.05, 0.5)
                 assert (c.augment, c.label_smoothing) == ("none", 0.0)
                 assert c.batch_size == (128 if scale == "paper" else 32)
-    figures = {b.name: [(r.name, r.score, r.std, r.speed) for r in b.rows if r.score is not None] for b in found.blocks}
+    figures = {b.name: [(r.name, r.score, r.std, r.speed) for r in b.rows if r.score is not None] for b in table.blocks}
     assert figures == {  # typed anew from the paper
         "resnet18": [
             ("full", 88.72, None, None),

@@ -16,8 +16,8 @@ FEW = ["--train-size", "128", "--test-size", "50", "--threads", "1"]
 
 def said(count, what, capsys):
     with capsys.disabled():
-        found = {" ".join(key): n for key, n in sorted(count.items())}
-        print(f"\n{sum(count.values())} {what}:", json.dumps(found))  # noqa: T201
+        shown = {" ".join(key): n for key, n in sorted(count.items())}
+        print(f"\n{sum(count.values())} {what}:", json.dumps(shown))  # noqa: T201
 
 
 ODD = ["0", "-1", "1", "0.5", "1e999", "nan", "inf", "-inf", "", "x", "100000000000000000000", "sam", "full", "cpu"]

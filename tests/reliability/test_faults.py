@@ -46,7 +46,7 @@ def outcome(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == result["epochs"]
     del result["environment"]["commit"]  # somebody may commit while the tests run
-    return [{k: v for k, v in found.items() if k not in TIMES} for found in (result, *rows)]
+    return [{k: v for k, v in record.items() if k not in TIMES} for record in (result, *rows)]
 
 
 # kills and signals

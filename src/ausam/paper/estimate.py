@@ -84,7 +84,7 @@ def _saved_bytes(model: nn.Module, x: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
         outputs = model(x)
     del outputs
-    return sum(size for place, size in sizes.items() if place not in own)
+    return sum(size for folder, size in sizes.items() if folder not in own)
 
 
 def _step_seconds(model: nn.Module, x: Tensor) -> float:
@@ -136,11 +136,11 @@ def left_to_do(cells: list[Cell], out: Path) -> list[Left]:
     costs: dict[tuple[str, int], Cost] = {}
     left = []
     for cell in cells:
-        place, epochs = cell.folder(out), cell.config.epochs
+        folder, epochs = cell.folder(out), cell.config.epochs
         kind = (cell.block, cell.config.quantize)
         if kind not in costs:
             costs[kind] = network_cost(cell.config)
-        done = epochs if (place / "result.json").exists() else len(run_folder.epochs(place))
+        done = epochs if (folder / "result.json").exists() else len(run_folder.epochs(folder))
         state = "done" if done >= epochs else f"epoch {done} of {epochs}" if done else f"{epochs} epochs to do"
         seconds = cell_seconds(cell.config, costs[kind].seconds, min(done, epochs))
         kept, training = (of(cell.config, costs[kind].parameters) for of in (kept_bytes, disk_bytes))

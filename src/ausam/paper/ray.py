@@ -56,15 +56,15 @@ def _launched(
 ) -> Iterator[tuple[Cell, Outcome]]:
     """Each cell with its outcome, in the order in which they finish; ``on_epoch`` follows their files."""
     running = {task.remote(cell, out, logs, os.getcwd()): cell for cell in cells}
-    told = {cell.id: len(run_folder.epochs(cell.folder(out))) for cell in running.values()}
+    reported = {cell.id: len(run_folder.epochs(cell.folder(out))) for cell in running.values()}
     try:
         while running:
             ended, _ = ray.wait(list(running), timeout=1.0)
             for cell in running.values():
                 epochs = run_folder.epochs(cell.folder(out))
-                for epoch in epochs[told[cell.id] :]:
+                for epoch in epochs[reported[cell.id] :]:
                     on_epoch(cell.id, epoch)
-                told[cell.id] = len(epochs)
+                reported[cell.id] = len(epochs)
             for reference in ended:
                 yield running.pop(reference), _outcome(ray, reference)
     finally:

@@ -161,11 +161,11 @@ def _output_files(result: Result) -> dict[str, str]:
 
 def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
     """The results of a block; also writes its page."""
-    place = out / block.name
-    done = {int(p.parent.name.removeprefix("seed-")) for p in place.glob("runs/*/seed-*/result.json")}
+    folder = out / block.name
+    done = {int(p.parent.name.removeprefix("seed-")) for p in folder.glob("runs/*/seed-*/result.json")}
     seeds = sorted(done.union(range(block.seeds)))
-    comparison = compare.collect(block.names, seeds, base(block), place, command, f"{recipe.table}: {block.title}")
-    return compare.write(comparison, place)
+    comparison = compare.collect(block.names, seeds, base(block), folder, command, f"{recipe.table}: {block.title}")
+    return compare.write(comparison, folder)
 
 
 Comparisons = list[tuple[Block, Comparison]]

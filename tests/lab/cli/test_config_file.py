@@ -27,9 +27,9 @@ def test_a_run_from_the_config_of_another_is_the_same_run(tmp_path):
 def test_flags_come_before_the_file_and_the_file_before_the_data_set(tmp_path):
     file = toml(tmp_path / "mine.toml", **FEW, lr=0.02, batch_size=16)
     assert run("train", "--config", file, "--lr", 0.03, "--out", tmp_path / "run") == 0
-    found = read(tmp_path / "run" / "config.json")
-    assert (found["lr"], found["batch_size"], found["epochs"]) == (0.03, 16, 1)
-    assert found["label_noise"] == 0.2  # neither says it: it is what suits the digits
+    config = read(tmp_path / "run" / "config.json")
+    assert (config["lr"], config["batch_size"], config["epochs"]) == (0.03, 16, 1)
+    assert config["label_noise"] == 0.2  # neither says it: it is what suits the digits
 
 
 def test_what_suits_the_data_is_not_asked_for(tmp_path, capsys):

@@ -17,13 +17,13 @@ def shown(capsys, *argv):
 
 
 def test_list_shows_everything_with_its_cost(capsys):
-    found = json.loads(shown(capsys, "--json"))
-    assert {m["name"] for m in found["methods"]} == set(METHODS)
-    assert {p["name"] for p in found["policies"]} == set(POLICIES)
-    assert {p["name"] for p in found["pairs"]} == set(PAIRS)
-    sam = next(m for m in found["methods"] if m["name"] == "SAM")
+    tables = json.loads(shown(capsys, "--json"))
+    assert {m["name"] for m in tables["methods"]} == set(METHODS)
+    assert {p["name"] for p in tables["policies"]} == set(POLICIES)
+    assert {p["name"] for p in tables["pairs"]} == set(PAIRS)
+    sam = next(m for m in tables["methods"] if m["name"] == "SAM")
     assert (sam["forward"], sam["backward"]) == (2.0, 2.0)
-    assert next(m for m in found["models"] if m["name"] == "resnet18")["parameters"] == 11_173_962
+    assert next(m for m in tables["models"] if m["name"] == "resnet18")["parameters"] == 11_173_962
     text = shown(capsys)
     assert all(name in text for table in listing.everything().values() for name in [row["name"] for row in table])
 

@@ -55,8 +55,8 @@ def test_a_run_that_took_no_step_fails(mine, capsys):
 def test_some_skipped_steps_are_in_the_last_line(mine, capsys):
     assert run("train", "--data", "mine_nan:one_bad", *FLAGS, "--out", "run") == 0
     assert f"; 2 of 8 steps skipped, {WHY}; run/result.json" in capsys.readouterr().out
-    found = read("run/result.json")
-    assert (found["skipped_steps"], found["steps"]) == (2, 6)
+    result = read("run/result.json")
+    assert (result["skipped_steps"], result["steps"]) == (2, 6)
 
 
 @pytest.mark.filterwarnings("ignore:The loss or the gradient")
@@ -79,20 +79,20 @@ def test_nonfinite_raise_ends_with_a_sentence(mine, capsys, command):
 def test_nonfinite_ignore_takes_every_step_and_its_checkpoints_are_whole(mine, capsys, caplog):
     argv = ["train", "--data", "mine_nan:one_bad", *FLAGS, "--nonfinite", "ignore", "--out", "run"]
     assert run(*argv) == 0
-    found = read("run/result.json")
-    assert (found["skipped_steps"], found["steps"]) == (0, 8)
+    result = read("run/result.json")
+    assert (result["skipped_steps"], result["steps"]) == (0, 8)
     Path("run/result.json").unlink()
     assert run(*argv, "--resume") == 0  # from a checkpoint whose weights are no numbers any more
     assert "damaged" not in caplog.text
-    assert read("run/result.json")["weights_sha256"] == found["weights_sha256"]
+    assert read("run/result.json")["weights_sha256"] == result["weights_sha256"]
     assert "nan" in Path("run/metrics.jsonl").read_text().lower()
 
 
 def test_tables_say_which_rows_skipped_steps():
-    found = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, skipped_steps=1234)])
-    assert comparison_text(found).splitlines()[-1] == f"sgd: 1,234 steps skipped in 1 run, {WHY}."
+    comparison = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, skipped_steps=1234)])
+    assert comparison_text(comparison).splitlines()[-1] == f"sgd: 1,234 steps skipped in 1 run, {WHY}."
     assert WHY not in comparison_text(a_comparison(named("sam", 90.0)))
-    cells = tuple(TableCell(row.name, row.label, "", Published(), row) for row in found.rows)
+    cells = tuple(TableCell(row.name, row.label, "", Published(), row) for row in comparison.rows)
     column = TableColumn("one", "", "A", "A", "a", "", cells)
     table = PaperTable("table1", "paper", "T", "", "", (0,), 2, 0, {}, "accuracy", "%", (column,))
     for form in (tables.text, tables.markdown, tables.latex, tables.render):

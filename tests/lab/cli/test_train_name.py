@@ -10,7 +10,7 @@ def test_a_name_stands_for_the_method_and_the_policy(tmp_path):
     assert run("train", *apart, *few, "--out", tmp_path / "apart") == 0
     assert run("compare", "asam-0.5", "--rho", 0.1, "--seeds", 1, *few, "--out", tmp_path / "together") == 0
     runs = [read(tmp_path / folder / "result.json") for folder in ("name", "apart", "together/runs/asam-0.5/seed-0")]
-    assert len({found["weights_sha256"] for found in runs}) == 1
+    assert len({result["weights_sha256"] for result in runs}) == 1
 
 
 def test_a_part_of_the_epochs_and_a_resumed_run(tmp_path, capsys):
@@ -27,5 +27,5 @@ def test_without_rho_the_name_and_the_method_have_the_same_one(tmp_path):
     assert run("train", "--method", "asam", *few, "--out", tmp_path / "method") == 0
     assert run("compare", "sam", "asam", "--seeds", 1, *few, "--out", tmp_path / "together") == 0
     runs = [read(tmp_path / folder / "result.json") for folder in ("name", "method", "together/runs/asam/seed-0")]
-    assert {found["method"].partition(",")[0] for found in runs} == {"ASAM(rho=0.5"}
+    assert {result["method"].partition(",")[0] for result in runs} == {"ASAM(rho=0.5"}
     assert read(tmp_path / "together/runs/sam/seed-0/result.json")["method"].startswith("SAM(rho=0.2,")

@@ -146,7 +146,7 @@ def noisy(n, classes, share=0.5, names=()):
         z = torch.zeros(n, classes)
         z[torch.arange(n), torch.tensor(np.where(bad, (labels + 1) % classes, labels))] = 1.0
         audit.update(Feedback(torch.arange(n), loss, loss, z))
-    found = audit.suspects().index
+    suspects = audit.suspects().index
     return Audited(
         title="mine",
         about="",
@@ -155,9 +155,9 @@ def noisy(n, classes, share=0.5, names=()):
         audit=audit,
         names=tuple(names) or tuple(map(str, range(classes))),
         origin=np.arange(n) + 1000,
-        suspects=tuple(Sample(text=f"sample {i}") for i in found[:CARDS]),
+        suspects=tuple(Sample(text=f"sample {i}") for i in suspects[:CARDS]),
         rare=(),
-        texts=tuple(f"file-{i}.png" for i in found),
+        texts=tuple(f"file-{i}.png" for i in suspects),
         hidden="",
     )
 

@@ -128,9 +128,9 @@ def test_the_parts_of_a_step_are_timed(overhead):
 
 
 def test_planning_is_measured_over_a_whole_epoch():
-    found = planning.measure(100_000)
-    assert found.first_batch_seconds < found.nanoseconds_per_sample * 1e-9 * found.samples
-    assert 0 < found.state_bytes < 12 * 100_000  # less than the plan of the epoch
+    measured = planning.measure(100_000)
+    assert measured.first_batch_seconds < measured.nanoseconds_per_sample * 1e-9 * measured.samples
+    assert 0 < measured.state_bytes < 12 * 100_000  # less than the plan of the epoch
 
 
 def test_the_exchange_is_measured_between_two_processes():

@@ -19,29 +19,29 @@ def compared(tmp_path_factory):
 
 
 def test_results_agree_with_the_single_runs(compared):
-    found = read(compared / "results.json")
-    assert found["complete"]
-    assert [r["name"] for r in found["rows"]] == ["sgd", "sam", "sam@0.5x0.5", "ausam-0.5"]
-    assert len(found["runs"]) == 8
-    for row in found["rows"]:
+    results = read(compared / "results.json")
+    assert results["complete"]
+    assert [r["name"] for r in results["rows"]] == ["sgd", "sam", "sam@0.5x0.5", "ausam-0.5"]
+    assert len(results["runs"]) == 8
+    for row in results["rows"]:
         single = [read(compared / "runs" / row["name"] / f"seed-{s}" / "result.json") for s in (0, 1)]
         assert row["scores"] == [r["test"]["value"] for r in single]
         assert (row["metric"], row["unit"]) == ("accuracy", "%")
         assert row["seeds"] == [0, 1]
-    rows = {r["name"]: r for r in found["rows"]}
+    rows = {r["name"]: r for r in results["rows"]}
     assert rows["sam@0.5x0.5"]["epochs"] == 1
     assert rows["sgd"]["samples_of_sam"] == rows["sam@0.5x0.5"]["samples_of_sam"] == pytest.approx(50.0)
     assert rows["ausam-0.5"]["samples_of_sam"] == pytest.approx(75.0)  # a whole first epoch and half of the second
     assert rows["sam"]["speed_of_sam"] == 100.0
-    steps = {r["name"]: r["run"]["steps"] for r in found["runs"]}
+    steps = {r["name"]: r["run"]["steps"] for r in results["runs"]}
     assert steps["sam@0.5x0.5"] == steps["ausam-0.5"] == 8  # 4 mini-batches of 64 in each of two epochs
-    curve = found["runs"][0]["curve"]
+    curve = results["runs"][0]["curve"]
     assert [point["epoch"] for point in curve] == [1, 2]
-    chosen = next(r for r in found["runs"] if r["name"] == "ausam-0.5")["run"]["selection"]
+    chosen = next(r for r in results["runs"] if r["name"] == "ausam-0.5")["run"]["selection"]
     assert sum(b["n"] for b in chosen["bins"]) == 256
     assert chosen["wrong"]["n"] == 51
-    assert found["seeds"] == [0, 1]
-    assert found["config"]["label_noise"] == 0.2
+    assert results["seeds"] == [0, 1]
+    assert results["config"]["label_noise"] == 0.2
 
 
 def test_the_page_stands_beside_the_results(compared):
@@ -135,7 +135,7 @@ def test_smaller_batches_for_every_method_and_base(tmp_path):
     few = ["--seeds", "1", "--epochs", "2", "--train-size", "64", "--test-size", "20", "--threads", "1"]
     names = ["sgd@1x0.5", "sgd@0.5x0.25", "sam@0.5x0.5"]
     assert main(["compare", *names, *few, "--base", "adam", "--lr", "0.001", "--out", str(tmp_path)]) == 0
-    found = read(tmp_path / "results.json")
-    assert [row["label"] for row in found["rows"]] == ["Adam@1x0.5", "Adam@0.5x0.25", "SAM@0.5x0.5"]
-    settings = [(one["run"]["config"]["epochs"], one["run"]["config"]["batch_size"]) for one in found["runs"]]
+    results = read(tmp_path / "results.json")
+    assert [row["label"] for row in results["rows"]] == ["Adam@1x0.5", "Adam@0.5x0.25", "SAM@0.5x0.5"]
+    settings = [(one["run"]["config"]["epochs"], one["run"]["config"]["batch_size"]) for one in results["runs"]]
     assert settings == [(2, 32), (1, 16), (1, 32)]

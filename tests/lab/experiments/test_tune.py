@@ -39,9 +39,9 @@ def test_rounds_grow_and_trials_shrink_by_three():
 
 
 def test_the_best_third_goes_on(searched):
-    found = store.read_finished(searched / "tuning.json", Tuning)
-    assert [(r.epochs, len(r.trials)) for r in found.rounds] == [(3, 6), (9, 2)]
-    for one in found.rounds:
+    tuning = store.read_finished(searched / "tuning.json", Tuning)
+    assert [(r.epochs, len(r.trials)) for r in tuning.rounds] == [(3, 6), (9, 2)]
+    for one in tuning.rounds:
         for trial in one.trials:
             name = f"rho={trial.settings['rho']:g},batch_size={trial.settings['batch_size']:g}"
             place = searched / f"{one.epochs}-epochs" / "runs" / name
@@ -54,7 +54,7 @@ def test_the_best_third_goes_on(searched):
             assert (runs[0]["data"]["train"], runs[0]["data"]["test"]) == (160, 201)
         means = [trial.row.mean for trial in one.trials]
         assert means == sorted(means, reverse=True)
-    first, second = found.rounds
+    first, second = tuning.rounds
     assert {t.row.name for t in second.trials} == {t.row.name for t in first.trials[:2]}
 
 
@@ -80,8 +80,8 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch, capsys):
 def test_the_table_names_the_best_and_has_every_trial_once(searched, capsys):
     assert main([*SEARCH, "--out", str(searched)]) == 0
     text = capsys.readouterr().out
-    found = store.read_finished(searched / "tuning.json", Tuning)
-    best = found.rounds[-1].trials[0]
+    tuning = store.read_finished(searched / "tuning.json", Tuning)
+    best = tuning.rounds[-1].trials[0]
     assert f"Best: --rho {best.settings['rho']:g} --batch-size {best.settings['batch_size']:g} (" in text
     flags = f"--rho {best.settings['rho']:g} --batch-size {best.settings['batch_size']:g}"
     given = "--train-size 160 --threads 1 --epochs 9"
@@ -189,8 +189,8 @@ def test_the_line_of_the_best_settings_can_be_pasted(tmp_path):
     given = {"method": "RST(p=0.5)", "policy": "AUSampling", "validation": 0.2, "seed": 3, "replay": True, "lr": 0.05}
     line = commands._train_line(given | {"model": "my net.py:f"}, {"rho": 1.0, "alpha": 0.1 + 0.2, "batch_size": 64.0})
     args = parser().parse_args(shlex.split(line)[1:])
-    found = commands._settings(args)
-    assert found == {k: v for k, v in given.items() if k not in ("validation", "seed")} | {
+    settings = commands._settings(args)
+    assert settings == {k: v for k, v in given.items() if k not in ("validation", "seed")} | {
         "model": "my net.py:f",
         "rho": 1.0,
         "alpha": 0.1 + 0.2,
@@ -200,11 +200,11 @@ def test_the_line_of_the_best_settings_can_be_pasted(tmp_path):
 
 def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
     page = (searched / "tuning.html").read_text()
-    found = store.read_finished(searched / "tuning.json", Tuning)
+    tuning = store.read_finished(searched / "tuning.json", Tuning)
     assert page.count('<tr><th scope="row">') == 6  # every trial once
     assert page.count('<figure class="chart">') == 2  # rho, and the batch size
     assert page.count("ausam tune") == 1
-    assert moment(found.created) in page
+    assert moment(tuning.created) in page
     (searched / "tuning.html").unlink()
     assert main(["report", str(searched)]) == 0
     assert capsys.readouterr().out.rstrip().endswith("tuning.html")
@@ -212,12 +212,12 @@ def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
 
 
 def test_a_tie_is_told(searched):
-    found = store.read_finished(searched / "tuning.json", Tuning)
-    first, second = found.rounds[-1].trials
+    search = store.read_finished(searched / "tuning.json", Tuning)
+    first, second = search.rounds[-1].trials
     apart = replace(second, row=replace(first.row, scores=tuple(s - 1 for s in first.row.scores)))
     for other, told in ((replace(second, row=first.row), True), (apart, False)):
         text = tuning.text(
-            replace(found, rounds=(*found.rounds[:-1], replace(found.rounds[-1], trials=(first, other))))
+            replace(search, rounds=(*search.rounds[:-1], replace(search.rounds[-1], trials=(first, other))))
         )
         assert ("A tie with --rho" in text) is told
 

@@ -61,11 +61,11 @@ def images(n, channels=3, side=32, seed=0):
 
 def cifar10_files(per_file=20):
     """Official names and records: a label byte, then red, green and blue planes."""
-    found, x, y = {}, images(6 * per_file), np.arange(6 * per_file) % 10
+    files, x, y = {}, images(6 * per_file), np.arange(6 * per_file) % 10
     for i, name in enumerate([*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]):
         rows = range(i * per_file, (i + 1) * per_file)
-        found[name] = b"".join(bytes([y[r]]) + x[r].tobytes() for r in rows)
-    return found, x, y
+        files[name] = b"".join(bytes([y[r]]) + x[r].tobytes() for r in rows)
+    return files, x, y
 
 
 def tar_gz(files, folder):
@@ -319,13 +319,13 @@ def test_cifar10_from_the_archive_and_from_the_folder(server, tmp_path, monkeypa
     for folder in (tmp_path / "downloaded", tmp_path / "there"):
         if folder.name == "there":
             put(files, folder / "cifar-10-batches-bin")
-        found = load("cifar10", str(folder))
-        assert (found.train_x.dtype, found.train_y.dtype) == (torch.uint8, torch.int64)
-        assert np.array_equal(found.train_x.numpy(), x[:100])
-        assert np.array_equal(found.test_x.numpy(), x[100:])
-        assert found.train_y.tolist() == y[:100].tolist()
-        assert found.test_y.tolist() == y[100:].tolist()
-        assert (found.classes, found.channels) == (10, 3)
+        data = load("cifar10", str(folder))
+        assert (data.train_x.dtype, data.train_y.dtype) == (torch.uint8, torch.int64)
+        assert np.array_equal(data.train_x.numpy(), x[:100])
+        assert np.array_equal(data.test_x.numpy(), x[100:])
+        assert data.train_y.tolist() == y[:100].tolist()
+        assert data.test_y.tolist() == y[100:].tolist()
+        assert (data.classes, data.channels) == (10, 3)
     assert len(server.asked) == 1
 
 
@@ -336,9 +336,9 @@ def test_cifar100_has_the_fine_labels(tmp_path):
         for name, rows in (("train.bin", range(20)), ("test.bin", range(20, 30)))
     }
     put(files, tmp_path / "cifar-100-binary")
-    found = load("CIFAR100", str(tmp_path))
-    assert np.array_equal(torch.cat([found.train_x, found.test_x]).numpy(), x)
-    assert torch.cat([found.train_y, found.test_y]).tolist() == [3 * i for i in range(30)]
+    data = load("CIFAR100", str(tmp_path))
+    assert np.array_equal(torch.cat([data.train_x, data.test_x]).numpy(), x)
+    assert torch.cat([data.train_y, data.test_y]).tolist() == [3 * i for i in range(30)]
 
 
 def test_damaged_cifar_is_named(tmp_path):
@@ -370,10 +370,10 @@ def test_fashion_mnist_in_its_layouts(tmp_path, layout):
     arrays, x, y = fashion_arrays()
     folder, packed = layout.removesuffix(" packed"), layout.endswith("packed")
     put({k + ".gz" * packed: gzip.compress(idx(v)) if packed else idx(v) for k, v in arrays.items()}, tmp_path / folder)
-    found = load("fashion-mnist", str(tmp_path))
-    assert found.train_x.shape == (40, 1, 28, 28)
-    assert np.array_equal(torch.cat([found.train_x, found.test_x])[:, 0].numpy(), x)
-    assert torch.cat([found.train_y, found.test_y]).tolist() == y.tolist()
+    data = load("fashion-mnist", str(tmp_path))
+    assert data.train_x.shape == (40, 1, 28, 28)
+    assert np.array_equal(torch.cat([data.train_x, data.test_x])[:, 0].numpy(), x)
+    assert torch.cat([data.train_y, data.test_y]).tolist() == y.tolist()
 
 
 def test_fashion_mnist_is_downloaded_file_by_file(server, tmp_path, monkeypatch):
@@ -400,20 +400,20 @@ def jpeg(pixels):
 
 def tiny_files(train=4, val=3, side=64):
     """The official layout: the ids are not in order, and one picture is grey."""
-    ids, found = ["n03", "n01", "n02"], {}
+    ids, files = ["n03", "n01", "n02"], {}
     flat = np.full((side, side, 3), 0, np.uint8)
     for c, wnid in enumerate(ids):
         for i in range(train):
-            found[f"train/{wnid}/images/{wnid}_{i}.JPEG"] = jpeg(flat + np.uint8(60 * c + 10 * i))
-        found[f"train/{wnid}/{wnid}_boxes.txt"] = b""
-    found["train/n01/images/n01_0.JPEG"] = jpeg(np.tile(np.arange(side, dtype=np.uint8) * 3, (side, 1)))
+            files[f"train/{wnid}/images/{wnid}_{i}.JPEG"] = jpeg(flat + np.uint8(60 * c + 10 * i))
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = b""
+    files["train/n01/images/n01_0.JPEG"] = jpeg(np.tile(np.arange(side, dtype=np.uint8) * 3, (side, 1)))
     lines = []
     for i in range(val):
-        found[f"val/images/val_{i}.JPEG"] = jpeg(flat + np.uint8(200 + 10 * i))
+        files[f"val/images/val_{i}.JPEG"] = jpeg(flat + np.uint8(200 + 10 * i))
         lines.append(f"val_{i}.JPEG\t{ids[i % 3]}\t0\t0\t62\t62\n")
-    found["val/val_annotations.txt"] = "".join(lines).encode()
-    found["wnids.txt"] = "\n".join(ids).encode() + b"\n"
-    return found
+    files["val/val_annotations.txt"] = "".join(lines).encode()
+    files["wnids.txt"] = "\n".join(ids).encode() + b"\n"
+    return files
 
 
 def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
@@ -423,25 +423,25 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
             archive.writestr(f"tiny-imagenet-200/{name}", content)
     server.content = buffer.getvalue()
     monkeypatch.setattr(tiny, "TINY", remote(server))
-    found = load("tiny-imagenet", str(tmp_path))
-    assert (found.train_x.shape, found.test_x.shape) == ((12, 3, 64, 64), (3, 3, 64, 64))
-    assert found.train_y.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # n01, n02, n03
-    assert found.test_y.tolist() == [2, 0, 1]
-    grey = found.train_x[0].float()
+    data = load("tiny-imagenet", str(tmp_path))
+    assert (data.train_x.shape, data.test_x.shape) == ((12, 3, 64, 64), (3, 3, 64, 64))
+    assert data.train_y.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # n01, n02, n03
+    assert data.test_y.tolist() == [2, 0, 1]
+    grey = data.train_x[0].float()
     assert torch.equal(grey[0], grey[1])
     assert (grey[2] - torch.arange(64) * 3).abs().max() < 4  # columns in their place
-    assert [int(i) for i in found.train_x[5:, 0, 9, 9].float().round()] == [130, 140, 150, 0, 10, 20, 30]
-    assert [int(i) for i in found.test_x[:, 1, 9, 9]] == [200, 210, 220]
+    assert [int(i) for i in data.train_x[5:, 0, 9, 9].float().round()] == [130, 140, 150, 0, 10, 20, 30]
+    assert [int(i) for i in data.test_x[:, 1, 9, 9]] == [200, 210, 220]
 
     monkeypatch.setattr(tiny, "decode", None)
     lab_data.forget()
-    assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, found.train_x)
+    assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
     (tmp_path / "tiny-imagenet-200").rename(tmp_path / "elsewhere")  # the cache is enough
     lab_data.forget()
-    assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, found.train_x)
+    assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
     assert len(server.asked) == 1
     before = (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes()
-    found.train_x[0] = 7  # somebody's mistake stays in this process
+    data.train_x[0] = 7  # somebody's mistake stays in this process
     assert (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes() == before
 
 
@@ -539,7 +539,7 @@ def test_each_augmentation_against_a_slow_twin(shape):
 def test_the_whole_augmentation_against_a_slow_twin(kind):
     x = torch.from_numpy(images(64, 3, 16))
     mean, std = (120.0, 110.0, 100.0), (60.0, 61.0, 62.0)
-    found = augment.augment_images(x, kind, mean, std, generator(5, 1))
+    augmented = augment.augment_images(x, kind, mean, std, generator(5, 1))
     rng = generator(5, 1)  # the same draws, in the same order
     down, right = (torch.randint(0, 5, (64,), generator=rng).tolist() for _ in range(2))
     mirrored = torch.randint(0, 2, (64,), generator=rng).tolist()
@@ -553,7 +553,7 @@ def test_the_whole_augmentation_against_a_slow_twin(kind):
         image = (image.float() - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
         if kind == "cutout" and cut[i]:
             image = slow_cutout(image, row[i], column[i], 8)
-        assert torch.equal(found[i], image)
+        assert torch.equal(augmented[i], image)
     # every offset, both directions and every centre occur
     assert {*down} == {*right} == set(range(5))
     assert {*mirrored} == {*cut} == {0, 1}
@@ -692,9 +692,9 @@ def test_the_example_of_the_documentation_runs(here, capsys):
     command = shlex.split(text.split("```console\n")[1].split("```")[0])
     assert command[0] == "ausam"
     assert main(command[1:]) == 0
-    found = json.loads((here / "runs" / "mine" / "results.json").read_text())
-    assert [row["seeds"] for row in found["rows"]] == [[0, 1, 2]] * 3
-    assert found["data"] == {"train": 400, "test": 200, "classes": 2}
+    results = json.loads((here / "runs" / "mine" / "results.json").read_text())
+    assert [row["seeds"] for row in results["rows"]] == [[0, 1, 2]] * 3
+    assert results["data"] == {"train": 400, "test": 200, "classes": 2}
 
 
 class Squares(Dataset):
@@ -774,13 +774,13 @@ def test_evaluation_draws_the_same_each_time_and_leaves_the_global_state(squares
             return torch.randn(3), i % 3
 
     noisy = replace(squares, test=Noise(300), test_y=torch.arange(300) % 3)
-    found = set()
+    scores = set()
     for seed in range(3):
         torch.manual_seed(seed)
         state = torch.get_rng_state()
-        found.add(evaluate(torch.nn.Identity(), noisy, "test").value)
+        scores.add(evaluate(torch.nn.Identity(), noisy, "test").value)
         assert torch.equal(torch.get_rng_state(), state)
-    assert len(found) == 1
+    assert len(scores) == 1
     still = replace(squares, train=TensorDataset(torch.zeros(24, 3), squares.train_y))
     for _ in still.plain_batches():
         pass

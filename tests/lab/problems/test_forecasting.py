@@ -74,7 +74,7 @@ def test_every_nth_window_and_another_horizon(made):
 def test_validation_is_the_official_part(made):
     place, values = made
     data = load("etth2", str(place), validation=0.2)
-    assert (len(data.train_y), len(data.test_y), data.judged_by) == (8033, 2785, "validation")
+    assert (len(data.train_y), len(data.test_y), data.evaluated_on) == (8033, 2785, "validation")
     *_, (_, last) = data.test_batches()
     expected = (values[11520 - 96 : 11520] - values[:8640].mean(0)) / values[:8640].std(0)
     np.testing.assert_allclose(last[-1], expected.T, atol=1e-5)
@@ -148,13 +148,13 @@ def test_a_comparison_reads_lower_as_better(made, tmp_path, capsys):
     assert "MSE (lower is better)" in out
     assert "MAE" in out
     assert "Lower MSE is better." in out
-    found = read(tmp_path / "c" / "results.json")
-    assert [row["lower_is_better"] for row in found["rows"]] == [True] * 2
-    assert found["rows"][0]["label"] == "Adam"
+    results = read(tmp_path / "c" / "results.json")
+    assert [row["lower_is_better"] for row in results["rows"]] == [True] * 2
+    assert results["rows"][0]["label"] == "Adam"
     page = (tmp_path / "c" / "report.html").read_text()
     assert "Down and left is better." in page
     assert "96 steps ahead" in page
-    best = min(sum(row["scores"]) / 2 for row in found["rows"])
+    best = min(sum(row["scores"]) / 2 for row in results["rows"])
     assert f"<b>{best:.4f}" in page
     assert ",MSE,,lower," in (tmp_path / "c" / "results.csv").read_text()
 

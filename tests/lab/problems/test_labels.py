@@ -87,8 +87,8 @@ def test_validation_leaves_every_class_something_to_learn():
 
 def test_poses_may_be_held_out_but_have_no_classes():
     data, whole = load("stick-figures", validation=0.1), load("stick-figures")
-    assert (len(data.train_y), len(data.test_y), data.judged_by) == (900, 100, "validation")
-    assert whole.judged_by == "test"
+    assert (len(data.train_y), len(data.test_y), data.evaluated_on) == (900, 100, "validation")
+    assert whole.evaluated_on == "test"
     with pytest.raises(ValueError, match=r"imbalance is 0.1, but stick-figures has joints, not classes"):
         load("stick-figures", imbalance=0.1)
 
@@ -123,11 +123,11 @@ def test_a_run_says_what_it_was_judged_by(tmp_path, capsys):
     assert "Balanced" in out
     assert "Tail" in out
     assert "test accuracy" not in out
-    found = read(tmp_path / "c" / "results.json")
-    assert found["title"] == "digits, long tail 0.1"
-    assert {run["run"]["test"]["name"] for run in found["runs"]} == {"validation accuracy"}
-    assert {run["run"]["train"]["name"] for run in found["runs"]} == {"accuracy"}
-    chosen = next(run["run"]["selection"] for run in found["runs"] if run["name"] == "ausam-0.5")["classes"]
+    results = read(tmp_path / "c" / "results.json")
+    assert results["title"] == "digits, long tail 0.1"
+    assert {run["run"]["test"]["name"] for run in results["runs"]} == {"validation accuracy"}
+    assert {run["run"]["train"]["name"] for run in results["runs"]} == {"accuracy"}
+    chosen = next(run["run"]["selection"] for run in results["runs"] if run["name"] == "ausam-0.5")["classes"]
     train_y = load("digits", validation=0.2, imbalance=0.1).train_y
     assert {int(c): group["n"] for c, group in chosen.items()} == dict(enumerate(train_y.bincount().tolist()))
     page = (tmp_path / "c" / "report.html").read_text()

@@ -160,6 +160,6 @@ def test_a_row_has_as_many_scores_as_seeds():
     ids=lambda p: p.stem,
 )
 def test_published_results_are_records(path):
-    found = store.read_finished(path, Comparison)
-    assert found.complete
-    assert len(found.runs) == len(found.seeds) * len(found.rows)
+    comparison = store.read_finished(path, Comparison)
+    assert comparison.complete
+    assert len(comparison.runs) == len(comparison.seeds) * len(comparison.rows)

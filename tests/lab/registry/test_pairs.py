@@ -106,8 +106,8 @@ def test_families_of_pairs():
     assert (both.label, both.name) == ("Late-SAM-0.3+Random-0.25", "late-sam-0.3+random-0.25")
     assert (both.method, both.policy) == ("RST(p=0.3, schedule='piecewise')", "Random(alpha=0.25)")
     for name in ("late-sam-0.1", "late-sam-.35", "sam-ascent-0.25", "16-sam"):
-        found = pair(f"{name}-0.5")
-        assert (found.method, found.policy) == (pair(name).method, "AUSampling(alpha=0.5)")
+        known = pair(f"{name}-0.5")
+        assert (known.method, known.policy) == (pair(name).method, "AUSampling(alpha=0.5)")
         method_and_policy(configured(f"{name}-0.5", config), steps=480)
     assert pair("vsam-0.5").label == "vSAM-0.5"
     for name in ("late-sam-0", "late-sam-0.0", "late-sam-1", "late-sam", "sam-ascent-2", "0-sam", "ausam-0.4-0.5"):
@@ -172,11 +172,11 @@ def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
     ],
 )
 def test_pairs_by_rule(name, label, method, policy):
-    found = pair(name)
-    assert (found.label, found.method, found.policy) == (label, method, policy)
-    assert pair(found.name) == found
-    place = run_folder(Path(), found.name, 0)
-    assert pair_of(place.parent.name) == found.name
+    known = pair(name)
+    assert (known.label, known.method, known.policy) == (label, method, policy)
+    assert pair(known.name) == known
+    place = run_folder(Path(), known.name, 0)
+    assert pair_of(place.parent.name) == known.name
     assert not set(place.parent.name) & set("/\\:'\"<>|?*")
     method_and_policy(configured(name, resolve(epochs=30)), steps=480)
     half = pair(f"{name}@0.5x0.5")

@@ -22,7 +22,7 @@ PAIRS = {"ausam-0.5": "SAM(rho=0.2) × AUSampling(alpha=0.5)"}
 
 
 def runs(name, scores, seconds, samples, chosen=None, pair=None):
-    found = []
+    made = []
     for seed, score in enumerate(scores):
         selection = None
         if chosen:
@@ -38,8 +38,8 @@ def runs(name, scores, seconds, samples, chosen=None, pair=None):
             pair=pair or PAIRS.get(name, "SAM(rho=0.2) × Full()"),
         )
         curve = CurvePoint(1, 1.0, 40.0 + seed, 1.0), CurvePoint(2, math.nan, score, 2.0)
-        found.append(NamedRun(name, run, curve))
-    return found
+        made.append(NamedRun(name, run, curve))
+    return made
 
 
 def compared(figures, **changes):

@@ -73,10 +73,10 @@ def address(tmp_path_factory):
 def until(condition, seconds=20):
     """What the condition gives as soon as it is true."""
     end = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < end, "the page does not get there"
         time.sleep(0.05)
-    return found
+    return value
 
 
 @pytest.fixture
@@ -189,8 +189,8 @@ def test_the_verdicts_are_to_be_seen_on_a_telephone(opened):
 def test_many_rows_on_a_telephone(opened, tmp_path):
     figures = {f"method-{i}": ([94.0 + i / 10, 94.5, 95.0], 6.0 + i, 2000, None) for i in range(25)}
     path = tmp_path / "many.html"
-    found = compared({**figures, "ausam-0.5": FIGURES["ausam-0.5"]})
-    path.write_text(render(found), encoding="utf-8")
+    comparison = compared({**figures, "ausam-0.5": FIGURES["ausam-0.5"]})
+    path.write_text(render(comparison), encoding="utf-8")
     page = opened(path.as_uri(), width=390)
     assert [whole for _, _, whole in page.execute_script(SIZES)] == [True] * CHARTS
 

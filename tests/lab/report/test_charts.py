@@ -73,8 +73,8 @@ def test_what_lies_below_the_axis_is_cut_off_and_only_then():
 
 def test_whole_numbers_have_no_ticks_between_them():
     rows = [{"method": "a", "x": x, "y": 1.0 * x} for x in (1, 2, 3)]
-    found = words(charts.lines(rows, Field("x", "epoch", "d"), Y, BY, [X]))
-    assert [word for word in found if word in "123"][:3] == ["1", "2", "3"]
+    shown = words(charts.lines(rows, Field("x", "epoch", "d"), Y, BY, [X]))
+    assert [word for word in shown if word in "123"][:3] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("make", [a_scatter, some_lines])

@@ -100,9 +100,9 @@ def svgs(page):
 
 def rows_of(chart, layer="marks"):
     """The rows of a layer of a chart, by what pointing at it shows."""
-    found = next(part for part in chart["layer"] if part["name"] == layer)
-    rows = chart["datasets"][found.get("data", chart["data"])["name"]]
-    return rows, [(t["field"], t["title"]) for t in found["encoding"]["tooltip"]]
+    drawn = next(part for part in chart["layer"] if part["name"] == layer)
+    rows = chart["datasets"][drawn.get("data", chart["data"])["name"]]
+    return rows, [(t["field"], t["title"]) for t in drawn["encoding"]["tooltip"]]
 
 
 def test_headline_is_a_plain_sentence_or_two(results):
@@ -128,8 +128,8 @@ def test_the_figures_of_the_headline_stand_under_it(results):
     assert "Each p is corrected for the 4 comparisons of this table (Holm)." in page
 
 
-def against(found, rival):
-    return next(line[2:] for line in comparison_lines(found) if line[1] == rival)
+def against(comparison, rival):
+    return next(line[2:] for line in comparison_lines(comparison) if line[1] == rival)
 
 
 def test_a_headline_is_one_family_of_comparisons():
@@ -143,10 +143,10 @@ def test_a_headline_is_one_family_of_comparisons():
 
 
 def test_headline_says_when_ausam_loses():
-    found = with_scores("sam+random", [96.2, 96.6, 96.9])
-    assert "falls behind SAM and SAM+random" in headline(found)
-    assert against(found, "SAM+random")[0].startswith("−1.07")
-    assert "beats SGD" in headline(found)
+    comparison = with_scores("sam+random", [96.2, 96.6, 96.9])
+    assert "falls behind SAM and SAM+random" in headline(comparison)
+    assert against(comparison, "SAM+random")[0].startswith("−1.07")
+    assert "beats SGD" in headline(comparison)
 
 
 def test_one_run_decides_nothing():
@@ -187,10 +187,10 @@ def test_headline_when_nothing_or_not_all_finished(results):
 
 
 def test_the_headline_is_about_one_ausam_row_and_its_table_about_two():
-    found = compared(FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6, 7)})
-    assert "AUSAM-0.4" not in headline(found)
-    assert [row.label for row, *_ in compare_rows(found)] == ["AUSAM-0.5"] * 4 + ["AUSAM-0.4"] * 4
-    assert "2 more rows that choose by scores are in the table above." in conclusion(found)
+    comparison = compared(FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6, 7)})
+    assert "AUSAM-0.4" not in headline(comparison)
+    assert [row.label for row, *_ in compare_rows(comparison)] == ["AUSAM-0.5"] * 4 + ["AUSAM-0.4"] * 4
+    assert "2 more rows that choose by scores are in the table above." in conclusion(comparison)
 
 
 def test_the_trusted_row_leads():
@@ -206,9 +206,9 @@ def test_ausampling_under_another_method_is_compared_with_that_method():
         "gsam+random": ([94.91, 95.0, 95.09], 6.0, 2000),
         "asam+random": ([99.0, 99.1, 99.2], 6.0, 2000),
     }
-    found = compared(figures)
-    assert "It beats GSAM+RANDOM." in headline(found)
-    assert "ASAM+RANDOM" not in conclusion(found)
+    comparison = compared(figures)
+    assert "It beats GSAM+RANDOM." in headline(comparison)
+    assert "ASAM+RANDOM" not in conclusion(comparison)
 
 
 def test_text_table():
@@ -259,8 +259,8 @@ def test_page_is_well_formed_and_complete(results):
         "Conditions",
         "resnet-tiny",
     ]
-    found = [page.text.index(part) for part in order]
-    assert found == sorted(found)
+    positions = [page.text.index(part) for part in order]
+    assert positions == sorted(positions)
     for text in ("ausam compare sgd sam ausam-0.5", "a cpu", "torch2", "0, 1, 2", "0.05", "20 % wrong labels"):
         assert text in page.text
     unknown = replace(results, environment=replace(results.environment, commit=None))
@@ -351,14 +351,14 @@ PARTS = {  # what each part of the page is known by: words and figures of it, an
 }
 
 
-def without(part, found):
+def without(part, comparison):
     """The comparison without the figures of a part, and the parts that then must be missing."""
     if part == "rows":
-        return replace(found, rows=()), set(PARTS)
+        return replace(comparison, rows=()), set(PARTS)
     if part == "runs":
-        return replace(found, runs=()), {"curves", "chosen", "mislabelled"}
+        return replace(comparison, runs=()), {"curves", "chosen", "mislabelled"}
     every = []
-    for r in found.runs:
+    for r in comparison.runs:
         selection = r.run.selection
         if part == "curves":
             every.append(replace(r, curve=()))
@@ -368,26 +368,26 @@ def without(part, found):
             known = selection and replace(selection, right=None, wrong=None)
             every.append(replace(r, run=replace(r.run, selection=known)))
     missing = {"curves": {"curves"}, "selection": {"chosen", "mislabelled"}, "labels": {"mislabelled"}}[part]
-    return replace(found, runs=tuple(every)), missing
+    return replace(comparison, runs=tuple(every)), missing
 
 
 @pytest.mark.parametrize(
     "part", few_of(["nothing", "rows", "runs", "curves", "selection", "labels"], "nothing", "runs")
 )
 def test_a_page_with_a_part_missing_has_all_the_others(results, part):
-    found, missing = (results, set()) if part == "nothing" else without(part, results)
-    text = render(found)
+    comparison, missing = (results, set()) if part == "nothing" else without(part, results)
+    text = render(comparison)
     page = Page(text)
     for name, (signs, _) in PARTS.items():
         assert [sign in page.text for sign in signs] == [name not in missing] * 2, name
     shown = [about for name, (_, about) in PARTS.items() if name not in missing]
     assert [chart["description"] for chart in page.charts] == shown
     assert len(svgs(text)) == len(shown)
-    assert [p.name for p in pictures(found)] == [name for name in PARTS if name not in missing]
+    assert [p.name for p in pictures(comparison)] == [name for name in PARTS if name not in missing]
     if part != "rows":
         table = re.findall(r'<th scope="row">(.*?)<small>', text)
         assert table == ["SGD", "SAM", "SAM@0.5", "AUSAM-0.5", "SAM+random"]
-    for always in (headline(found), "ausam compare sgd sam ausam-0.5", "Conditions", "resnet-tiny", "a cpu"):
+    for always in (headline(comparison), "ausam compare sgd sam ausam-0.5", "Conditions", "resnet-tiny", "a cpu"):
         assert always in page.text
     assert "not complete" not in page.text
 
@@ -451,17 +451,17 @@ def test_charts_carry_the_figures(results):
         (62.5, 4.0, 0.9, "50 %"),
     ]
     rows, _ = rows_of(labels)
-    found = {(row["method"], row["kind"]): row["x"] for row in rows}
-    assert found["AUSAM-0.5", "correctly labelled"] == 10.0
-    assert found["AUSAM-0.5", "mislabelled"] == 15.0
+    times_chosen = {(row["method"], row["kind"]): row["x"] for row in rows}
+    assert times_chosen["AUSAM-0.5", "correctly labelled"] == 10.0
+    assert times_chosen["AUSAM-0.5", "mislabelled"] == 15.0
 
 
 def test_equal_differences_are_not_one_seed():
-    found = compared({"sam": ([90.0, 91.0], 12.0, 4000, None), "ausam-0.5": ([90.5, 91.5], 6.0, 2000, None)})
-    assert against(found, "SAM") == ["+0.50", "–", "no difference shown"]
-    assert "is not shown to differ from SAM" in headline(found)
-    assert "one common seed" not in headline(found)
-    assert "one seed" not in conclusion(found)
+    comparison = compared({"sam": ([90.0, 91.0], 12.0, 4000, None), "ausam-0.5": ([90.5, 91.5], 6.0, 2000, None)})
+    assert against(comparison, "SAM") == ["+0.50", "–", "no difference shown"]
+    assert "is not shown to differ from SAM" in headline(comparison)
+    assert "one common seed" not in headline(comparison)
+    assert "one seed" not in conclusion(comparison)
 
 
 def test_a_method_has_one_colour_in_all_charts(results):
@@ -530,10 +530,10 @@ def test_who_is_chosen_by_class():
 
 def lower(name, *scores, curve=(), **changes):
     """Named runs of a forecast, whose error is these."""
-    found = named(name, *scores, curve=curve, **changes)
+    runs = named(name, *scores, curve=curve, **changes)
     return [
         replace(r, run=replace(r.run, test=Score(r.run.test.value, "MSE", "", {"MAE": 0.4}, lower_is_better=True)))
-        for r in found
+        for r in runs
     ]
 
 
@@ -578,8 +578,8 @@ def test_a_score_where_lower_is_better():
 
 
 def test_a_table_of_errors_says_that_lower_is_better():
-    found = a_comparison([*lower("sam", 0.3857, 0.3859), *lower("sgd", 0.4041, 0.4043)])
-    cells = tuple(TableCell(row.name, row.label, "", Published(0.381), row) for row in found.rows)
+    comparison = a_comparison([*lower("sam", 0.3857, 0.3859), *lower("sgd", 0.4041, 0.4043)])
+    cells = tuple(TableCell(row.name, row.label, "", Published(0.381), row) for row in comparison.rows)
     column = TableColumn("one", "", "ETTh1", "ETTh1", "samformer on etth1", "headline", cells)
     table = PaperTable("t", "paper", "T", "", "", (0, 1), 4, 0, {}, "MSE", "", (column,))
     for form in (tables.text, tables.markdown, tables.latex, tables.render):
@@ -588,7 +588,7 @@ def test_a_table_of_errors_says_that_lower_is_better():
         assert "MSE, mean" in text
         assert "Lower MSE is better." in text
     assert (
-        runs_csv(("", named) for named in found.runs)
+        runs_csv(("", named) for named in comparison.runs)
         .splitlines()[1]
         .startswith(",sam,0,SAM(rho=0.1),Full(),3,MSE,,lower,0.3857,99.0,,,MAE 0.4,")
     )

@@ -22,19 +22,21 @@ def row(*scores):
 @pytest.mark.parametrize("n", T_975)
 def test_few_seeds_have_the_interval_of_a_paired_t_test(n):
     a, b = [90.0 + 0.37 * i**1.3 for i in range(n)], [89.5 + 0.21 * i for i in range(n)]
-    found = paired(row(*a), row(*b))
+    difference = paired(row(*a), row(*b))
     d = [x - y for x, y in zip(a, b, strict=True)]
     half = T_975[n] * plain.stdev(d) / math.sqrt(n)
-    assert (found.n, found.mean) == (n, pytest.approx(plain.fmean(d)))
-    assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half), rel=1e-4)
-    assert (found.p <= 0.05) == (found.low > 0 or found.high < 0)
+    assert (difference.n, difference.mean) == (n, pytest.approx(plain.fmean(d)))
+    assert (difference.low, difference.high) == pytest.approx(
+        (difference.mean - half, difference.mean + half), rel=1e-4
+    )
+    assert (difference.p <= 0.05) == (difference.low > 0 or difference.high < 0)
 
 
 def test_p_of_three_seeds_by_hand():
     # t = mean / (s / sqrt 3); with two degrees of freedom the tail is 1/2 - t / (2 sqrt(t^2 + 2))
-    found = paired(row(91.0, 91.1, 91.2), row(90.6, 90.5, 90.4))
+    difference = paired(row(91.0, 91.1, 91.2), row(90.6, 90.5, 90.4))
     t = 0.6 / (0.2 / math.sqrt(3))
-    assert found.p == pytest.approx(2 * (0.5 - t / (2 * math.sqrt(t * t + 2))))
+    assert difference.p == pytest.approx(2 * (0.5 - t / (2 * math.sqrt(t * t + 2))))
 
 
 def test_many_seeds_have_a_t_interval_too():
@@ -54,23 +56,29 @@ def test_seeds_are_paired_by_their_number_not_by_their_place():
 
 
 def test_a_single_seed_and_differences_without_spread_decide_nothing():
-    for found in (paired(row(91.0), row(90.0)), paired(row(91.0, 92.0), row(90.0, 91.0))):
-        assert (found.mean, found.low, found.high, found.p, found.clear) == (1.0, None, None, None, None)
+    for difference in (paired(row(91.0), row(90.0)), paired(row(91.0, 92.0), row(90.0, 91.0))):
+        assert (difference.mean, difference.low, difference.high, difference.p, difference.clear) == (
+            1.0,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def test_holm_by_hand():
-    found = holm([Difference(3, 1.0, p=p) for p in (0.04, 0.01, 0.03)] + [None, Difference(1, 1.0)])
+    corrected = holm([Difference(3, 1.0, p=p) for p in (0.04, 0.01, 0.03)] + [None, Difference(1, 1.0)])
     # 0.01 * 3; then 0.03 * 2; then 0.04, which may not be below the 0.06 of a smaller one
-    assert [d and d.p for d in found] == [pytest.approx(0.06), pytest.approx(0.03), pytest.approx(0.06), None, None]
+    assert [d and d.p for d in corrected] == [pytest.approx(0.06), pytest.approx(0.03), pytest.approx(0.06), None, None]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_never_lowers_p_and_keeps_its_order(values):
-    found = [d.p for d in holm([Difference(3, 1.0, p=p) for p in values])]
-    assert all(p <= q <= 1 for p, q in zip(values, found, strict=True))
+    corrected = [d.p for d in holm([Difference(3, 1.0, p=p) for p in values])]
+    assert all(p <= q <= 1 for p, q in zip(values, corrected, strict=True))
     order = sorted(range(len(values)), key=values.__getitem__)
-    assert [found[i] for i in order] == sorted(found)
-    assert min(found) == min(1.0, min(values) * len(values))
+    assert [corrected[i] for i in order] == sorted(corrected)
+    assert min(corrected) == min(1.0, min(values) * len(values))
 
 
 def test_rows_against_hand_computation():
@@ -107,8 +115,8 @@ def test_speed_is_of_one_machine_and_one_precision():
         None,
         100,
     )
-    found = rows(labels, sam + quantised)[0]
-    assert (found.speed_of_sam, found.samples_of_sam) == (None, None)
+    first = rows(labels, sam + quantised)[0]
+    assert (first.speed_of_sam, first.samples_of_sam) == (None, None)
 
 
 def test_parts_are_means_of_what_every_run_has():

@@ -26,10 +26,10 @@ def results(chosen, device="cpu"):
 
 
 def test_everything_passes_on_the_cpu():
-    found = results(QUICK)
-    assert {result.status for result in found.values()} == {"pass"}, found
-    assert sum(name.endswith("float64") for name in found) == len(METHODS)
-    assert {"an error in any pass", "mixed precision", "resume", "sampler with workers"} < set(found)
+    passed = results(QUICK)
+    assert {result.status for result in passed.values()} == {"pass"}, passed
+    assert sum(name.endswith("float64") for name in passed) == len(METHODS)
+    assert {"an error in any pass", "mixed precision", "resume", "sampler with workers"} < set(passed)
 
 
 @pytest.mark.nightly
@@ -96,8 +96,8 @@ def test_an_error_of_any_kind_is_a_reason_and_no_end():
     def skips(_):
         raise checks.SkipCheckError("not here")
 
-    found = results({"a": bursts, "b": skips, "c": lambda device: f"on {device}"})
-    assert [(r.status, r.remark) for r in found.values()] == [
+    ended = results({"a": bursts, "b": skips, "c": lambda device: f"on {device}"})
+    assert [(r.status, r.remark) for r in ended.values()] == [
         ("FAIL", "RuntimeError: the last line"),
         ("skip", "not here"),
         ("pass", "on cpu"),

@@ -49,10 +49,10 @@ def test_suspects_have_the_index_of_the_whole_data_set(tmp_path):
     list(train(settings, tmp_path / "run"))
     data = load(f"{ME}:blobs", label_noise=0.1, validation=0.3, data_seed=1)
     wrong = data.origin[data.wrong].tolist()
-    found = [s["index"] for s in read(tmp_path / "run" / "result.json")["audit"]["first"]]
+    indices = [s["index"] for s in read(tmp_path / "run" / "result.json")["audit"]["first"]]
     assert len(wrong) > 10
-    assert set(found) <= set(wrong)
-    assert max(found) >= len(data.origin)  # a position among those that are left would be smaller
+    assert set(indices) <= set(wrong)
+    assert max(indices) >= len(data.origin)  # a position among those that are left would be smaller
 
 
 def test_samples_that_select_the_epoch_are_not_audited(tmp_path):

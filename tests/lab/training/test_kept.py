@@ -120,11 +120,11 @@ def test_too_small_a_fraction_is_refused(tmp_path):
     ],
 )
 def test_a_pair_says_which_weights_it_keeps(text, name, average, held):
-    found = pair(text)
-    assert (found.name, found.average, found.select_epoch) == (name, average, held)
+    known = pair(text)
+    assert (known.name, known.average, known.select_epoch) == (name, average, held)
     config = configured(text, resolve(average=0.5, epochs=10))
     assert (config.average, config.select_epoch) == (average or 0.5, held or 0.0)
-    assert pair(found.name) == found
+    assert pair(known.name) == known
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def test_a_service_gets_each_epoch_once_and_the_run_stays_one(service, tmp_path,
     assert len(names) == 1
     assert [step for _, step, row in service.rows if "lr" in row] == [1, 2, 3]
     assert [code for _, code in service.closed] == [1, 0]
-    found = {k: v for _, step, row in service.rows if step == 3 for k, v in row.items()}
-    assert found["test_accuracy"] == read(tmp_path / "run" / "result.json")["test"]["value"]
+    figures = {k: v for _, step, row in service.rows if step == 3 for k, v in row.items()}
+    assert figures["test_accuracy"] == read(tmp_path / "run" / "result.json")["test"]["value"]
     assert run(*argv, "--resume") == 0  # it is finished, and all of it is there
     assert len(service.opened) == 2
 
@@ -187,7 +187,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     steps = {}
     for path in (tmp_path / "out" / "wandb").glob("offline-run-*/run-*.wandb"):
         steps[path.stem] = [record.history.step.num for record in wandb_records(path) if record.HasField("history")]
-    assert [sorted(found) for found in steps.values()] == [[1, 2, 3]] * 2
+    assert [sorted(step) for step in steps.values()] == [[1, 2, 3]] * 2
     files = len(list((tmp_path / "out" / "wandb").iterdir()))
     assert run(*argv) == 0
     assert len(list((tmp_path / "out" / "wandb").iterdir())) == files  # nothing is left to say

@@ -270,22 +270,22 @@ def test_selection_summary_against_a_slow_twin():
     wrong = torch.rand(n, generator=rng) < 0.3
     scores.sum.copy_(torch.rand(n, generator=rng))
     scores.count.copy_(torch.randint(0, 4, (n,), generator=rng, dtype=torch.int32))
-    found = selection_summary(AUSampling(0.5), scores, wrong, bins=7)
+    summary = selection_summary(AUSampling(0.5), scores, wrong, bins=7)
     mean = [float(s) / int(c) if c else None for s, c in zip(scores.sum, scores.count, strict=True)]
     seen = sorted((i for i in range(n) if mean[i] is not None), key=lambda i: mean[i])
-    assert sum(b.n for b in found.bins) == len(seen)
+    assert sum(b.n for b in summary.bins) == len(seen)
     at = 0
-    for b in found.bins:
+    for b in summary.bins:
         group = seen[at : at + b.n]
         at += b.n
         assert b.score == pytest.approx(sum(mean[i] for i in group) / len(group), rel=1e-5)
         assert b.chosen == pytest.approx(sum(int(scores.count[i]) for i in group) / len(group))
         assert b.wrong == pytest.approx(sum(bool(wrong[i]) for i in group) / len(group))
     ones = [i for i in range(n) if wrong[i]]
-    assert found.wrong.n == len(ones)
-    assert found.wrong.chosen == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
+    assert summary.wrong.n == len(ones)
+    assert summary.wrong.chosen == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
     assert selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool)).right is None
-    assert found.classes == {}
+    assert summary.classes == {}
     labels = torch.randint(0, 4, (n,), generator=rng)
     labels[labels == 2] = 3  # a class without a sample
     by_class = selection_summary(AUSampling(0.5), scores, wrong, labels).classes

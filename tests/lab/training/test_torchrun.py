@@ -137,21 +137,21 @@ class Watched:
 
 
 def two(folder, here):
-    watched, found = Watched(here), {}
+    watched, results = Watched(here), {}
     for name in METHODS:
-        found[name] = watched.run(pair(name), folder / name / "whole")
+        results[name] = watched.run(pair(name), folder / name / "whole")
         if here.rank == 0:
             for world in (1, 2, 3):
                 stopped(folder / name / "whole", folder / name / str(world))
         dist.barrier()
         watched.run(pair(name), folder / name / "2", resume=True)
     for name in SAME_AS_ONE:
-        found[f"common {name}"] = watched.run(common(name), folder / "common" / name)
-    found["told"] = mistakes(here)
+        results[f"common {name}"] = watched.run(common(name), folder / "common" / name)
+    results["told"] = mistakes(here)
     with contextlib.chdir(ROOT):
         watched.run(points_config(), folder / "points")
         watched.run(points_config(), folder / "killed-2", resume=True)
-    return found
+    return results
 
 
 def stopped(whole, out):
@@ -181,10 +181,10 @@ def points_config():
 
 def three(folder, here):
     watched = Watched(here)
-    found = {name: watched.run(pair(name), folder / name / "3", resume=True) for name in METHODS}
+    results = {name: watched.run(pair(name), folder / name / "3", resume=True) for name in METHODS}
     with contextlib.chdir(ROOT):
-        found["points"] = watched.run(points_config(), folder / "killed-3", resume=True)
-    return found
+        results["points"] = watched.run(points_config(), folder / "killed-3", resume=True)
+    return results
 
 
 def joined(folder, work):
@@ -274,7 +274,7 @@ def rows(out):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_ranks_end_with_equal_weights_and_scores(both, folder, name):
-    (weights, scores), (also, likewise) = (found[name] for found in both)
+    (weights, scores), (also, likewise) = (of_rank[name] for of_rank in both)
     assert_equal(weights, also)
     assert_equal(scores, likewise)
     result = read(folder / name / "whole" / "result.json")
@@ -352,7 +352,7 @@ def test_with_one_perturbation_and_equal_shares_two_ranks_do_what_one_does(both,
 
 
 def test_an_error_in_rank_0_ends_all_and_is_said_once(both):
-    assert [found["told"] for found in both] == ["ValueError('no')", "SystemExit(2)"]
+    assert [of_rank["told"] for of_rank in both] == ["ValueError('no')", "SystemExit(2)"]
 
 
 def test_a_rank_that_dies_stops_the_other_at_once(killed, folder):

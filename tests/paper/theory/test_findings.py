@@ -23,8 +23,8 @@ CLOSE, FAR = Agreement(1.0, 0.9, 0.02, 0.99, 64), Agreement(0.5, 0.3, 0.77, 0.23
 
 
 def said(sentences):
-    found = list(sentences)
-    return " ".join(f.text for f in found), [f.holds for f in found]
+    findings = list(sentences)
+    return " ".join(f.text for f in findings), [f.holds for f in findings]
 
 
 def test_lemma1():
@@ -53,15 +53,15 @@ def theorem1(**summaries):
 
 
 def test_theorem1():
-    found = theorem1(AUSampling=a_summary(0.5, 0.3), Random=a_summary(0.0, 0.1), TopLoss=a_summary(1.0, 0.4))
-    text, holds = said(findings.theorem1_sentences(found))
+    result = theorem1(AUSampling=a_summary(0.5, 0.3), Random=a_summary(0.0, 0.1), TopLoss=a_summary(1.0, 0.4))
+    text, holds = said(findings.theorem1_sentences(result))
     assert "exceeds the paper's bound in 2 of 4 mini-batches" in text
     assert "AUSampling 50 %, Random 0 %, TopLoss 100 %" in text
     assert "Random preserves the sharpness of the mini-batch best" in text
     assert "is not the best choice" in text
     assert holds == [False, True, False]
-    found = theorem1(AUSampling=a_summary(0.0, 0.1, corrected=0.25), Random=a_summary(0.0, 0.2))
-    text, holds = said(findings.theorem1_sentences(found))
+    result = theorem1(AUSampling=a_summary(0.0, 0.1, corrected=0.25), Random=a_summary(0.0, 0.2))
+    text, holds = said(findings.theorem1_sentences(result))
     assert "exceeds the paper's bound in 0 of 4 mini-batches" in text
     assert "is the best choice" in text
     assert "The corrected bound fails in up to 25 %" in text

@@ -54,11 +54,11 @@ def test_every_measurement_has_a_section():
 
 
 def test_everything_is_measured_and_has_a_sentence(tested):
-    found = found_in(tested)
-    assert found.not_measured == ()
-    assert list(dict.fromkeys(f.part for f in found.findings)) == list(SECTIONS)
-    assert [row.epoch for row in found.lemma1.rows] == [0, 1, 2, 3, 4]
-    assert [row.epoch for row in found.theorem4.rows] == [1, 2, 3, 4]
+    theory = found_in(tested)
+    assert theory.not_measured == ()
+    assert list(dict.fromkeys(f.part for f in theory.findings)) == list(SECTIONS)
+    assert [row.epoch for row in theory.lemma1.rows] == [0, 1, 2, 3, 4]
+    assert [row.epoch for row in theory.theorem4.rows] == [1, 2, 3, 4]
 
 
 def test_it_has_a_page_of_its_own(tested):
@@ -81,7 +81,7 @@ def test_lemma1_is_a_slow_loop_over_samples(tested):
     """Epoch 3 by hand: gradients one by one, the mini-batches as they were dealt."""
     subject = open_run(tested, SAMPLES)
     piece = next(tested.glob("diagnosis/lemma1-00003-*.json"))
-    found = store.read_as(piece, "lemma1-00003", VERSION, Lemma1At)
+    lemma = store.read_as(piece, "lemma1-00003", VERSION, Lemma1At)
     subject.at(3)
     model = subject.model.eval()
     weights = list(model.parameters())
@@ -104,8 +104,8 @@ def test_lemma1_is_a_slow_loop_over_samples(tested):
         subject.at(3)
         for i, row in enumerate(rows.tolist()):
             own = gradient(x[i : i + 1], y[i : i + 1])
-            assert found.norms[row] == pytest.approx(float(own.norm()), rel=1e-3, abs=1e-6)
-            assert found.dlp[row] == pytest.approx(float((there[i] - here[i]).abs()) / 0.2, rel=1e-2, abs=1e-4)
+            assert lemma.norms[row] == pytest.approx(float(own.norm()), rel=1e-3, abs=1e-6)
+            assert lemma.dlp[row] == pytest.approx(float((there[i] - here[i]).abs()) / 0.2, rel=1e-2, abs=1e-4)
 
 
 def test_the_scores_of_the_run_are_what_its_policy_would_choose_by(trained):
@@ -125,9 +125,9 @@ def test_a_run_that_does_not_rank_by_sharpness_is_measured_too(tmp_path):
     out = tmp_path / "run"
     for _ in train(resolve(method="plain", epochs=2, every=1, **SMALL), out):
         pass
-    found = diagnose_theory(out, ["lemma1", "theorem1"], SAMPLES, "", quiet)
-    assert found.lemma1.rows[-1].table is None
-    assert found.lemma1.rows[-1].average is not None
+    theory = diagnose_theory(out, ["lemma1", "theorem1"], SAMPLES, "", quiet)
+    assert theory.lemma1.rows[-1].table is None
+    assert theory.lemma1.rows[-1].average is not None
 
 
 def test_the_scores_of_progress_are_those_of_the_run(tmp_path):
@@ -145,9 +145,9 @@ def test_the_scores_of_progress_are_those_of_the_run(tmp_path):
 def test_without_earlier_epochs_the_rest_is_measured_and_the_page_says_so(copied, capsys):
     for path in copied.glob("snapshot-*.pt"):
         path.unlink()
-    found = diagnose_theory(copied, None, SAMPLES, "", quiet)
-    assert [x.part for x in found.not_measured] == ["theorem2"]
-    assert found.theorem2 is None
+    theory = diagnose_theory(copied, None, SAMPLES, "", quiet)
+    assert [x.part for x in theory.not_measured] == ["theorem2"]
+    assert theory.theorem2 is None
     assert "Not measured" in (copied / "theory.html").read_text()
     assert run("diagnose", copied, "--samples", SAMPLES, "--what", "theorem2") == 2
     assert "has kept only epochs 3 and 4. Train with --every N" in capsys.readouterr().err

@@ -135,9 +135,9 @@ def reproduce_command(args: argparse.Namespace) -> int:
     command = shlex.join(["ausam", *args.argv])
     left = sum(cell.config.epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells)
     with _launcher(args, cells[0].config.device) as launch, Progress(None, wanted.table) as progress:
-        told = progress.cells(left)
+        on_epoch = progress.cells(left)
         logs = Logs(tuple(args.log), out)
-        table, failed = reproduce(wanted, cells, out, command, told, progress.say, logs, launch)
+        table, failed = reproduce(wanted, cells, out, command, on_epoch, progress.say, logs, launch)
     terminal.write(f"{reproduced_text(table)}\n\n{out / 'report.html'}\n")
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"

@@ -61,44 +61,44 @@ class Progress:
         """A callback for every epoch of every run of a comparison; ``runs`` are the settings of its pairs."""
         self._bar.update(self._task, total=len(seeds) * sum(run.epochs for run in runs.values()))
 
-        def told(name: str, seed: int, epoch: Epoch) -> None:
+        def update(name: str, seed: int, epoch: Epoch) -> None:
             text = f"{name} seed {seed}: epoch {epoch.epoch}, {epoch.test}"
             self._bar.update(self._task, advance=1, text=text)
             if epoch.epoch == runs[name].epochs:
                 line = f"{name} seed {seed}: {epoch.test}, {epoch.seconds:.1f} s of training"
                 self.say(line)
 
-        return told
+        return update
 
     def cells(self, epochs: int) -> Callable[[str, Epoch], None]:
         """A callback for every epoch of every cell of a table; ``epochs`` is how many are still to come."""
         before = self._bar.tasks[self._task].total or 0
         self._bar.update(self._task, total=before + epochs)
 
-        def told(cell: str, epoch: Epoch) -> None:
+        def update(cell: str, epoch: Epoch) -> None:
             text = f"{cell}: epoch {epoch.epoch}, {epoch.test}"
             self._bar.update(self._task, advance=1, text=text)
 
-        return told
+        return update
 
     def pieces(self) -> Callable[[str, int], None]:
         """A callback before every piece of work, with the number of pieces."""
         before = 0
 
-        def told(name: str, total: int) -> None:
+        def update(name: str, total: int) -> None:
             nonlocal before
             self._bar.update(self._task, total=total, completed=before, text=name)
             before += 1
             if not self._console.is_terminal:
                 self._console.print(f"{before}/{total} {name}", highlight=False)
 
-        return told
+        return update
 
     def turns(self) -> Callable[[str, int, int], None]:
         """A callback before every turn of a measurement, with its number and how many there are."""
         begun: dict[str, float] = {}
 
-        def told(title: str, done: int, total: int) -> None:
+        def update(title: str, done: int, total: int) -> None:
             self._bar.update(self._task, total=total, completed=done, text=title)
             now = time.perf_counter()
             if title not in begun:
@@ -106,7 +106,7 @@ class Progress:
             elif done == 1 and (left := (now - begun[title]) * (total - 1)) > WORTH_SAYING:
                 self.say(f"{title}: about {duration(left)}")
 
-        return told
+        return update
 
     def say(self, text: str) -> None:
         """Print a permanent line."""

@@ -22,17 +22,17 @@ from ausam.paper.records.equal_cost import EqualCost
 from ausam.paper.records.paper_table import PaperTable
 
 
-def rebuild(place: Path) -> tuple[str, Path]:
+def rebuild(results: Path) -> tuple[str, Path]:
     """Rewrite all reports from the results; return the table as text, and the page.
 
-    ``place`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
+    ``results`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
     """
-    if place.is_file():
-        return _from_file(place)
-    if (path := place / "tuning.json").exists():
+    if results.is_file():
+        return _from_file(results)
+    if (path := results / "tuning.json").exists():
         return _from_file(path)
-    text = _from_folder(place)
-    return text, place / "report.html"
+    text = _from_folder(results)
+    return text, results / "report.html"
 
 
 def _from_file(path: Path) -> tuple[str, Path]:

@@ -60,25 +60,25 @@ def compare(
 
 
 def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[Epoch]:
-    place = run_folder(out, name, config.seed)
-    here = logs.of(str(place.relative_to(out / "runs")))
-    for epoch in train(config, place, resume=True, logs=here):
+    folder = run_folder(out, name, config.seed)
+    here = logs.of(str(folder.relative_to(out / "runs")))
+    for epoch in train(config, folder, resume=True, logs=here):
         on_epoch(name, config.seed, epoch)
         yield epoch
 
 
 def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
     """The results of a comparison from the finished runs in ``out``."""
-    places = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
-    runs = [run for name, place in places if (run := named_run(name, place)) is not None]
+    folders = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
+    runs = [run for name, folder in folders if (run := named_run(name, folder)) is not None]
     labels = [(name, label(name, config.base)) for name in names]
-    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(places))
+    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(folders))
 
 
-def named_run(name: str, place: Path) -> NamedRun | None:
+def named_run(name: str, folder: Path) -> NamedRun | None:
     """The run in a folder under this name, with its learning curve; None if it is unfinished or damaged."""
-    run = finished(place)
-    return None if run is None else NamedRun(name, run, curve(place))
+    run = finished(folder)
+    return None if run is None else NamedRun(name, run, curve(folder))
 
 
 def comparison(
@@ -105,9 +105,9 @@ def comparison(
     )
 
 
-def curve(place: Path) -> tuple[CurvePoint, ...]:
+def curve(folder: Path) -> tuple[CurvePoint, ...]:
     """The learning curve of the run in a folder."""
-    return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(place))
+    return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(folder))
 
 
 def write(results: Comparison, out: Path) -> Comparison:

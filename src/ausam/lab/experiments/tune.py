@@ -97,7 +97,7 @@ def tune(
     config: Config,
     out: Path,
     command: str,
-    told: Callable[[int], OnEpoch],
+    epoch_callback: Callable[[int], OnEpoch],
     say: Callable[[str], None],
     logs: Logs,
 ) -> Tuning:
@@ -109,7 +109,7 @@ def tune(
         config: all other settings; ``validation`` is the fraction of the training samples to evaluate on.
         out: the folder; you can interrupt the search at any time, and the same call continues it.
         command: the command that the user typed.
-        told: called at the start of each round with its number of epochs; the result is called with each epoch.
+        epoch_callback: called at the start of each round with its number of epochs; returns what to call with each.
         say: called with a line about each finished run.
         logs: additional logs for the epochs.
     """
@@ -129,7 +129,7 @@ def tune(
         )
     for count, epochs in plan:
         left = every if not done else [dict(trial.settings) for trial in done[-1].trials[:count]]
-        done.append(_round(left, epochs, seeds, config, out, told, say, logs))
+        done.append(_round(left, epochs, seeds, config, out, epoch_callback, say, logs))
         record = Tuning(command, store.now(), config, tuple(seeds), tuple(done))
         store.write(out / "tuning.json", record)
         files.write(out / "tuning.html", tuning.render(record))
@@ -156,7 +156,7 @@ def _round(
     seeds: Sequence[int],
     config: Config,
     out: Path,
-    told: Callable[[int], OnEpoch],
+    epoch_callback: Callable[[int], OnEpoch],
     say: Callable[[str], None],
     logs: Logs,
 ) -> Round:
@@ -167,7 +167,7 @@ def _round(
         for i, settings in enumerate(left)
     }
     failed: dict[str, str] = {}
-    on_epoch = told(sum(epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells.values()))
+    on_epoch = epoch_callback(sum(epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells.values()))
     for cell, outcome in in_turn(cells.values(), out, on_epoch, logs):
         if outcome is None:
             raise ValueError(f"Another process is working on {cell.id} in {out}. Wait for it, or choose another --out.")

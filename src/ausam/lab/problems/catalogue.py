@@ -184,9 +184,9 @@ def resolve(**given: Any) -> Config:
 
 def problem(config: Config) -> Problem:
     """The data of a run, loaded once and shared by the runs of a comparison: it must not be changed in place."""
-    place = os.getcwd() if is_own(config.data) else os.path.abspath(config.data_dir)
+    where = os.getcwd() if is_own(config.data) else os.path.abspath(config.data_dir)
     settings = {name: getattr(config, name) for name in DATA_SETTINGS}
-    return _prepare(Config(**settings | {"data_seed": data_seed(config)}), place)
+    return _prepare(Config(**settings | {"data_seed": data_seed(config)}), where)
 
 
 def split_problem(config: Config) -> tuple[Problem, Problem | None]:
@@ -216,7 +216,7 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=1)
-def _read(name: str, task: str, data_dir: str, place: str) -> Problem:  # noqa: ARG001  (other data elsewhere)
+def _read(name: str, task: str, data_dir: str, where: str) -> Problem:  # noqa: ARG001  (other data elsewhere)
     kinds = {"folder": folder_data, "hf": hf_data}
     read = kinds.get(name.partition(":")[0])
     if task and (read is not None or not is_own(name)):
@@ -230,9 +230,9 @@ def _read(name: str, task: str, data_dir: str, place: str) -> Problem:  # noqa: 
 
 
 @lru_cache(maxsize=1)  # the runs of one seed follow one another
-def _prepare(config: Config, place: str) -> Problem:
+def _prepare(config: Config, where: str) -> Problem:
     name = config.data
-    data = _read(name, config.task, config.data_dir, place)
+    data = _read(name, config.task, config.data_dir, where)
     for setting in () if isinstance(data, WindowSet) else ("horizon", "train_stride"):
         if value := getattr(config, setting):
             raise ValueError(

@@ -37,7 +37,7 @@ class UserSet(Labelled):
     device: str = "cpu"
     wrong: Tensor | None = None  # which training labels were made wrong
     long_tailed: bool = False
-    judged_by: str = "test"
+    evaluated_on: str = "test"
     kept: Tensor | None = None  # the indices of the training samples that are left; None: all
     names: tuple[str, ...] = ()  # of the classes, if they have any
 

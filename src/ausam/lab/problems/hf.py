@@ -52,17 +52,17 @@ def hf_data(name: str) -> UserSet:
 def _splits(name: str, text: str) -> dict[str, Any]:
     import datasets
 
-    place = Path(text)
+    folder = Path(text)
     try:
-        if (place / "dataset_dict.json").is_file():
+        if (folder / "dataset_dict.json").is_file():
             return dict(datasets.load_from_disk(text))
-        if place.is_dir() and (parquet := sorted(place.rglob("*.parquet"))):
+        if folder.is_dir() and (parquet := sorted(folder.rglob("*.parquet"))):
             files: dict[str, list[str]] = {}
             for path in parquet:  # train-00000-of-00001.parquet, or a folder of the split's name
                 known = [w for w in ("train", *HELD_OUT) if path.name.startswith(w) or path.parent.name == w]
                 files.setdefault(known[0] if known else "train", []).append(str(path))
             return dict(datasets.load_dataset("parquet", data_files=files))
-        if place.is_dir():
+        if folder.is_dir():
             return dict(datasets.load_dataset("imagefolder", data_dir=text))
         return dict(datasets.load_dataset(text))
     except (OSError, ValueError, RuntimeError) as error:

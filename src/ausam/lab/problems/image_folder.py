@@ -38,30 +38,32 @@ class Pictures:
 def folder_data(name: str) -> UserSet:
     """The problem ``folder:PATH``, or ``folder:PATH@SIZE`` if the images differ in size."""
     text, size = sized(name.removeprefix("folder:"))
-    place = Path(text)
-    if not (place / "train").is_dir():
-        raise ValueError(f"{name}: there is no folder {place / 'train'}. Create it, with a folder of images per class.")
-    held_out = [place / which for which in ("val", "test") if (place / which).is_dir()]
+    folder = Path(text)
+    if not (folder / "train").is_dir():
+        raise ValueError(
+            f"{name}: there is no folder {folder / 'train'}. Create it, with a folder of images per class."
+        )
+    held_out = [folder / which for which in ("val", "test") if (folder / which).is_dir()]
     if not held_out:
-        raise ValueError(f"{name}: {place} has neither a folder val nor a folder test. Add one to evaluate on.")
-    classes = sorted(p.name for p in (place / "train").iterdir() if p.is_dir())
+        raise ValueError(f"{name}: {folder} has neither a folder val nor a folder test. Add one to evaluate on.")
+    classes = sorted(p.name for p in (folder / "train").iterdir() if p.is_dir())
     only = sorted(p.name for p in held_out[0].iterdir() if p.is_dir() and p.name not in classes)
     if only:
         raise ValueError(
-            f"{name}: {held_out[0]} has classes that {place / 'train'} lacks: {', '.join(only[:5])}. Use the same "
+            f"{name}: {held_out[0]} has classes that {folder / 'train'} lacks: {', '.join(only[:5])}. Use the same "
             "classes in both."
         )
-    train, test = (_pictures(which, classes, size) for which in (place / "train", held_out[0]))
+    train, test = (_pictures(which, classes, size) for which in (folder / "train", held_out[0]))
     if not size:
         _one_size(name, text, (*train.files, *test.files))
     return from_datasets(name, train, test, names=classes)
 
 
-def _pictures(place: Path, classes: list[str], size: int) -> Pictures:
+def _pictures(folder: Path, classes: list[str], size: int) -> Pictures:
     pictures = [
         (path, label)
         for label, cls in enumerate(classes)
-        for path in sorted((place / cls).rglob("*"))
+        for path in sorted((folder / cls).rglob("*"))
         if path.suffix.lower() in ENDINGS and _ordinary(path)
     ]
     return Pictures(tuple(path for path, _ in pictures), tuple(label for _, label in pictures), size)

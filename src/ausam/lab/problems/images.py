@@ -34,7 +34,7 @@ class ImageSet(Labelled):
     wrong: Tensor | None = None  # which training labels were made wrong
     augment: str = "none"  # none, standard or cutout: see augment_images()
     long_tailed: bool = False
-    judged_by: str = "test"
+    evaluated_on: str = "test"
     kept: Tensor | None = None  # the indices of the training samples that are left; None: all
     names: tuple[str, ...] = ()  # of the classes, if they have any
 

@@ -44,7 +44,7 @@ def with_validation(data: P, part: float, seed: int = 0) -> P:
         return data
     kept, held = _stratified(data, part, "validation", generator(seed, len(data.train_y), 0x7A1))
     made: Any = data.held_out(kept, held)
-    changed: P = replace(made, judged_by="validation")
+    changed: P = replace(made, evaluated_on="validation")
     return changed
 
 
@@ -64,7 +64,7 @@ def split_for_selection(data: P, part: float, seed: int) -> tuple[P, P | None]:
     rest: Any = data.part(kept, torch.arange(len(data.test_y)))
     chooser: Any = data.held_out(kept, held)
     wrong = None if data.wrong is None else data.wrong[kept]
-    return replace(rest, wrong=wrong), replace(chooser, wrong=wrong, judged_by="validation")
+    return replace(rest, wrong=wrong), replace(chooser, wrong=wrong, evaluated_on="validation")
 
 
 def _stratified(data: Problem, part: float, setting: str, rng: torch.Generator) -> tuple[Tensor, Tensor]:

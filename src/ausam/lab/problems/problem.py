@@ -62,7 +62,7 @@ class Problem(Protocol):
         """Which training labels were made wrong."""
 
     @property
-    def judged_by(self) -> str:
+    def evaluated_on(self) -> str:
         """The kind of the test samples: "test", or "validation" for held-out training samples."""
 
     @property

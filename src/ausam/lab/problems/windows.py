@@ -60,7 +60,7 @@ class WindowSet:
     horizon: int = HORIZON
     train_at: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # the first steps of windows
     test_at: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    judged_by: str = "test"
+    evaluated_on: str = "test"
 
     @property
     def classes(self) -> int:
@@ -107,7 +107,7 @@ class WindowSet:
             horizon=horizon,
             train_at=torch.arange(0, trained - self.look_back - horizon + 1, max(1, config.train_stride)),
             test_at=torch.arange(begin - self.look_back, end - self.look_back - horizon + 1),
-            judged_by="validation" if config.validation else "test",
+            evaluated_on="validation" if config.validation else "test",
         )
         return with_sizes(made, config.train_size, config.test_size, config.data_seed or 0)
 

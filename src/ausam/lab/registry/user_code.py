@@ -137,20 +137,20 @@ def _of_name(name: str) -> ModuleType:
 
 def _of_file(kind: str, name: str, path: str) -> ModuleType:
     """The module in a file anywhere."""
-    place = Path(path).resolve()
-    if not place.is_file():
-        raise ValueError(f'{kind} "{name}": there is no file {place}.')
-    return _loaded(place, place.stat().st_mtime_ns)
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ValueError(f'{kind} "{name}": there is no file {file}.')
+    return _loaded(file, file.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=64)  # run once: a class must stay the same object however often it is named
-def _loaded(place: Path, changed: int) -> ModuleType:  # noqa: ARG001  (a changed file is another module)
+def _loaded(file: Path, changed: int) -> ModuleType:  # noqa: ARG001  (a changed file is another module)
     """The module in this file; its imports are searched for in its own folder first."""
-    spec = importlib.util.spec_from_file_location(f"ausam_user_{place.stem}", place)
+    spec = importlib.util.spec_from_file_location(f"ausam_user_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{place} cannot be imported as Python.")
-    if str(place.parent) not in sys.path:
-        sys.path.insert(0, str(place.parent))
+        raise ValueError(f"{file} cannot be imported as Python.")
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # needed by dataclasses and pickle
     spec.loader.exec_module(module)

@@ -85,8 +85,8 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
     # same seeds on both sides of a ratio, and both sides quantised or neither
     both = [(r, sam[r.seed]) for r in runs if r.seed in sam and r.config.quantize == sam[r.seed].config.quantize]
     # times from another machine say nothing about speed
-    alike = [(r, s) for r, s in both if r.environment.hardware == s.environment.hardware]
-    speed = _percent(alike, lambda r: r.train_seconds)
+    same_machine = [(r, s) for r, s in both if r.environment.hardware == s.environment.hardware]
+    speed = _percent(same_machine, lambda r: r.train_seconds)
     samples = _percent(both, lambda r: r.samples_forward + r.samples_backward)
     shared = [k for k in first.test.parts if all(k in r.test.parts for r in runs)]
     return Row(

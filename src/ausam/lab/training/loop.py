@@ -116,7 +116,7 @@ class State:
     init: str | None = None  # digest of the initial weights
 
     @property
-    def judged(self) -> nn.Module:
+    def evaluated(self) -> nn.Module:
         """The network with the weights that an epoch is evaluated with."""
         return self.model if self.averaged is None else self.averaged.module
 
@@ -264,7 +264,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
         epoch=epoch + 1,
         lr=lr,
         train_loss=loss / count,
-        test=evaluate(here.for_evaluation(state.judged), state.data, "test", config.memory_format),
+        test=evaluate(here.for_evaluation(state.evaluated), state.data, "test", config.memory_format),
         seconds=state.seconds,
         samples=count,
         samples_forward=forward,
@@ -278,8 +278,8 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
 def select(state: State, held: Problem, epoch: int) -> int:
     """Keep the weights if they are the best so far on the held-out samples; their number, which counts as cost."""
     start = time.perf_counter()
-    score = evaluate(state.here.for_evaluation(state.judged), held, "test", state.config.memory_format)
-    state.best = kept.better_of(state.best, epoch, score, state.judged)
+    score = evaluate(state.here.for_evaluation(state.evaluated), held, "test", state.config.memory_format)
+    state.best = kept.better_of(state.best, epoch, score, state.evaluated)
     state.seconds += time.perf_counter() - start
     state.opt.samples_forward += len(held.test_y) if state.here.rank == 0 else 0  # rank 0 counts for all
     return len(held.test_y)
@@ -293,7 +293,7 @@ def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = C
     batches = ((to_memory_format(x, memory_format), y) for x, y in samples)
     with random_numbers(generator(0).get_state()):  # a user's dataset may draw random numbers
         score = data.task.score(model, batches)
-    held = which == "test" and data.judged_by == "validation"
+    held = which == "test" and data.evaluated_on == "validation"
     return replace(score, name=VALIDATION + score.name) if held else score
 
 
@@ -327,7 +327,7 @@ def save(state: State, out: Path) -> None:
 
 def result(state: State, out: Path) -> None:
     """The record of the finished run."""
-    last, data, model = state.epochs[-1], state.data, state.judged
+    last, data, model = state.epochs[-1], state.data, state.evaluated
     if state.best is not None:
         model.load_state_dict(state.best.model)
     run = Run(

@@ -44,7 +44,7 @@ class PoseSet:
     workers: int = 0
     device: str = "cpu"
     wrong: Tensor | None = None  # poses have no wrong labels
-    judged_by: str = "test"
+    evaluated_on: str = "test"
 
     @property
     def answer(self) -> tuple[int, ...]:

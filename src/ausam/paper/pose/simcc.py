@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ausam.lab.records.score import Score
-from ausam.paper.pose.skeleton import GROUPS, MIRRORED, NOT_JUDGED
+from ausam.paper.pose.skeleton import GROUPS, MIRRORED, NOT_EVALUATED
 
 THRESHOLD = 0.5
 
@@ -25,9 +25,9 @@ def counts(located: Tensor, y: Tensor) -> Tensor:
     known head size are evaluated.
     """
     distance = (located - y[..., :2]).norm(dim=-1)
-    judged = (y[..., 2] > 0) & (y[..., 3] > 0)
-    right = judged & (distance <= THRESHOLD * y[..., 3])
-    return torch.stack([right.sum(0), judged.sum(0)])
+    evaluated = (y[..., 2] > 0) & (y[..., 3] > 0)
+    right = evaluated & (distance <= THRESHOLD * y[..., 3])
+    return torch.stack([right.sum(0), evaluated.sum(0)])
 
 
 def pckh(count: Tensor) -> tuple[float, dict[str, float]]:
@@ -36,11 +36,13 @@ def pckh(count: Tensor) -> tuple[float, dict[str, float]]:
     As in HRNet's tables, a group is the mean of its two joints' figures, and pelvis and thorax are not in the mean. A
     group without an evaluated joint is left out.
     """
-    right, judged = count.double().cpu()
-    share = 100 * right / judged  # NaN if no joint was evaluated
-    groups = {name: float(share[list(joints)].mean()) for name, joints in GROUPS.items() if judged[list(joints)].all()}
-    rest = [j for j in range(len(judged)) if j not in NOT_JUDGED]
-    total = float(judged[rest].sum())
+    right, evaluated = count.double().cpu()
+    share = 100 * right / evaluated  # NaN if no joint was evaluated
+    groups = {
+        name: float(share[list(joints)].mean()) for name, joints in GROUPS.items() if evaluated[list(joints)].all()
+    }
+    rest = [j for j in range(len(evaluated)) if j not in NOT_EVALUATED]
+    total = float(evaluated[rest].sum())
     return 100 * float(right[rest].sum()) / total if total else 0.0, groups
 
 

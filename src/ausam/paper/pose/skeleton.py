@@ -28,4 +28,4 @@ GROUPS = {
     "knee": (RKNE, LKNE),
     "ankle": (RANK, LANK),
 }
-NOT_JUDGED = (PELVIS, THORAX)
+NOT_EVALUATED = (PELVIS, THORAX)

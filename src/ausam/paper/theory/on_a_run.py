@@ -57,8 +57,8 @@ def lemma1(subject: Subject, epoch: int) -> Lemma1At:
     dealt = shuffled_batches(subject, epoch)
     batches = [(subject.x[p], subject.y[p]) for p in dealt]
     result = theory.lemma1(subject.model, subject.losses, batches, subject.rho, chunk=subject.chunk)
-    place = torch.cat(dealt).argsort()
-    dlp, norms, projections = (torch.tensor(v, dtype=torch.float64)[place] for v in _columns(result))
+    position = torch.cat(dealt).argsort()
+    dlp, norms, projections = (torch.tensor(v, dtype=torch.float64)[position] for v in _columns(result))
     known = (
         subject.scores(epoch).of(subject.index).double() / subject.rho if epoch and subject.ranks_sharpness else None
     )
@@ -77,8 +77,8 @@ def theorem1(subject: Subject, epoch: int) -> Theorem1At:
     rows = []
     for name, (policy, scores) in policies_of(subject, epoch).items():
         result = []
-        for b, (x, y, place) in enumerate(subject.batches()):
-            kept, _ = policy.choose(scores, epoch, place[None], generator(0x7E01, epoch, b))
+        for b, (x, y, position) in enumerate(subject.batches()):
+            kept, _ = policy.choose(scores, epoch, position[None], generator(0x7E01, epoch, b))
             result.append(
                 theory.theorem1(subject.model, subject.losses, (x, y), kept[0], subject.rho, chunk=subject.chunk)
             )
@@ -163,11 +163,11 @@ def theorem4(subject: Subject, epoch: int) -> Theorem4At:
                 policy,
                 known,
                 epoch,
-                index=place,
+                index=position,
                 rho=subject.rho,
                 chunk=subject.chunk,
             )
-            for x, y, place in subject.batches(size, THEOREM4_SAMPLES // size)
+            for x, y, position in subject.batches(size, THEOREM4_SAMPLES // size)
         ]
         rows.append(_theorem4(name, result))
     return Theorem4At(epoch, tuple(rows))

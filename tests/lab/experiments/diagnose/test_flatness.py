@@ -26,12 +26,12 @@ def read(folder):
 
 
 def test_every_run_is_measured_in_the_order_of_the_table(compared):
-    found = read(compared)
-    assert [r.name for r in found.runs] == ["sgd", "sam", "ausam-0.5"]
-    assert [r.label for r in found.runs] == ["SGD", "SAM", "AUSAM-0.5"]
-    assert [(b.first, b.second) for b in found.between] == [("SGD", "SAM"), ("SGD", "AUSAM-0.5")]
-    assert found.not_measured == ()
-    starts = [f.text.split(":")[0] for f in found.findings if f.holds is not None]
+    flat = read(compared)
+    assert [r.name for r in flat.runs] == ["sgd", "sam", "ausam-0.5"]
+    assert [r.label for r in flat.runs] == ["SGD", "SAM", "AUSAM-0.5"]
+    assert [(b.first, b.second) for b in flat.between] == [("SGD", "SAM"), ("SGD", "AUSAM-0.5")]
+    assert flat.not_measured == ()
+    starts = [f.text.split(":")[0] for f in flat.findings if f.holds is not None]
     assert [s.partition("'")[0] for s in starts] == ["SAM", "AUSAM-0.5", "AUSAM-0.5"]
 
 
@@ -83,9 +83,9 @@ def test_a_run_that_has_not_begun_is_left_out_and_named(compared, tmp_path, caps
     shutil.copytree(compared, out)
     for path in (out / "runs" / "sam" / "seed-0").glob("*.pt"):
         path.unlink()
-    found = diagnose_comparison(out, 32, "", lambda name, total: None)
-    assert [r.name for r in found.runs] == ["sgd", "ausam-0.5"]
-    assert [x.part for x in found.not_measured] == ["sam seed 0"]
+    flat = diagnose_comparison(out, 32, "", lambda name, total: None)
+    assert [r.name for r in flat.runs] == ["sgd", "ausam-0.5"]
+    assert [x.part for x in flat.not_measured] == ["sam seed 0"]
 
 
 def test_a_comparison_is_no_run(compared, capsys):
@@ -94,8 +94,8 @@ def test_a_comparison_is_no_run(compared, capsys):
 
 
 def test_how_well_each_has_fitted_its_samples(compared):
-    found = read(compared)
-    for r in found.runs:
+    flat = read(compared)
+    for r in flat.runs:
         subject = open_run(compared / "runs" / r.name / "seed-0", 32)
         subject.at(1)
         with torch.no_grad():
@@ -103,4 +103,4 @@ def test_how_well_each_has_fitted_its_samples(compared):
         assert r.fit.accuracy == pytest.approx(float(right.float().mean()))
         wrong = subject.data.wrong[subject.index]
         assert r.fit.memorised == pytest.approx(float(right[wrong].float().mean()))
-    assert found.findings[-1].text.startswith("Samples that are given their training label: SGD ")
+    assert flat.findings[-1].text.startswith("Samples that are given their training label: SGD ")
