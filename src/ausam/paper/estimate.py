@@ -84,7 +84,7 @@ def _saved_bytes(model: nn.Module, x: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
         outputs = model(x)
     del outputs
-    return sum(size for folder, size in sizes.items() if folder not in own)
+    return sum(size for address, size in sizes.items() if address not in own)
 
 
 def _step_seconds(model: nn.Module, x: Tensor) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from ausam.lab.config import DATA_SETTINGS, Config
@@ -15,7 +15,7 @@ from ausam.lab.problems.labels import split_for_selection
 from ausam.lab.problems.problem import Problem
 from ausam.lab.problems.sources.cifar import cifar10, cifar100
 from ausam.lab.problems.sources.digits import digits
-from ausam.lab.problems.sources.ett import etth1, etth2, ettm1, ettm2
+from ausam.lab.problems.sources.ett import ett
 from ausam.lab.problems.sources.fashion import fashion_mnist
 from ausam.lab.problems.sources.tiny import tiny_imagenet
 from ausam.lab.problems.user_data import user_data
@@ -64,6 +64,13 @@ FORECAST = {
     "weight_decay": 1e-5,
     "rho": 0.5,
 }
+
+
+def _ett(name: str, about: str, how: str) -> Entry:
+    train, test = (8_033, 2_785) if name[3] == "h" else (33_953, 11_425)
+    windows = f"{train:,} windows for training, {test:,} for testing"
+    return Entry(partial(ett, name), f"forecasting: {about}: {windows}; {how}", (7, 512), 96, train, test, FORECAST)
+
 
 DATASETS: dict[str, Entry] = {
     "digits": Entry(
@@ -119,44 +126,10 @@ DATASETS: dict[str, Entry] = {
         test=10_000,
         settings=PAPER,
     ),
-    "etth1": Entry(
-        load=etth1,
-        about="forecasting: 7 series of a transformer, hourly: 8,033 windows for training, 2,785 for testing; 3 MB to "
-        "download",
-        image=(7, 512),
-        classes=96,
-        train=8_033,
-        test=2_785,
-        settings=FORECAST,
-    ),
-    "etth2": Entry(
-        load=etth2,
-        about="forecasting: 7 series of a second transformer, hourly; download its file by hand",
-        image=(7, 512),
-        classes=96,
-        train=8_033,
-        test=2_785,
-        settings=FORECAST,
-    ),
-    "ettm1": Entry(
-        load=ettm1,
-        about="forecasting: the first transformer every 15 minutes: 33,953 windows for training, 11,425 for testing; "
-        "download its file by hand",
-        image=(7, 512),
-        classes=96,
-        train=33_953,
-        test=11_425,
-        settings=FORECAST,
-    ),
-    "ettm2": Entry(
-        load=ettm2,
-        about="forecasting: the second transformer every 15 minutes; download its file by hand",
-        image=(7, 512),
-        classes=96,
-        train=33_953,
-        test=11_425,
-        settings=FORECAST,
-    ),
+    "etth1": _ett("ETTh1", "7 series of a transformer, hourly", "3 MB to download"),
+    "etth2": _ett("ETTh2", "7 series of a second transformer, hourly", "download its file by hand"),
+    "ettm1": _ett("ETTm1", "the first transformer every 15 minutes", "download its file by hand"),
+    "ettm2": _ett("ETTm2", "the second transformer every 15 minutes", "download its file by hand"),
 }
 
 

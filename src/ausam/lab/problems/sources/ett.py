@@ -21,26 +21,6 @@ MONTHS = (12, 16, 20)  # after which training, validation and test end
 LOOK_BACK = 512
 
 
-def etth1(data_dir: str) -> WindowSet:
-    """The first transformer, hourly."""
-    return ett("ETTh1", data_dir)
-
-
-def etth2(data_dir: str) -> WindowSet:
-    """The second transformer, hourly."""
-    return ett("ETTh2", data_dir)
-
-
-def ettm1(data_dir: str) -> WindowSet:
-    """The first transformer, every 15 minutes."""
-    return ett("ETTm1", data_dir)
-
-
-def ettm2(data_dir: str) -> WindowSet:
-    """The second transformer, every 15 minutes."""
-    return ett("ETTm2", data_dir)
-
-
 def ett(name: str, data_dir: str) -> WindowSet:
     """NAME.csv from DATA_DIR, DATA_DIR/ett or DATA_DIR/ETT-small; ETTh1 is downloaded into ett if it is missing.
 
