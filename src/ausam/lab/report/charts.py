@@ -87,7 +87,6 @@ def scatter(
     at = {"x": axis(alt.X, x), "y": axis(alt.Y, y)}
     colour, shape = look.colour, look.shape
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
-    every = alt.Chart()
     layers = []
     if on_it := rows if pareto is True else pareto or []:
         best = [{x.key: r[x.key], y.key: r[y.key]} for r in frontier(on_it, x.key, y.key, lower=lower)]
@@ -103,16 +102,16 @@ def scatter(
         layers.append(small.encode(**at, color=colour, shape=shape, opacity=full, tooltip=tooltip([by, *hover_runs])))
     if any("low_x" in r for r in rows):
         for name, ends in (("x", {"x": "low_x:Q", "x2": "high_x:Q"}), ("y", {"y": "low_y:Q", "y2": "high_y:Q"})):
-            bars = every.properties(name=f"bars_{name}").mark_rule(strokeWidth=1.4, strokeOpacity=0.6)
+            bars = alt.Chart(name=f"bars_{name}").mark_rule(strokeWidth=1.4, strokeOpacity=0.6)
             layers.append(bars.encode(**at | ends, color=look.colour, opacity=full))
-    marks = every.properties(name="marks").mark_point(filled=True, stroke=PAPER, strokeWidth=1)
+    marks = alt.Chart(name="marks").mark_point(filled=True, stroke=PAPER, strokeWidth=1)
     size = alt.condition("datum.strong", alt.value(170), alt.value(90))
     layers.append(
         marks.encode(
             **at, color=colour, shape=shape, size=size, opacity=full, tooltip=tooltip([by, *hover])
         ).add_params(chosen)
     )
-    labels = every.properties(name="names").transform_filter("datum.strong")
+    labels = alt.Chart(name="names").transform_filter("datum.strong")
     label = labels.mark_text(
         align=alt.expr("datum.before ? 'right' : 'left'"),
         dx=alt.expr("datum.before ? -9 : 9"),
@@ -194,23 +193,22 @@ def lines(
     at = {"x": axis(alt.X, x, x_range, log_x), "y": axis(alt.Y, y, log=log_y, **limits)}
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
     clip = bool(limits) and (bottom < limits.get("domainMin", bottom) or top > limits.get("domainMax", top))
-    every = alt.Chart()
     layers = []
     if any("low" in r for r in rows):
-        bands = every.properties(name="bands").mark_area(clip=clip, fillOpacity=0.16)
+        bands = alt.Chart(name="bands").mark_area(clip=clip, fillOpacity=0.16)
         if len(look.names) > FEW // 2:  # many overlapping bands show nothing
             bands = bands.transform_filter("datum.strong")
         ends = {"x": at["x"], "y": axis(alt.Y, Field("low", y.title, y.form), **limits), "y2": "high:Q"}
         layers.append(bands.encode(**ends, color=look.colour, opacity=full))
     width = alt.condition("datum.strong", alt.value(3), alt.value(1.8))
-    strokes = every.properties(name="lines").mark_line(clip=clip)
+    strokes = alt.Chart(name="lines").mark_line(clip=clip)
     layers.append(
         strokes.encode(**at, color=look.colour, strokeDash=look.dash, strokeWidth=width, opacity=full).add_params(
             chosen
         )
     )
     few = len({r[x.key] for r in rows}) <= FEW
-    dots = every.properties(name="dots" if few else UNSEEN).transform_filter(chosen)
+    dots = alt.Chart(name="dots" if few else UNSEEN).transform_filter(chosen)
     dots = dots.mark_point(filled=True, clip=clip, size=40 if few else 120, opacity=1 if few else 0)
     layers.append(dots.encode(**at, color=look.colour, tooltip=tooltip([by, *hover])))
     thick_last = sorted(rows, key=lambda r: bool(r.get("strong")))  # the last are drawn on top
@@ -233,11 +231,10 @@ def pairs(rows: Sequence[PlainRow], x: Field, by: Field, kind: Field, kinds: tup
     scales: dict[str, Any] = {"domain": list(kinds)}
     label = alt.Legend(title=None)
     y = alt.Y(f"{by.key}:N", title=None, sort=names, axis=alt.Axis(labelLimit=110, grid=False))
-    every = alt.Chart()
     full = alt.condition(chosen, alt.value(1.0), alt.value(0.06))
-    joined = every.properties(name="joined").mark_line(stroke=SOFT, strokeWidth=2)
+    joined = alt.Chart(name="joined").mark_line(stroke=SOFT, strokeWidth=2)
     at = {"x": axis(alt.X, x, domainMin=0), "y": y}
-    marks = every.properties(name="marks").mark_point(filled=True, size=110, stroke=PAPER, strokeWidth=1)
+    marks = alt.Chart(name="marks").mark_point(filled=True, size=110, stroke=PAPER, strokeWidth=1)
     marks = marks.encode(
         **at,
         color=alt.Color(f"{kind.key}:N", scale=alt.Scale(**scales, range=[SOFT, INK]), legend=label),

@@ -35,6 +35,13 @@ DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond")
 FEW = 16  # a line with up to this many points shows dots; up to half as many lines show bands
 UNSEEN = "unseen"  # the name of an invisible layer that only catches the pointer
+CONFIG = {  # Vega-Lite's, of every chart
+    "font": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif",
+    "axis": {"labelColor": SOFT, "labelFontSize": 12, "gridColor": RULE, "domainColor": RULE, "tickColor": RULE}
+    | {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"},
+    "legend": {"orient": "bottom", "labelColor": INK, "labelFontSize": 12, "symbolSize": 90, "symbolStrokeWidth": 2},
+    "view": {"stroke": RULE},
+}
 
 
 @dataclass(frozen=True)
@@ -145,34 +152,16 @@ def chart_spec(
     import altair as alt
 
     title = alt.TitleParams(y.title, anchor="start", frame="group", fontSize=12, fontWeight="normal", color=SOFT)
-    chart = alt.layer(*layers, data=alt.InlineData(values=plain_rows(rows))).properties(
+    chart = alt.layer(  # everything at once: each further call would copy and validate the whole chart again
+        *layers,
+        data=alt.InlineData(values=plain_rows(rows)),
         width=WIDTH,
         height=height,
         description=description or f"{y.title} against {x.title}",
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         background="transparent",
-    )
-    chart = chart.properties(title=title) if y.title else chart
-    chart = (
-        chart.configure(font="system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif")
-        .configure_axis(
-            labelColor=SOFT,
-            titleColor=SOFT,
-            titleFontWeight="normal",
-            titleFontSize=12,
-            labelFontSize=12,
-            gridColor=RULE,
-            domainColor=RULE,
-            tickColor=RULE,
-        )
-        .configure_legend(
-            orient="bottom",
-            labelColor=INK,
-            labelFontSize=12,
-            symbolSize=90,
-            symbolStrokeWidth=2,
-        )
-        .configure_view(stroke=RULE)
+        title=title if y.title else alt.Undefined,
+        config=CONFIG,
     )
     spec: Spec = _clean(chart.to_dict())
     longest = 0
