@@ -1,6 +1,6 @@
 """The overhead of SAM beyond its two forward-backwards and the base optimizer's step, side by side with others.
 
-    python benchmarks/overhead.py [--repeats 30] [--only large | small]    # pip install pytorch_optimizer for the peer
+    python benchmarks/overhead.py [--repeats 30] [--only large | small | audit]    # the peer: pytorch_optimizer
 
 Everything runs on one CPU thread.
 
@@ -27,7 +27,9 @@ from torch import Tensor, nn
 
 import ausam.optimizer.nonfinite
 import ausam.optimizer.step
-from ausam import SAM, SharpnessAware
+from ausam import SAM, Feedback, Method, Plain, Scores, SharpnessAware, Trusted
+from ausam.audit import Audit
+from ausam.audit.audit import WAITING
 from ausam.common.random import generator
 from ausam.lab.experiments.side_by_side import interleaved
 from ausam.lab.networks.build import build
@@ -61,6 +63,45 @@ def small(repeats: int) -> Iterator[str]:
         make = functools.partial(_tiny, width)
         yield from _compare(make, 10 * repeats, in_a_row=20)
         yield _breakdown(make, 100 * repeats)
+
+
+def audit(repeats: int) -> Iterator[str]:
+    """What the audit and the plan of Trusted add to an epoch of the smallest network of the lab."""
+    model, n = build("resnet-tiny", 10, 1, seed=0), 64
+    x, y = torch.randn(n, 1, 8, 8, generator=generator(1)), torch.arange(n) % 10
+
+    def losses(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = model(x)
+        return F.cross_entropy(z, y, reduction="none"), z
+
+    def step_of(method: Method) -> Task:
+        opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM), method, model)
+
+        def step() -> None:
+            opt.backward(losses, x, y, index=y)
+            opt.step()
+            opt.zero_grad()
+
+        return functools.partial(_row, step, WAITING)
+
+    log = Audit(n, y)
+    with torch.no_grad():
+        loss, z = losses(x, y)
+    feedback = Feedback(torch.arange(n), loss, loss, z)
+    fed = functools.partial(_row, lambda: log.update(feedback), WAITING)
+    seconds = _one_thread({"SGD": step_of(Plain()), "SAM": step_of(SAM(RHO)), "audit": fed}, repeats)
+    middle = {k: statistics.median(t) for k, t in seconds.items()}
+    for name in ("SGD", "SAM"):
+        what = f"The audit's time against that of a step of {name}, resnet-tiny, batch {n}"
+        yield f"{what:<96} {100 * middle['audit'] / middle[name]:6.2f} %  (medians of {repeats})"
+    many = 10_000_000
+    scores = Scores(many, 0.5)
+    scores.record(torch.arange(many), torch.rand(many, generator=generator(2)))
+    policy = Trusted(torch.arange(many) % 1000, epochs=30)
+    fit = statistics.median(_one_thread({"fit": lambda: policy.fit(scores, 20)}, 3)["fit"])
+    per_sample = middle["SGD"] / WAITING / n
+    what = f"Trusted's decisions for {many:,} samples ({fit:.1f} s) against an epoch of SGD, resnet-tiny"
+    yield f"{what:<96} {100 * fit / (many * per_sample):6.2f} %  (medians of 3)"
 
 
 def _compare(make: Make, repeats: int, in_a_row: int = 1) -> Iterator[str]:
@@ -214,9 +255,9 @@ def main() -> None:
     """Print a line for each figure as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--only", choices=["large", "small"])
+    parser.add_argument("--only", choices=["large", "small", "audit"])
     args = parser.parse_args()
-    for name, part in {"large": large, "small": small}.items():
+    for name, part in {"large": large, "small": small, "audit": audit}.items():
         if args.only in (None, name):
             for line in part(args.repeats):
                 print(line, flush=True)
