@@ -210,10 +210,7 @@ class SelectiveBatchSampler(BatchSampler):
 
         Valid for samples that were handed out or picked; later batches may not be planned yet.
         """
-        if self._weights.table is None:
-            return None
-        weight = self._weights.of(index_vector(index, len(self._scores)))
-        return None if weight is None else weight.to(getattr(index, "device", CPU))
+        return self._weights.of(index)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ausam.common.tensors import CPU
 from ausam.policies.base import Policy, Sliced
+from ausam.sampler.checks import index_vector
 from ausam.sampler.plan import EpochChoice, Plan
 from ausam.sampler.scores import Scores
 
@@ -44,11 +45,11 @@ class Weights:
             self._table = torch.ones(self._n, dtype=torch.float32, device=CPU)
         self._table.scatter_(0, index, weight.to(self._table.dtype))  # half the time of indexing
 
-    def of(self, index: Tensor) -> Tensor | None:
-        """The factors of these samples, 1 where none was set; None if none was set at all."""
+    def of(self, index: Any) -> Tensor | None:
+        """The factors of these samples, on their device: 1 where none was set; None if none was set at all."""
         if self._table is None:
             return None
-        return self._table[index.to("cpu", torch.int64)].to(index.device)
+        return self._table[index_vector(index, self._n)].to(getattr(index, "device", CPU))
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,8 @@ class Epoch:
                 "first is gone, and the state cannot be saved before the epoch ends. Prefetch fewer batches."
             )
         index = block.index[done - block.start :].clone()
-        weight = self._weights.of(index) if self.choice is None else None
+        table = self._weights.table if self.choice is None else None
+        weight = None if table is None else table[index]
         return {**asdict(self.plan), "done": done, "next": block.after, "index": index, "weight": weight}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ausam.common.atomic import Action, commit
 from ausam.common.tensors import CPU
-from ausam.sampler.state import refuse, require_column, require_count, require_keys, require_weights
+from ausam.sampler.state import anything, column, require, weights, whole
 
 
 class Scores:
@@ -179,12 +179,7 @@ class Scores:
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Refuse a saved table that is damaged, or has a different size, decay or number of columns."""
-        require_keys(state, ("decay", "sum", "count", "last", "fit", "fit_epoch"), "scores")
-        require_count(state["fit_epoch"], "scores.fit_epoch", low=-1)
-        if not isinstance(state["fit"], (tuple, list)) or not all(isinstance(x, (int, float)) for x in state["fit"]):
-            raise refuse(f"scores.fit is {state['fit']!r}, not a tuple of numbers")
-        for name, kind in (("sum", torch.float32), ("count", torch.int32), ("last", torch.float32)):
-            require_column(state[name], f"scores.{name}", None, (kind,))
+        require(state, "scores", {"decay": anything, "sum": lambda value: isinstance(value, Tensor)})
         if len(state["sum"]) != len(self):
             raise ValueError(
                 f"The saved scores are for {len(state['sum'])} samples, but the dataset has {len(self)}. "
@@ -195,25 +190,19 @@ class Scores:
                 f"The saved scores were averaged with decay {state['decay']}, but the policy uses {self.decay}. "
                 "Resume with the policy of the saved run."
             )
-        if self.spread is not None and "spread" not in state:
+        if self.spread is not None and state.get("spread") is None:
             raise ValueError(
                 "The saved scores have no spread, but the policy needs it. Resume with the policy of the saved run."
             )
-        for name in ("count", "last"):
-            require_column(state[name], f"scores.{name}", len(self), (state[name].dtype,))
-        self._check_numbers(state)
-
-    def _check_numbers(self, state: dict[str, Any]) -> None:
-        total = state["sum"]
-        unseen = total.isposinf() if self.forgetting else torch.zeros(1, dtype=torch.bool, device=CPU)
-        if not (total.isfinite() | unseen).all():
-            raise refuse("scores.sum contains a number that is not finite")
-        if int(state["count"].min()) < 0:
-            raise refuse(f"scores.count contains {int(state['count'].min())}")
-        if state["last"].isinf().any():
-            raise refuse("scores.last contains an infinite number")
-        if self.spread is not None:
-            require_weights(state["spread"], "scores.spread", len(self))
+        values = column(len(self), torch.float32)
+        rules = {
+            "sum": lambda x: values(x) and bool((x.isfinite() | (x.isposinf() & self.forgetting)).all()),
+            "count": column(len(self), torch.int32, least=0),
+            "last": lambda x: values(x) and not x.isinf().any(),
+            "fit": lambda x: isinstance(x, (tuple, list)) and all(isinstance(number, (int, float)) for number in x),
+            "fit_epoch": whole(-1),
+        }
+        require(state, "scores", rules if self.spread is None else {**rules, "spread": weights(len(self))})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved table, or refuse it and change nothing."""

@@ -1,20 +1,27 @@
-"""What a saved state must look like: everything is checked before anything is loaded."""
+"""What a saved state must look like: one rule per entry, and everything is checked before anything is loaded."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ausam.sampler.plan import EpochChoice, Plan
-
-WHOLE_NUMBERS = ("seed", "epoch", "picked", "picks")
-FLAGS = ("updated",)
-REST = ("signal", "scores", "plan", "choice")
+Rule = Callable[[Any], bool]
 
 REMEDY = "Load the state that sampler.state_dict() returned, or start again without it."
+
+
+def require(state: Any, name: str, rules: dict[str, Rule]) -> None:
+    """Refuse anything but a dict whose entries follow the rules; further entries are ignored."""
+    if not isinstance(state, dict):
+        raise refuse(f"{name} is a {type(state).__name__}, not a dict")
+    for key, holds in rules.items():
+        if key not in state:
+            raise refuse(f'{name} has no "{key}"')
+        if not holds(state[key]):
+            raise refuse(f'"{key}" in {name} cannot be {state[key]!r:.80}')
 
 
 def refuse(what: str) -> ValueError:
@@ -22,91 +29,84 @@ def refuse(what: str) -> ValueError:
     return ValueError(f"The saved state of the sampler cannot be loaded: {what}. {REMEDY}")
 
 
-def require_keys(state: Any, keys: tuple[str, ...], name: str) -> None:
-    """Refuse anything but a dict with at least these keys."""
-    if not isinstance(state, dict):
-        raise refuse(f"{name} is a {type(state).__name__}, not a dict")
-    for key in keys:
-        if key not in state:
-            raise refuse(f'{name} has no "{key}"')
+# -- rules: whether a value may stand there ------------------------------------------------------------------------
 
 
-def require_count(value: Any, name: str, low: int = 0, high: float = torch.inf) -> None:
-    """Refuse anything but a whole number in this range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise refuse(f"{name} is {value!r}, not a whole number {f'>= {low}' if high == torch.inf else 'in its range'}")
+def anything(value: Any) -> bool:  # noqa: ARG001
+    """Checked elsewhere."""
+    return True
 
 
-def require_flag(value: Any, name: str) -> None:
-    """Refuse anything but True and False."""
-    if not isinstance(value, bool):
-        raise refuse(f"{name} is {value!r}, not True or False")
+def flag(value: Any) -> bool:
+    """True or False."""
+    return isinstance(value, bool)
 
 
-def require_column(value: Any, name: str, n: int | None, dtypes: tuple[torch.dtype, ...]) -> None:
-    """Refuse anything but a vector of ``n`` numbers of such a type."""
-    if not isinstance(value, Tensor) or value.dim() != 1 or value.dtype not in dtypes:
-        raise refuse(f"{name} is not a vector of {' or '.join(map(str, dtypes))}")
-    if n is not None and len(value) != n:
-        raise refuse(f"{name} has {len(value)} entries instead of {n}")
+def whole(low: int = 0, high: float = torch.inf) -> Rule:
+    """A whole number in this range."""
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def require_weights(value: Any, name: str, n: int) -> None:
-    """Refuse anything but None and a vector of ``n`` finite weights."""
-    if value is not None:
-        require_column(value, name, n, (torch.float32,))
-        if not (value.isfinite() & (value >= 0)).all():
-            raise refuse(f"{name} contains a weight that is negative or not finite")
+def column(n: int, *dtypes: torch.dtype, least: float = -torch.inf) -> Rule:
+    """A vector of ``n`` numbers of such a type, none below ``least`` (or NaN, if ``least`` is finite)."""
+
+    def holds(value: Any) -> bool:
+        is_column = isinstance(value, Tensor) and value.shape == (n,) and value.dtype in dtypes
+        return is_column and (least == -torch.inf or bool((value >= least).all()))
+
+    return holds
 
 
-def require_indices(value: Any, name: str, n: int, *, repeats: bool = False) -> None:
-    """Refuse anything but indices of the dataset, each once unless they may repeat."""
-    require_column(value, name, None, (torch.int32, torch.int64))
-    if len(value) and not 0 <= int(value.min()) <= int(value.max()) < n:
-        raise refuse(f"{name} contains an index outside the dataset of {n} samples")
-    if not repeats and len(torch.unique(value)) != len(value):
-        raise refuse(f"{name} contains an index twice")
+def weights(n: int) -> Rule:
+    """None, or a vector of ``n`` finite weights."""
+    known = column(n, torch.float32, least=0.0)
+    return lambda value: value is None or (known(value) and bool(value.isfinite().all()))
+
+
+def indices(n: int, *, repeats: bool) -> Rule:
+    """Indices of a dataset of ``n`` samples, each once unless they may repeat."""
+
+    def holds(value: Any) -> bool:
+        if not isinstance(value, Tensor) or value.dim() != 1 or value.dtype not in (torch.int32, torch.int64):
+            return False
+        inside = not len(value) or 0 <= int(value.min()) <= int(value.max()) < n
+        return inside and (repeats or len(torch.unique(value)) == len(value))
+
+    return holds
+
+
+# -- the state of a sampler ----------------------------------------------------------------------------------------
 
 
 def validate_state(state: Any, n: int) -> None:
     """Refuse a sampler's state that is not whole; its scores and signal are the sampler's to compare."""
-    require_keys(state, (*WHOLE_NUMBERS, *FLAGS, *REST), "the state")
-    for name in WHOLE_NUMBERS:
-        require_count(state[name], name)
-    for name in FLAGS:
-        require_flag(state[name], name)
-    if not isinstance(state["signal"], str):
-        raise refuse(f"signal is {state['signal']!r}, not a name")
-    if state["choice"] is not None:
-        _validate_choice(state["choice"], n)
-    if state["plan"] is not None:
-        _validate_plan(state["plan"], state["choice"], n)
-
-
-def _validate_choice(choice: Any, n: int) -> None:
-    require_keys(choice, tuple(field.name for field in fields(EpochChoice)), "choice")
-    require_count(choice["order_id"], "choice.order_id", low=-1)
-    require_column(choice["mask"], "choice.mask", n, (torch.bool,))
-    require_weights(choice["weight"], "choice.weight", n)
-    if choice["draws"] is not None:
-        require_indices(choice["draws"], "choice.draws", n, repeats=True)
-
-
-def _validate_plan(plan: Any, choice: Any, n: int) -> None:
-    require_keys(plan, (*(field.name for field in fields(Plan)), "done", "next", "index", "weight"), "plan")
-    for name in ("epoch", "seed", "order_id", "next"):
-        require_count(plan[name], f"plan.{name}")
-    require_count(plan["samples"], "plan.samples", n, n)
-    for name in ("offered", "size", "kept"):
-        require_count(plan[name], f"plan.{name}", 1, n)
-    require_count(plan["total"], "plan.total", 1)
-    require_count(plan["start"], "plan.start", 0, n - 1)
-    require_count(plan["done"], "plan.done", 0, plan["total"] - 1)
-    require_flag(plan["shuffle"], "plan.shuffle")
-    if plan["scope"] not in ("batch", "epoch", "slice"):
-        raise refuse(f"plan.scope is {plan['scope']!r}")
-    if plan["scope"] == "epoch" and choice is None:
-        raise refuse("it is in the middle of an epoch whose choice is missing")
-    repeats = choice is not None and choice["draws"] is not None
-    require_indices(plan["index"], "plan.index", n, repeats=repeats)
-    require_weights(plan["weight"], "plan.weight", len(plan["index"]))
+    numbers = dict.fromkeys(("seed", "epoch", "picked", "picks"), whole())
+    parts = dict.fromkeys(("scores", "plan", "choice"), anything)
+    signal = {"signal": lambda value: isinstance(value, str)}
+    require(state, "the state", {**numbers, "updated": flag, **signal, **parts})
+    choice, plan = state["choice"], state["plan"]
+    if choice is not None:
+        mask = column(n, torch.bool)
+        require(choice, "choice", {"order_id": whole(-1), "mask": mask, "weight": weights(n), "draws": anything})
+        if choice["draws"] is not None:
+            require(choice, "choice", {"draws": indices(n, repeats=True)})
+    if plan is not None:
+        scopes = ("batch", "slice") if choice is None else ("batch", "slice", "epoch")
+        repeats = choice is not None and choice["draws"] is not None
+        require(
+            plan,
+            "plan",
+            {
+                **dict.fromkeys(("epoch", "seed", "order_id", "next"), whole()),
+                **dict.fromkeys(("offered", "size", "kept"), whole(1, n)),
+                "samples": whole(n, n),
+                "start": whole(0, n - 1),
+                "total": whole(1),
+                "done": whole(),
+                "shuffle": flag,
+                "scope": lambda value: value in scopes,
+                "index": indices(n, repeats=repeats),
+                "weight": anything,
+            },
+        )
+        require(plan, "plan", {"done": whole(0, plan["total"] - 1), "weight": weights(len(plan["index"]))})

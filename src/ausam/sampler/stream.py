@@ -21,10 +21,10 @@ from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
-from ausam.sampler.checks import index_vector
+from ausam.sampler.epoch import Weights
 from ausam.sampler.indexed import Indexed
 from ausam.sampler.scores import Scores
-from ausam.sampler.state import refuse, require_count, require_keys
+from ausam.sampler.state import anything, require, whole
 
 STREAM = 2  # purpose of the random numbers: the sampler uses 0 and 1
 
@@ -100,7 +100,7 @@ class SelectiveStream:
         self._epoch = 0  # of the current pass, or of the next
         self._done: list[int] = []  # used mini-batches of the pass, by worker; empty between passes
         self._waiting: deque[_Choice] = deque()  # handed out but not updated
-        self._weights: Tensor | None = None
+        self._weights = Weights(len(sampler.scores))
         self._weighed = False
         self._warned = False
 
@@ -108,7 +108,7 @@ class SelectiveStream:
         sampler = self.sampler
         resumed, self._done = bool(self._done), self._done or [0] * self._shards
         self._waiting.clear()
-        self._weights = None
+        self._weights.clear()
         sampler.set_epoch(self._epoch)
         sampler.exchange()
         sampler.announce()
@@ -132,7 +132,8 @@ class SelectiveStream:
             offered += choice.candidates
             self._refuse_repeats(offered)
             self._waiting.append(choice)
-            self._weigh(choice)
+            if choice.weight is not None:
+                self._weights.put(choice.rows, choice.weight)
             yield choice.batch
         if not resumed:
             self._warn_of_gaps(offered)
@@ -156,9 +157,7 @@ class SelectiveStream:
     def weight(self, index: Tensor) -> Tensor | None:
         """The factor of each of these samples' losses, or None if the policy does not reweight."""
         self._weighed = True
-        if self._weights is None:
-            return None
-        return self._weights[index_vector(index, len(self._weights))].to(getattr(index, "device", CPU))
+        return self._weights.of(index)
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's scores, the pass and the position in it. After ``exchange`` in all processes."""
@@ -166,12 +165,8 @@ class SelectiveStream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the state was saved. With ``sharded=True`` the number of workers must be the same."""
-        require_keys(state, ("sampler", "epoch", "done"), "the state of the stream")
-        require_count(state["epoch"], "epoch")
-        if not isinstance(state["done"], list):
-            raise refuse(f"done is a {type(state['done']).__name__}, not a list")
-        for number in state["done"]:
-            require_count(number, "done")
+        counts = {"done": lambda numbers: isinstance(numbers, list) and all(map(whole(), numbers))}
+        require(state, "the state of the stream", {"sampler": anything, "epoch": whole(), **counts})
         if state["done"] and len(state["done"]) != self._shards:
             raise ValueError(
                 f"The state was saved with {len(state['done'])} workers and there are {self._shards} now, but the "
@@ -190,12 +185,6 @@ class SelectiveStream:
     def _shards(self) -> int:
         """Number of parts of the stream that are counted separately."""
         return max(1, self._workers) if self.sharded else 1
-
-    def _weigh(self, choice: _Choice) -> None:
-        if choice.weight is not None:
-            if self._weights is None:
-                self._weights = torch.ones(len(self.sampler.scores), dtype=torch.float32, device=CPU)
-            self._weights[choice.rows] = choice.weight
 
     def _refuse_repeats(self, offered: int) -> None:
         n = len(self.sampler.scores)
