@@ -31,7 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 ADAPTERS = Path(__file__).parent / "src" / "ausam" / "integrations"
 NEEDS = {
-    "_accelerator_arguments.py": "accelerate",
     "_sequences.py": "transformers",
     "accelerate.py": "accelerate",
     "lightning.py": "lightning",

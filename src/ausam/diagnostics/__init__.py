@@ -6,17 +6,11 @@ that does not depend on ``model`` is refused. Results are frozen dataclasses of 
 """
 
 from ausam.diagnostics.callback import MEASURES, Diagnostics
-from ausam.diagnostics.geometry import (
-    Group,
-    Selection,
-    StepGeometry,
-    effective_sample_size,
-    selection,
-    step_geometry,
-)
+from ausam.diagnostics.geometry import StepGeometry, step_geometry
 from ausam.diagnostics.hessian import Eigenvalues, Trace, hessian_eigenvalues, hessian_product, hessian_trace
 from ausam.diagnostics.landscape import Slice, Surface, loss_between, loss_line, loss_surface
 from ausam.diagnostics.samples import sample_gradient_norms, sample_gradients
+from ausam.diagnostics.selection import Group, Selection, effective_sample_size, selection
 from ausam.diagnostics.sharpness import Sharpness, sharpness
 from ausam.diagnostics.statistics import Agreement, agreement, pearson, spearman
 
