@@ -6,10 +6,9 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from ausam import ASAM
-from tests.methods.slow import BASES, GUARD, LR, MOMENTUM, assert_follows, assert_path, batch, identical, network, ours
+from tests.methods.slow import BASES, GUARD, assert_follows
 
 
 def asam_perturbation(rho, eta):
@@ -43,25 +42,3 @@ def elementwise_perturbation(rho):
 @pytest.mark.parametrize("batchnorm", [False, True])
 def test_every_parameter_scaled_is_davda54s_form(batchnorm, base):
     assert_follows(ASAM(0.8, eta=0, scaled="all"), elementwise_perturbation(0.8), batchnorm, base)
-
-
-def test_every_parameter_scaled_equals_pytorch_optimizers():
-    """It takes its norm in float32, hence the tolerance."""
-    model = network(batchnorm=False)
-    peers = pytest.importorskip("pytorch_optimizer")
-    other = peers.SAM(model.parameters(), torch.optim.SGD, rho=0.8, adaptive=True, lr=LR, momentum=MOMENTUM)
-    path = []
-    for step in range(6):
-        x, y = batch(step)
-
-        def closure(x=x, y=y):
-            other.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            return loss
-
-        closure()
-        other.step(closure)
-        path.append([p.detach().clone() for p in model.parameters()])
-    assert_path(ours(ASAM(0.8, eta=0, scaled="all"), 6), path, tol=1e-6)
-    assert not identical(ours(ASAM(0.8, eta=0), 6), ours(ASAM(0.8, eta=0, scaled="all"), 6))

@@ -7,53 +7,16 @@ import copy
 import pytest
 import torch
 
-from ausam import SAM, LookSAM, Plain, SharpnessAware
+from ausam import LookSAM, Plain, SharpnessAware
 from tests.helpers import losses_of
 from tests.methods.slow import (
     LR,
-    assert_path,
     batch,
-    grad_at,
-    identical,
-    inner,
     length,
     network,
-    ours,
     plus,
     sam_rule,
-    theirs,
 )
-
-
-def looksam_rule(rho, k, alpha):
-    g_v = None
-
-    def rule(w, x, y, step):
-        nonlocal g_v
-        g = grad_at(w, x, y)
-        if step % k == 0:
-            g_s = grad_at(plus(w, g, rho / length(g)), x, y)
-            g_v = plus(g_s, g, -inner(g_s, g) / length(g) ** 2)
-            return g_s
-        return plus(g, g_v, alpha * length(g) / length(g_v))
-
-    return rule
-
-
-@pytest.mark.parametrize(
-    ("method", "rule"),
-    [
-        (LookSAM(0.3, 3, 0.7), lambda: looksam_rule(0.3, 3, 0.7)),
-        (LookSAM(0.1, 1, 0.2), lambda: looksam_rule(0.1, 1, 0.2)),
-    ],
-    ids=lambda v: "" if callable(v) else str(v),
-)
-def test_equals_the_transcription(method, rule):
-    assert_path(ours(method, 12), theirs(rule(), 12))
-
-
-def test_every_step_is_sam_bit_for_bit():
-    assert identical(ours(LookSAM(0.3, 1), 6), ours(SAM(0.3), 6))
 
 
 def test_differs_from_sgd_between_sam_steps():

@@ -6,45 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from ausam import Plain, PreviousGradientSAM, SharpnessAware
+from ausam import PreviousGradientSAM, SharpnessAware
 from tests.helpers import losses_of
 from tests.methods.slow import (
     EXACT,
     GUARD,
     D,
-    assert_path,
     assert_same,
     batch,
     grad_at,
-    identical,
     length,
     network,
-    ours,
     plus,
     poison,
     sgd,
-    theirs,
 )
-
-
-def previous_gradient_rule(rho):
-    g = None
-
-    def rule(w, x, y, step):
-        nonlocal g
-        g = grad_at(w if g is None else plus(w, g, rho / (length(g) + GUARD)), x, y)
-        return g
-
-    return rule
-
-
-@pytest.mark.parametrize("rho", [0.3, 0.05])
-def test_equals_the_transcription(rho):
-    assert_path(ours(PreviousGradientSAM(rho), 12), theirs(previous_gradient_rule(rho), 12))
-
-
-def test_a_radius_of_zero_is_the_base_optimizer():
-    assert identical(ours(PreviousGradientSAM(0.0), 6), ours(Plain(), 6))
 
 
 def test_climbs_along_the_last_gradient_and_calls_its_only_loss_the_loss():
