@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -222,9 +223,8 @@ def test_a_file_in_place_of_the_folder_is_a_mistake_of_use(tmp_path, capsys):
 # folders that were damaged
 
 
-def begun(out, policy="ausampling", epochs=2):
-    """A run of these settings, stopped after so many epochs; the command that goes on with it."""
-    command = ["train", "--policy", policy, *SMALL, "--out", str(out)]
+def stopped(out, policy, epochs):
+    """A run of these settings, stopped after so many epochs."""
     original = train
 
     def stopping(*args, **how):
@@ -235,11 +235,25 @@ def begun(out, policy="ausampling", epochs=2):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ausam.lab.cli.commands.train", stopping)
-        assert main(command) == 130
-    return [*command, "--resume"]
+        assert main(["train", "--policy", policy, *SMALL, "--out", str(out)]) == 130
 
 
-def test_files_that_were_removed_are_made_anew_from_the_checkpoint(calm, tmp_path):
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Makes a folder with a run that was stopped after so many epochs: the command that goes on with it."""
+    folders = {}
+
+    def begin(out, policy="ausampling", epochs=2):
+        if (policy, epochs) not in folders:
+            folders[policy, epochs] = tmp_path_factory.mktemp("begun") / "run"
+            stopped(folders[policy, epochs], policy, epochs)
+        shutil.copytree(folders[policy, epochs], out)
+        return ["train", "--policy", policy, *SMALL, "--out", str(out), "--resume"]
+
+    return begin
+
+
+def test_files_that_were_removed_are_made_anew_from_the_checkpoint(begun, calm, tmp_path):
     out = tmp_path / "run"
     command = begun(out)
     for name in ("metrics.jsonl", "config.json"):
@@ -249,7 +263,7 @@ def test_files_that_were_removed_are_made_anew_from_the_checkpoint(calm, tmp_pat
     assert (out / "config.json").read_bytes() == (calm / "config.json").read_bytes()
 
 
-def test_settings_from_the_checkpoint_of_another_run_are_refused(tmp_path, capsys):
+def test_settings_from_the_checkpoint_of_another_run_are_refused(begun, tmp_path, capsys):
     out = tmp_path / "run"
     command = begun(out)
     (out / "config.json").unlink()
@@ -409,7 +423,7 @@ def forged(out, **changes):
     return checkpoint.save(out, content.pop("epoch", 2), content)
 
 
-def test_a_checkpoint_of_another_run_is_refused(calm, tmp_path, capsys):
+def test_a_checkpoint_of_another_run_is_refused(begun, calm, tmp_path, capsys):
     command = begun(tmp_path / "run", epochs=1)
     begun(tmp_path / "other", policy="full")
     there = max((tmp_path / "other").glob("checkpoint-*.pt"))
@@ -437,7 +451,7 @@ def test_a_checkpoint_of_another_run_is_refused(calm, tmp_path, capsys):
         ({"sampler": {}}, ""),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused(calm, tmp_path, capsys, changes, message):
+def test_a_checkpoint_that_does_not_fit_is_refused(begun, calm, tmp_path, capsys, changes, message):
     out = tmp_path / "run"
     command = begun(out)
     path = forged(out, **changes)
@@ -475,7 +489,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("changes", "message"), NONSENSE)
-def test_a_checkpoint_with_nonsense_inside_is_passed_over(calm, tmp_path, caplog, changes, message):
+def test_a_checkpoint_with_nonsense_inside_is_passed_over(begun, calm, tmp_path, caplog, changes, message):
     out = tmp_path / "run"
     command = begun(out)
     path = forged(out, **changes)
@@ -485,7 +499,7 @@ def test_a_checkpoint_with_nonsense_inside_is_passed_over(calm, tmp_path, caplog
 
 
 @pytest.mark.parametrize("content", [[], {}, torch.zeros(3), {"model": {}}, "text"])
-def test_a_checkpoint_of_something_else_is_passed_over(calm, tmp_path, caplog, content):
+def test_a_checkpoint_of_something_else_is_passed_over(begun, calm, tmp_path, caplog, content):
     out = tmp_path / "run"
     command = begun(out)
     path = checkpoint.save(out, 3, content)

@@ -362,13 +362,13 @@ SHAPES = {
     "least": st.integers(1, 5),
     "world": st.integers(1, 4),
     "drop_last": st.booleans(),
+    "block": st.sampled_from([1, 16, 1 << 16]),
 }
 
 
 @pytest.mark.filterwarnings("ignore:No score has reached the sampler")
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("block", [1, 16, 1 << 16])
-@property_test(25)
+@property_test(50)
 @given(**SHAPES)
 def test_no_batch_is_smaller_than_min_batch_and_none_is_lost(name, block, n, size, alpha, least, world, drop_last):
     fields = {"alpha": alpha} if name not in ("Full", "InfoBatch", "OrderDP") else {}

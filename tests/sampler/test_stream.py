@@ -21,7 +21,7 @@ from ausam import (
 )
 from ausam.common.random import generator
 from ausam.policies.draws import kept_count
-from tests.helpers import few_of
+from tests.helpers import few_of, refused, through_a_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes")  # on two cores
 
@@ -57,7 +57,7 @@ def losses(index, turn=0):
     return torch.sin(index * 1.7 + turn) ** 2 + 0.1
 
 
-def told(index, turn=0):
+def feedback(index, turn=0):
     """Both the loss and the sharpness of each sample are its ``losses``."""
     return Feedback(index, losses(index, turn), 2 * losses(index, turn))
 
@@ -72,7 +72,7 @@ def a_pass(stream, stop=None, turn=0):
             assert torch.equal(x, index.float())
             assert torch.equal(y, index % 3)
             stream.weight(index)
-            stream.update(told(index, turn))
+            stream.update(feedback(index, turn))
             seen.append(index.tolist())
     return seen
 
@@ -96,9 +96,13 @@ def literally(policy, epochs, *, seed=0, size=SIZE, drop_last=False):
     return passes
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize(
-    "policy", [AUSampling(0.5, ramp=1), Random(0.3), TopLoss(0.5), Full()], ids=lambda p: type(p).__name__
+    ("policy", "workers"),
+    [
+        *((policy, 0) for policy in (Random(0.3), TopLoss(0.5), Full())),
+        *((AUSampling(0.5, ramp=1), workers) for workers in (0, 1, 3)),
+    ],
+    ids=lambda v: v if isinstance(v, int) else type(v).__name__,
 )
 def test_batches_are_those_of_the_policy_whatever_the_number_of_workers(policy, workers):
     stream = SelectiveStream(Source(), decode, sampler(policy), num_workers=workers)
@@ -114,24 +118,24 @@ def test_batches_are_those_of_the_policy_whatever_the_number_of_workers(policy, 
 
 def test_the_choice_is_the_one_of_pick():
     """With the same random numbers the stream keeps what ``sampler.pick`` keeps: here, those of the largest scores."""
-    stream, other = SelectiveStream(Source(), decode, sampler(TopLoss(0.5)), num_workers=2), sampler(TopLoss(0.5))
+    stream, other = SelectiveStream(Source(), decode, sampler(TopLoss(0.5))), sampler(TopLoss(0.5))
     for turn in range(3):
         chosen = []
         for _, _, index in stream:
-            stream.update(told(index, turn))
+            stream.update(feedback(index, turn))
             chosen.append(index.tolist())
         other.set_epoch(turn)
         picked, news = [], []
         for candidates in torch.arange(N).split(SIZE):
             index = candidates[other.pick(candidates)]
             picked.append(index.tolist())
-            news.append(told(index, turn))
-        for feedback in news:
-            other.update(feedback)
+            news.append(feedback(index, turn))
+        for one in news:
+            other.update(one)
         assert chosen == picked
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("workers", few_of([1, 2, 5], 2))
 def test_a_source_that_divides_itself(workers):
     stream = SelectiveStream(Source(divides=True), decode, sampler(), sharded=True, num_workers=workers)
     first, second = a_pass(stream), a_pass(stream)
@@ -156,7 +160,7 @@ def test_names_are_mapped_to_indices():
             for name in names:
                 yield name, str(keys[name])
 
-    stream = SelectiveStream(Named(), decode, sampler(), keys=keys, num_workers=2)
+    stream = SelectiveStream(Named(), decode, sampler(), keys=keys)
     a_pass(stream)
     assert stream.sampler.scores.count.tolist() == [1] * N
     assert torch.allclose(stream.sampler.scores.sum, losses(torch.arange(N)))
@@ -167,13 +171,13 @@ def test_names_are_mapped_to_indices():
 def test_it_continues_where_it_was_saved(workers, stop):
     """In the second pass; the number of workers may change, because the stream deals the mini-batches itself."""
     before, after = workers
-    whole = SelectiveStream(Source(), decode, sampler(), num_workers=before)
+    whole = SelectiveStream(Source(), decode, sampler())
     expected = [a_pass(whole, turn=turn) for turn in range(3)]
     first = SelectiveStream(Source(), decode, sampler(), num_workers=before)
     a_pass(first)
     begun = a_pass(first, stop, turn=1)
     second = SelectiveStream(Source(), decode, sampler(), num_workers=after)
-    second.load_state_dict(torch.load(saved(first.state_dict()), weights_only=True))
+    second.load_state_dict(through_a_file(first.state_dict()))
     decoded.value = 0
     rest = a_pass(second, turn=1) if stop is not None else []
     assert begun + rest == expected[1]
@@ -197,12 +201,8 @@ def test_a_source_that_divides_itself_continues_with_as_many_workers():
     rest = a_pass(second, turn=1)
     assert sorted(begun + rest) == sorted(expected[1])
     assert sorted(a_pass(second, turn=2)) == sorted(expected[2])
-    with pytest.raises(ValueError) as raised:
+    with refused(ValueError, "saved with 2 workers", "there are 3 now", "num_workers=2"):
         make(3).load_state_dict(state)
-    assert str(raised.value) == (
-        "The state was saved with 2 workers and there are 3 now, but the source divides the stream among the "
-        "workers. Resume with num_workers=2."
-    )
 
 
 def test_a_pass_that_was_saved_after_its_last_batch_continues_as_an_empty_one():
@@ -211,7 +211,7 @@ def test_a_pass_that_was_saved_after_its_last_batch_continues_as_an_empty_one():
     batches = iter(first)
     for _ in range(6):
         _, _, index = next(batches)
-        first.update(told(index))
+        first.update(feedback(index))
     second = SelectiveStream(Source(), decode, sampler())
     second.load_state_dict(first.state_dict())
     assert a_pass(second) == []
@@ -229,14 +229,10 @@ def test_weights_come_along():
         kept, weight = policy.choose(scores, 1, candidates[None], generator(0, 1, 2, b))
         assert torch.equal(index, candidates[kept[0]])
         assert torch.equal(stream.weight(index), weight[0])
-        stream.update(told(index, 1))
+        stream.update(feedback(index, 1))
     _, _, index = next(iter(stream))
-    with pytest.raises(RuntimeError) as raised:
-        stream.update(told(index))
-    assert str(raised.value) == (
-        "AUSampling weights the samples that it keeps, but no weight was used. Pass opt.backward(..., "
-        "weight=stream.weight(index))."
-    )
+    with refused(RuntimeError, "no weight was used", "weight=stream.weight(index)"):
+        stream.update(feedback(index))
     assert SelectiveStream(Source(), decode, sampler()).weight(torch.tensor([0])) is None
 
 
@@ -270,12 +266,8 @@ def test_a_wrong_division_is_noticed():
     with pytest.raises(RuntimeError, match=r"more than the 46 samples .* use sharded=False"):
         a_pass(twice)
     half = SelectiveStream(Source(460, divides=True), decode, sampler(n=460), num_workers=2)
-    with pytest.warns(UserWarning, match="The stream yielded 230 of") as raised:
+    with pytest.warns(UserWarning, match="yielded 230 of the 460 samples .* use sharded=True"):
         a_pass(half)
-    assert str(raised[0].message) == (
-        "The stream yielded 230 of the 460 samples that the sampler was built for. If the source divides itself "
-        "among workers or processes, use sharded=True. This warning is shown once."
-    )
 
 
 def test_a_sampler_that_gets_no_scores_says_so():
@@ -285,70 +277,61 @@ def test_a_sampler_that_gets_no_scores_says_so():
         list(stream)
 
 
-KEYS = "SelectiveStream(..., keys={name: i for i, name in enumerate(names)})."
 REFUSED = {
     "a sampler of torch's": (
         lambda: SelectiveStream(Source(), decode, torch.utils.data.SequentialSampler([0])),
-        "sampler is a SequentialSampler. Pass a SelectiveBatchSampler.",
+        "sampler is a SequentialSampler",
+        "Pass a SelectiveBatchSampler",
     ),
-    "no function": (
-        lambda: SelectiveStream(Source(), None, sampler()),
-        "SelectiveStream needs an iterable of (key, raw) and a function that decodes raw.",
-    ),
+    "no function": (lambda: SelectiveStream(Source(), None, sampler()), "(key, raw)", "a function that decodes raw"),
     "an iterator": (
         lambda: SelectiveStream(iter([]), decode, sampler()),
-        "source is a list_iterator, which can be iterated only once, but every pass restarts it. Pass an object "
-        "whose __iter__ starts the stream, such as an IterableDataset.",
+        "source is a list_iterator",
+        "such as an IterableDataset",
     ),
     "a policy for whole epochs": (
         lambda: SelectiveStream(Source(), decode, sampler(InfoBatch(epochs=3))),
-        "InfoBatch chooses among all samples, but a stream yields them one by one. Use a policy that chooses "
-        "inside each mini-batch, e.g. AUSampling.",
+        "InfoBatch chooses among all samples",
+        "e.g. AUSampling",
     ),
     "a batch that is split": (
         lambda: SelectiveStream(Source(), decode, sampler(split=True)),
-        "The sampler has split=True or min_batch > 1, but a mini-batch of a stream belongs to one process and "
-        "cannot be joined to another. Leave both at their defaults.",
+        "split=True or min_batch > 1",
+        "Leave both at their defaults",
     ),
     "a second batch size": (
         lambda: SelectiveStream(Source(), decode, sampler(), batch_size=4),
-        "SelectiveStream does not take batch_size, because the sampler has it.",
+        "does not take batch_size",
+        "the sampler has it",
     ),
     "workers that stay": (
         lambda: SelectiveStream(Source(), decode, sampler(), num_workers=1, persistent_workers=True),
-        "SelectiveStream does not take persistent_workers, because each pass sends the scores to new workers.",
+        "does not take persistent_workers",
     ),
     "keys that are no indices": (
         lambda: list(SelectiveStream(Source(names=[f"a{i}" for i in range(N)]), decode, sampler())),
-        f"The key 'a0' of the stream has no dataset index. Pass one for each key: {KEYS}",
+        "The key 'a0'",
+        "keys={name: i for i, name in enumerate(names)}",
     ),
     "a key without an index": (
         lambda: list(SelectiveStream(Source(), decode, sampler(), keys={})),
-        f"The key 0 of the stream has no dataset index. Pass one for each key: {KEYS}",
+        "The key 0",
+        "keys={name: i for i, name in enumerate(names)}",
     ),
     "an index outside": (
         lambda: list(SelectiveStream(Source(), decode, sampler(n=40))),
-        "The key 40 has index 40, but the sampler was built for 40 samples. Use indices from 0 to 39.",
+        "The key 40 has index 40",
+        "from 0 to 39",
     ),
     "an update too many": (
         lambda: SelectiveStream(Source(), decode, sampler()).update(None),
-        "There is no batch to update. Call update once per batch, after the stream yielded it.",
+        "no batch to update",
+        "Call update once per batch",
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_work_is_refused(name):
-    make, message = REFUSED[name]
-    with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
-        make()
-    assert str(raised.value) == message
-
-
-def saved(state):
-    import io
-
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return file
+def test_what_cannot_work_is_refused():
+    for make, *parts in REFUSED.values():
+        with refused((TypeError, ValueError, RuntimeError), *parts):
+            make()
