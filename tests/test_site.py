@@ -1,5 +1,6 @@
 """The documentation as a site: built strictly, it needs no network, and it leaves out no page and no public name."""
 
+import html
 import json
 import re
 import shutil
@@ -76,6 +77,29 @@ def test_the_search_index_holds_every_page(site):
     pages = {entry["location"].split("#")[0] for entry in index["docs"]}
     assert {f"{p.parent.relative_to(site).as_posix()}/" for p in site.rglob("index.html") if p.parent != site} <= pages
     assert any("clip_grad_norm_" in entry["text"] for entry in index["docs"])  # code is found too
+
+
+TOPICS = (
+    "GANs and two optimizers",
+    "LoRA and PEFT",
+    'reduction="sum"',
+    "Losses of the whole batch, with GradScaler and clipping",
+    "Hidden state of an RNN, through feedback.outputs",
+    "torch.compile, and changing batch sizes",
+    "Schedulers and evaluation loaders under Accelerate",
+    "Mixed precision (AMP) and GradScaler",
+    "Resume from a checkpoint",
+    "Your own policy",
+    "The Hugging Face Trainer",
+)
+
+
+def test_topics_are_found_by_title(site):
+    """A page's or a section's title is what people search for."""
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    titles = {html.unescape(re.sub("<[^>]+>", "", entry["title"])) for entry in index["docs"]}
+    assert [topic for topic in TOPICS if topic not in titles] == []
+    assert any(title.startswith("Wrong labels") for title in titles)
 
 
 @pytest.mark.parametrize("module", [ausam, ausam.diagnostics, ausam.paper.theory], ids=lambda m: m.__name__)
