@@ -52,7 +52,7 @@ def test_the_average_is_that_of_the_steps(tmp_path):
     for name, value in kept.of_run(saved).items():
         if value.is_floating_point():
             torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-6)
-    assert any(not torch.equal(value, saved["model"][name]) for name, value in kept.of_run(saved).items())
+    assert any(not torch.equal(value, saved.model[name]) for name, value in kept.of_run(saved).items())
 
 
 @pytest.mark.parametrize("settings", [{"average": 0.9}, {"select_epoch": 0.25}, {"average": 0.9, "select_epoch": 0.25}])

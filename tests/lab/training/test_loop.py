@@ -84,7 +84,7 @@ def test_plain_and_full_is_ordinary_training(tmp_path):
     assert result["test"]["value"] == pytest.approx(100 * right.double().mean().item())
     saved = checkpoint.load(out)
     for name, value in model.state_dict().items():
-        torch.testing.assert_close(saved["model"][name], value, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(saved.model[name], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.nightly

@@ -47,7 +47,7 @@ def test_a_run_resumes_bit_for_bit_in_either(tmp_path, method, memory_format):
     list(train(config, tmp_path / "parts", resume=True))
     whole, parts = (read(tmp_path / k / "result.json") for k in ("whole", "parts"))
     assert whole["weights_sha256"] == parts["weights_sha256"]
-    saved = checkpoint.load(tmp_path / "parts")["model"]
+    saved = checkpoint.load(tmp_path / "parts").model
     kernels = [v for v in saved.values() if v.dim() == 4 and min(v.shape[1:]) > 1]
     assert all(map(last_is_last, kernels)) == (memory_format == "channels_last")
 

@@ -16,7 +16,7 @@ FEW = {"train_size": 128, "test_size": 50, "batch_size": 64, "threads": 1, "epoc
 
 def group(out):
     """The parameter group as the last step left it."""
-    return checkpoint.load(out, "cpu")["optimizer"]["param_groups"][0]
+    return checkpoint.load(out, "cpu").optimizer["param_groups"][0]
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_a_snapshot_holds_the_weights_of_its_epoch(kept, tmp_path):
     then = checkpoint.load(tmp_path / "run")
     steps.close()
     saved = snapshots.available(kept)[0].load()
-    assert all(torch.equal(saved["model"][k], v) for k, v in then["model"].items())
-    assert torch.equal(saved["sampler"]["scores"]["sum"], then["sampler"]["scores"]["sum"])
+    assert all(torch.equal(saved["model"][k], v) for k, v in then.model.items())
+    assert torch.equal(saved["sampler"]["scores"]["sum"], then.sampler["scores"]["sum"])
     assert saved.keys() == snapshots.KINDS.keys()
 
 

@@ -16,6 +16,7 @@ import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -301,10 +302,10 @@ def test_two_ranks_go_on_bit_for_bit(both, folder, name):
     a, b = ([{k: v for k, v in row.items() if k not in times} for row in rows(out)] for out in (whole, again))
     assert a == b
     saved = checkpoint.load(whole)
-    assert len(saved["others"]) == 1
-    assert not torch.equal(saved["others"][0]["random"], saved["random"])  # masks differ by rank
+    assert len(saved.others) == 1
+    assert not torch.equal(saved.others[0]["random"], saved.random)  # masks differ by rank
     if name == "FriendlySAM":  # and so does what it remembers of its own gradients
-        mine, theirs = saved["optimizer"]["ausam"]["memory"], saved["others"][0]["memory"]
+        mine, theirs = saved.optimizer["ausam"]["memory"], saved.others[0]["memory"]
         assert not torch.equal(mine["values"]["average"][0], theirs["values"]["average"][0])
 
 
@@ -447,15 +448,12 @@ def test_ranks_draw_for_themselves_and_rank_0_as_one_process():
 
 def test_a_rank_that_was_not_there_has_the_memory_of_rank_0_and_new_random_numbers():
     ours = {"memory": {"v": 1}, "samples_forward": 10, "samples_backward": 8, "steps": 4}
-    saved = {
-        "optimizer": {"state": {}, "ausam": ours},
-        "random": "r0",
-        "others": [{"memory": {"v": 2}, "random": "r1"}],
-    }
-    assert checkpoint.part(saved, 0) == (saved["optimizer"], "r0")
+    others = [{"memory": {"v": 2}, "random": "r1"}]
+    saved = SimpleNamespace(optimizer={"state": {}, "ausam": ours}, random="r0", others=others)
+    assert checkpoint.for_rank(saved, 0) == (saved.optimizer, "r0")
     none = {"samples_forward": 0, "samples_backward": 0, "steps": 4}
-    assert checkpoint.part(saved, 1) == ({"state": {}, "ausam": {"memory": {"v": 2}, **none}}, "r1")
-    assert checkpoint.part(saved, 2) == ({"state": {}, "ausam": {"memory": {"v": 1}, **none}}, None)
+    assert checkpoint.for_rank(saved, 1) == ({"state": {}, "ausam": {"memory": {"v": 2}, **none}}, "r1")
+    assert checkpoint.for_rank(saved, 2) == ({"state": {}, "ausam": {"memory": {"v": 1}, **none}}, None)
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import re
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from torch import Tensor
 
 from ausam.lab.config import Config
 from ausam.lab.records import files
-from ausam.lab.records.epoch import epochs_of
+from ausam.lab.records.epoch import Epoch, epochs_of
 from ausam.lab.records.typed_json import typed
 
 log = logging.getLogger("ausam")
 
 NAME = re.compile(r"checkpoint-(\d{5,})\.pt")
 KEEP = 2
-KINDS: dict[str, Any] = {
+KINDS: dict[str, Any] = {  # of the entries of a file
     "config": str,
     "model": dict,
     "optimizer": dict,
@@ -35,6 +36,25 @@ KINDS: dict[str, Any] = {
     "average": dict | None,
     "best": dict | None,
 }
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read."""
+
+    path: Path
+    config: Config
+    epochs: list[Epoch]
+    model: dict[str, Tensor]
+    average: dict[str, Tensor] | None  # of AveragedModel
+    best: dict[str, Any] | None
+    optimizer: dict[str, Any]
+    sampler: dict[str, Any]
+    random: Tensor
+    others: list[dict[str, Any]]  # memory and random numbers of the other ranks
+    seconds: float
+    init: str | None
+    audit: dict[str, Any] | None = None
 
 
 def save(folder: Path, epoch: int, content: dict[str, Any]) -> Path:
@@ -64,38 +84,35 @@ def read(path: Path, kinds: dict[str, Any], device: torch.device | str = "cpu") 
     return content
 
 
-def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The newest readable checkpoint, or None; unreadable ones are logged and passed over.
-
-    Beside the content of the file, ``path``, and ``config`` and ``rows`` (the epochs) as records.
-    """
+def load(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
+    """The newest readable checkpoint, or None; unreadable ones are logged and passed over."""
     for path in newest_first(folder):
         try:
             content = read(path, KINDS, device)
-            rows = epochs_of(content["epochs"])
-            if len(rows) != _epoch(path):
-                raise ValueError(f"it should hold {_epoch(path)} epochs, but holds {len(rows)}")
+            epochs = epochs_of(content["epochs"])
+            if len(epochs) != _epoch(path):
+                raise ValueError(f"it should hold {_epoch(path)} epochs, but holds {len(epochs)}")
             config = typed(Config, json.loads(content["config"]))
         except Exception as error:  # noqa: BLE001  (a file that somebody made may cause any)
             log.warning("%s is damaged (%s); using the previous one.", path, brief(error))
             continue
-        return {**content, "config": config, "rows": rows, "path": path}
+        known = {f.name: content[f.name] for f in fields(Checkpoint) if f.name in content}
+        return Checkpoint(**known | {"path": path, "config": config, "epochs": epochs})
     return None
 
 
-def part(saved: dict[str, Any], rank: int) -> tuple[dict[str, Any], Tensor | None]:
+def for_rank(saved: Checkpoint, rank: int) -> tuple[dict[str, Any], Tensor | None]:
     """The optimizer's state and the random numbers of one rank; None for a rank that did not exist when it was saved.
 
     A new rank takes the method's memory from rank 0. Rank 0 counts the samples of all ranks.
     """
     if rank == 0:
-        return saved["optimizer"], saved["random"]
-    ours = {**saved["optimizer"]["ausam"], "samples_forward": 0, "samples_backward": 0}
-    others = saved["others"]
-    mine = others[rank - 1] if rank <= len(others) else {"random": None}
+        return saved.optimizer, saved.random
+    ours = {**saved.optimizer["ausam"], "samples_forward": 0, "samples_backward": 0}
+    mine = saved.others[rank - 1] if rank <= len(saved.others) else {"random": None}
     if "memory" in mine:
         ours["memory"] = mine["memory"]
-    return {**saved["optimizer"], "ausam": ours}, mine["random"]
+    return {**saved.optimizer, "ausam": ours}, mine["random"]
 
 
 def with_settings_of(opt: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam.lab.registry.expressions import with_canonical
-from ausam.lab.training import checkpoint
+from ausam.lab.training.checkpoint import Checkpoint, brief
 from ausam.lab.training.schedule import cannot_extend
 
 
@@ -28,15 +28,15 @@ def mismatch(theirs: Config, mine: Config, done: int, ignore: Collection[str] = 
 
 
 @contextlib.contextmanager
-def explain_misfit(saved: dict[str, Any], config: Config) -> Iterator[None]:
+def explain_misfit(saved: Checkpoint, config: Config) -> Iterator[None]:
     """Refuse a checkpoint of another run; inside the context, explain errors from content that does not fit."""
     remedy = "Remove that file; --resume then uses the previous one."
-    if why := mismatch(saved["config"], config, len(saved["rows"])):
-        raise ValueError(f"{saved['path']} belongs to another run: {why}. {remedy}")
+    if why := mismatch(saved.config, config, len(saved.epochs)):
+        raise ValueError(f"{saved.path} belongs to another run: {why}. {remedy}")
     try:
         yield
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
-        raise ValueError(f"{saved['path']} does not fit this run: {checkpoint.brief(error)}. {remedy}") from error
+        raise ValueError(f"{saved.path} does not fit this run: {brief(error)}. {remedy}") from error
 
 
 def _identity(config: Config, ignore: Collection[str]) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ausam.lab.records.score import Score
+from ausam.lab.training.checkpoint import Checkpoint
 
 PREFIX = "module."  # of AveragedModel's names
 
@@ -41,19 +41,16 @@ def better_of(best: Best | None, epoch: int, score: Score, model: nn.Module) -> 
     return Best(epoch, score.value, {name: value.detach().clone() for name, value in model.state_dict().items()})
 
 
-def of_epoch(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights that the epoch of a checkpoint was evaluated with."""
-    average = checkpoint.get("average")
+def of_epoch(model: dict[str, Tensor], average: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    """The weights that an epoch was evaluated with: those of its average, if there is one."""
     if average is None:
-        weights: dict[str, Tensor] = checkpoint["model"]
-        return weights
+        return model
     return {name.removeprefix(PREFIX): value for name, value in average.items() if name.startswith(PREFIX)}
 
 
-def of_run(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+def of_run(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The weights that the run of a checkpoint is judged by, as far as it has come."""
-    best = checkpoint.get("best")
-    if best is None:
-        return of_epoch(checkpoint)
-    weights: dict[str, Tensor] = best["model"]
+    if checkpoint.best is None:
+        return of_epoch(checkpoint.model, checkpoint.average)
+    weights: dict[str, Tensor] = checkpoint.best["model"]
     return weights

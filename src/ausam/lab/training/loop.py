@@ -187,19 +187,19 @@ def restore(state: State, out: Path) -> None:
     """Continue from the last checkpoint, or start from the weights in ``init``; then make the files agree."""
     if saved := checkpoint.load(out, state.config.device):
         with explain_misfit(saved, state.config):
-            state.model.load_state_dict(saved["model"])
-            mine, random = checkpoint.part(saved, state.here.rank)
+            state.model.load_state_dict(saved.model)
+            mine, random = checkpoint.for_rank(saved, state.here.rank)
             state.opt.load_state_dict(checkpoint.with_settings_of(state.opt, mine))
-            if saved["sampler"]["epoch"] != len(saved["rows"]):
-                raise ValueError(f"its sampler is at epoch {saved['sampler']['epoch']}, not {len(saved['rows'])}")
-            state.sampler.load_state_dict(saved["sampler"] | {"seed": state.config.seed})
+            if (at := saved.sampler["epoch"]) != len(saved.epochs):
+                raise ValueError(f"its sampler is at epoch {at}, not {len(saved.epochs)}")
+            state.sampler.load_state_dict(saved.sampler | {"seed": state.config.seed})
             if state.averaged is not None:
-                state.averaged.load_state_dict(saved["average"])
-            state.best = None if saved["best"] is None else Best(**saved["best"])
-            state.epochs, state.seconds = saved["rows"], saved["seconds"]
+                state.averaged.load_state_dict(saved.average or {})
+            state.best = None if saved.best is None else Best(**saved.best)
+            state.epochs, state.seconds = saved.epochs, saved.seconds
             state.random = state.random if random is None else random.cpu()
-            state.audit = restored_audit(state.audit, saved)
-        state.init = saved["init"]
+            state.audit = restored_audit(state.audit, saved.audit)
+        state.init = saved.init
     elif state.config.init:
         state.init = weights.start_from(state.model, state.config.init)
         state.averaged = kept.averaged(state.model, state.config.average)
@@ -209,11 +209,11 @@ def restore(state: State, out: Path) -> None:
         run_folder.write_epochs(out, state.epochs)
 
 
-def restored_audit(audit: Audit | None, saved: dict[str, Any]) -> Audit | None:
+def restored_audit(audit: Audit | None, saved: dict[str, Any] | None) -> Audit | None:
     """The audit as it was saved; None for a checkpoint without one, because part of a training says too little."""
-    if audit is None or "audit" not in saved:
+    if audit is None or saved is None:
         return None
-    audit.load_state_dict({name: _on_cpu(value) for name, value in saved["audit"].items()})
+    audit.load_state_dict({name: _on_cpu(value) for name, value in saved.items()})
     return audit
 
 
@@ -304,23 +304,26 @@ def save(state: State, out: Path) -> None:
     if state.here.rank:
         return
     mine["ausam"] |= {"samples_forward": last.samples_forward, "samples_backward": last.samples_backward}
+    model, sampler = state.model.state_dict(), state.sampler.state_dict()
+    average = None if state.averaged is None else state.averaged.state_dict()
     content = {
         "config": json.dumps(asdict(state.config)),
-        "model": state.model.state_dict(),
+        "model": model,
         "optimizer": mine,
-        "sampler": state.sampler.state_dict(),
+        "sampler": sampler,
         "random": state.random,
         "others": others,
         "epochs": epochs_text(state.epochs),
         "seconds": state.seconds,
         "init": state.init,
-        "average": None if state.averaged is None else state.averaged.state_dict(),
+        "average": average,
         "best": None if state.best is None else vars(state.best),
     }
     if state.audit is not None:
         content["audit"] = state.audit.state_dict()
     if state.config.every and last.epoch % state.config.every == 0:
-        snapshots.save(out, last.epoch, content)  # first: a run killed here passes this point again
+        # first: a run killed here passes this point again
+        snapshots.save(out, last.epoch, state.config, kept.of_epoch(model, average), sampler)
     checkpoint.save(out, last.epoch, content)
     run_folder.write_epochs(out, state.epochs)
 

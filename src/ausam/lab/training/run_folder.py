@@ -85,7 +85,7 @@ def saved_config(out: Path) -> Config | None:
     path = out / "config.json"
     if not path.is_file():
         saved = checkpoint.load(out)
-        return None if saved is None else saved["config"]
+        return None if saved is None else saved.config
     content = files.read_json(path)
     try:
         if content is None:

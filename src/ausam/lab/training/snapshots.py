@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from ausam.lab.config import Config
 from ausam.lab.training import checkpoint, kept
 
 NAME = re.compile(r"snapshot-(\d{5,})\.pt")
@@ -38,13 +41,13 @@ class Saved:
         except Exception as error:  # a foreign file may cause any exception
             why = checkpoint.brief(error)
             raise ValueError(f"{self.path} is damaged ({why}). Remove it; the others can still be measured.") from error
-        return content | {"model": kept.of_epoch(content)}
+        return content | {"model": kept.of_epoch(content["model"], content.get("average"))}
 
 
-def save(folder: Path, epoch: int, content: dict[str, Any]) -> None:
-    """Keep the needed part of this checkpoint's content."""
-    needed = {key: content[key] for key in KINDS} | {"model": kept.of_epoch(content)}
-    checkpoint.write(folder / f"snapshot-{epoch:05d}.pt", needed)
+def save(folder: Path, epoch: int, config: Config, model: dict[str, Tensor], sampler: dict[str, Any]) -> None:
+    """Keep the settings, the weights that the epoch was evaluated with, and the sampler's state."""
+    content = {"config": json.dumps(asdict(config)), "model": model, "sampler": sampler}
+    checkpoint.write(folder / f"snapshot-{epoch:05d}.pt", content)
 
 
 def available(folder: Path) -> list[Saved]:
@@ -66,7 +69,6 @@ def discard_checkpoints(out: Path, keep: str) -> None:
     if keep == "all":
         return
     if keep == "weights" and (saved := checkpoint.load(out)) is not None:
-        content = {**saved, "config": json.dumps(asdict(saved["config"])), "model": kept.of_run(saved), "average": None}
-        save(out, len(saved["rows"]), content)
+        save(out, len(saved.epochs), saved.config, kept.of_run(saved), saved.sampler)
     for path in checkpoint.newest_first(out):
         path.unlink(missing_ok=True)

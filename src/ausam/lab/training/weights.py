@@ -91,7 +91,7 @@ def _folder(path: Path) -> dict[str, Any]:
         raise FileNotFoundError("it has no intact checkpoint")
     if not (path / "result.json").exists():
         log.warning("The run in %s has not ended; its last checkpoint is used.", path)
-    return saved | {"model": kept.of_run(saved)}
+    return {"model": kept.of_run(saved)}
 
 
 def _file(path: Path) -> dict[str, Any]:
