@@ -20,6 +20,8 @@ from ausam.lab.report.pages import flatness
 from ausam.lab.report.pages.flatness import Between, FlatComparison, FlatRun
 from ausam.lab.report.pages.sections import NotMeasured
 
+PIECES = 5  # of a run: those of _pieces, and the line to another run
+
 
 def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **here: Any) -> FlatComparison:
     """Measure the flatness of every run of ``ausam compare`` in a folder, and write flatness.json and flatness.html.
@@ -27,54 +29,33 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
     All runs are measured on the same samples with the same radius. The pieces are saved in the folders of the runs,
     where ``ausam diagnose RUN`` finds them too.
     """
-    places = _places(folder)
-    if not places:
+    runs = _runs(folder)
+    if not runs:
         raise ValueError(f"{folder} holds no comparison. Pass the folder (--out) of ausam compare.")
     measured: list[FlatRun] = []
     not_measured: list[NotMeasured] = []
     between: list[Between] = []
     first: Subject | None = None
     ends: dict[int, tuple[str, Subject]] = {}  # the first run of each seed
-    total = len(places) * 5
-    for name, seed, place in places:
+    for name, seed, run in runs:
         try:
-            subject = open_run(place, samples, None if first is None else first.rho, **here)
-        except ValueError as error:
-            if first is None and len(places) == 1:
-                raise
-            not_measured.append(NotMeasured(f"{name} seed {seed}", str(error)))
-            continue
-        first = first or subject
-        title = label(name, subject.config.base)
-        begun = ends.setdefault(seed, (title, subject))
-        try:
+            subject = open_run(run, samples, None if first is None else first.rho, **here)
+            first = first or subject
+            title = label(name, subject.config.base)
+            other, begun = ends.setdefault(seed, (title, subject))
             results = []
             for piece in _pieces(subject):
-                tell(f"{name} seed {seed}: {piece.name}", total)
-                results.append(piece.done(subject, Store(place / "diagnosis")))
-            tell(f"{name} seed {seed}: between", total)
-            if begun[1] is not subject and seed == places[0][1]:
-                between.append(Between(begun[0], title, seed, _between(folder, begun[1], subject)))
+                tell(f"{name} seed {seed}: {piece.name}", len(runs) * PIECES)
+                results.append(piece.done(subject, Store(run / "diagnosis")))
+            tell(f"{name} seed {seed}: between", len(runs) * PIECES)
+            if begun is not subject and seed == runs[0][1]:
+                between.append(Between(other, title, seed, _between(folder, begun, subject)))
         except ValueError as error:
+            if first is None and len(runs) == 1:
+                raise
             not_measured.append(NotMeasured(f"{name} seed {seed}", str(error)))
-            continue
-        fitted, curved, sharp, line = results
-        measured.append(
-            FlatRun(
-                name,
-                title,
-                seed,
-                subject.last,
-                None if (ended := store.read(place / "result.json", Run)) is None else ended.test.value,
-                fitted,
-                curved.eigenvalues,
-                curved.trace,
-                sharp.whole,
-                sharp.groups,
-                sharp.adaptive,
-                line,
-            )
-        )
+        else:
+            measured.append(_flat_run(name, title, seed, subject, results))
     if first is None or not measured:
         raise ValueError(f"Nothing could be measured in {folder}. {' '.join(x.why for x in not_measured)}")
     whole = FlatComparison(
@@ -90,6 +71,26 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
     store.write(folder / "flatness.json", whole)
     files.write(folder / "flatness.html", flatness.render(whole))
     return whole
+
+
+def _flat_run(name: str, title: str, seed: int, subject: Subject, results: list[Any]) -> FlatRun:
+    """The record of a run from the results of its pieces."""
+    fitted, curved, sharp, line = results
+    ended = store.read(subject.folder / "result.json", Run)
+    return FlatRun(
+        name,
+        title,
+        seed,
+        subject.last,
+        None if ended is None else ended.test.value,
+        fitted,
+        curved.eigenvalues,
+        curved.trace,
+        sharp.whole,
+        sharp.groups,
+        sharp.adaptive,
+        line,
+    )
 
 
 def _pieces(subject: Subject) -> list[Piece]:
@@ -109,11 +110,11 @@ def _between(folder: Path, first: Subject, second: Subject) -> Slice:
     return Store(folder / "diagnosis").piece("between", {"samples": len(second.index), **ends}, Slice, measure)
 
 
-def _places(folder: Path) -> list[tuple[str, int, Path]]:
+def _runs(folder: Path) -> list[tuple[str, int, Path]]:
     """Name, seed and folder of every run, sorted by seed and then in the order of the results."""
     there = [p for p in folder.glob("runs/*/seed-*") if p.is_dir() and p.name.removeprefix("seed-").isdigit()]
     old = store.read(folder / "results.json", Comparison) if there else None
     order = [row.name for row in old.rows] if old else []
     order += [name for name in PAIRS if name not in order]
-    places = [(pair_of(p.parent.name), int(p.name.removeprefix("seed-")), p) for p in there]
-    return sorted(places, key=lambda x: (x[1], order.index(x[0]) if x[0] in order else len(order), x[0]))
+    runs = [(pair_of(p.parent.name), int(p.name.removeprefix("seed-")), p) for p in there]
+    return sorted(runs, key=lambda x: (x[1], order.index(x[0]) if x[0] in order else len(order), x[0]))
