@@ -67,11 +67,11 @@ def _default(f: Field[Any], of_command: Mapping[str, str]) -> str:
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help=_config_help())
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
 
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log", action="append", default=[], choices=list(KINDS), help=_log_help())
+    parser.add_argument("--log", action="append", default=[], choices=list(KINDS), help=LOG_HELP)
     alias = "the same as --log tensorboard"
     parser.add_argument("--tensorboard", dest="log", action="append_const", const="tensorboard", help=alias)
 
@@ -103,18 +103,18 @@ def _add_train(subcommands: Any) -> None:
     train = subcommands.add_parser(
         "train", help="one run", description="Train one network and keep everything in a folder."
     )
-    train.add_argument("name", nargs="?", metavar="NAME", help=_name_help())
+    train.add_argument("name", nargs="?", metavar="NAME", help=NAME_HELP)
     _add_settings(train, set())
     train.add_argument("--out", default="runs/train", help="folder of the run (default: runs/train)")
     train.add_argument("--resume", action="store_true", help="continue the run in that folder, bit for bit")
-    train.add_argument("--timeout", type=float, metavar="SECONDS", help=_timeout_help())
+    train.add_argument("--timeout", type=float, metavar="SECONDS", help=TIMEOUT_HELP)
     _add_config(train)
     _add_logs(train)
     train.set_defaults(run=commands.train_command)
 
 
 def _add_compare(subcommands: Any) -> None:
-    compare = subcommands.add_parser("compare", help="several pairs, side by side", description=_compare_help())
+    compare = subcommands.add_parser("compare", help="several pairs, side by side", description=COMPARE_HELP)
     compare.add_argument(
         "names", nargs="*", metavar="NAME", help="sgd, sam, ausam-0.5, mine:MySAM, ...; see ausam list"
     )
@@ -125,13 +125,13 @@ def _add_compare(subcommands: Any) -> None:
     _add_settings(compare, {*PAIR_SETTINGS, *TORCHRUN_SETTINGS})
     _add_config(compare)
     _add_logs(compare)
-    compare.elsewhere = {f"--{name}": _of_name() for name in PAIR_SETTINGS if name != "seed"}
+    compare.elsewhere = {f"--{name}": OF_NAME for name in PAIR_SETTINGS if name != "seed"}
     compare.set_defaults(run=commands.compare_command)
 
 
 def _add_tune(subcommands: Any) -> None:
-    tune = subcommands.add_parser("tune", help="a short search for rho, alpha, ...", description=_tune_help())
-    tune.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=_over_help())
+    tune = subcommands.add_parser("tune", help="a short search for rho, alpha, ...", description=TUNE_HELP)
+    tune.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=OVER_HELP)
     tune.add_argument("--seeds", type=int, default=3, help="runs per trial in each round (default: 3)")
     tune.add_argument("--out", default="runs/tune", help="folder of the search (default: runs/tune)")
     _add_settings(tune, {*TORCHRUN_SETTINGS, "validation"}, {"policy": POLICY})
@@ -144,7 +144,7 @@ def _add_tune(subcommands: Any) -> None:
 
 def _add_reproduce(subcommands: Any) -> None:
     reproduce = subcommands.add_parser(
-        "reproduce", help="a table of the paper, or equal-cost", description=_reproduce_help()
+        "reproduce", help="a table of the paper, or equal-cost", description=REPRODUCE_HELP
     )
     tables = ", ".join(recipe.files())
     reproduce.add_argument("table", metavar="TABLE", help=f"{tables}, or your own recipe as FILE.toml")
@@ -190,7 +190,7 @@ def _add_report(subcommands: Any) -> None:
 
 def _add_diagnose(subcommands: Any) -> None:
     about = "how flat the minimum of a run is"
-    diagnose = subcommands.add_parser("diagnose", help=about, description=_diagnose_help())
+    diagnose = subcommands.add_parser("diagnose", help=about, description=DIAGNOSE_HELP)
     diagnose.add_argument("place", nargs="+", metavar="RUN | compare DIR", help="folder of a run, or of a comparison")
     parts = (
         f"what to measure, separated by commas: {', '.join(MEASUREMENTS)} (default: all of these); or of the paper's "
@@ -206,7 +206,7 @@ def _add_diagnose(subcommands: Any) -> None:
 
 def _add_audit(subcommands: Any) -> None:
     about = "what a run says about its data: labels that are probably wrong, rare and redundant samples"
-    audit = subcommands.add_parser("audit", help=about, description=_audit_help())
+    audit = subcommands.add_parser("audit", help=about, description=AUDIT_HELP)
     audit.add_argument("folder", metavar="RUN", help="folder of a finished run")
     audit.add_argument("--out", help="the page (default: RUN/audit.html)")
     export = "write all suspects to this CSV file: index, given, suggested, score"
@@ -224,15 +224,15 @@ def _add_list(subcommands: Any) -> None:
 
 
 def _add_bench(subcommands: Any) -> None:
-    speed = subcommands.add_parser("bench", help="what a step costs on this machine", description=_bench_help())
+    speed = subcommands.add_parser("bench", help="what a step costs on this machine", description=BENCH_HELP)
     parts = speed.add_subparsers(required=True, metavar="WHAT")
     step = parts.add_parser(
-        "step", help="SAM and AUSAM-0.5 against SGD, memory, planning, exchange", description=_bench_help()
+        "step", help="SAM and AUSAM-0.5 against SGD, memory, planning, exchange", description=BENCH_HELP
     )
     step.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
     step.add_argument("--only", default="", metavar="PART", help=f"one of {', '.join(bench.PARTS)}")
     step.set_defaults(run=commands.bench_command)
-    split = parts.add_parser("split", help="forward-backward and the rest, of your network", description=_split_help())
+    split = parts.add_parser("split", help="forward-backward and the rest, of your network", description=SPLIT_HELP)
     split.add_argument("--repeats", type=int, default=30, help="repeats of each measurement (default: 30)")
     _add_settings(split, {f.name for f in fields(Config)} - SPLIT_SETTINGS)
     split.set_defaults(run=commands.split_command)
@@ -245,89 +245,67 @@ def _add_selftest(subcommands: Any) -> None:
     selftest.set_defaults(run=commands.selftest_command)
 
 
-def _diagnose_help() -> str:
-    return (
-        "Measure the flatness of the minimum and the selection on the weights that a run has kept (ausam train "
-        "--every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into its folder. With "
-        "--theory: the paper's lemma and theorems too, in theory.html and theory.json. With compare DIR: the flatness "
-        "of all runs of a comparison, side by side. You can stop it at any time; run the same command to continue."
-    )
+# -- help texts --------------------------------------------------------------------------------------------------------
 
+DIAGNOSE_HELP = (
+    "Measure the flatness of the minimum and the selection on the weights that a run has kept (ausam train "
+    "--every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into its folder. With "
+    "--theory: the paper's lemma and theorems too, in theory.html and theory.json. With compare DIR: the flatness "
+    "of all runs of a comparison, side by side. You can stop it at any time; run the same command to continue."
+)
 
-def _audit_help() -> str:
-    return (
-        "Say what a finished run found out about its data: the labels that are probably wrong, with their likely "
-        "class, the samples that were learnt late and those that were learnt at once; and write a page with the "
-        "suspects as pictures. Every run keeps what this needs, so nothing is trained."
-    )
+AUDIT_HELP = (
+    "Say what a finished run found out about its data: the labels that are probably wrong, with their likely "
+    "class, the samples that were learnt late and those that were learnt at once; and write a page with the "
+    "suspects as pictures. Every run keeps what this needs, so nothing is trained."
+)
 
+BENCH_HELP = (
+    "Measure SAM and AUSAM-0.5 against SGD on this machine, the memory of a SAM step, and the cost of planning an "
+    "epoch and of exchanging its scores between two processes. Each measurement says how long it takes, and each "
+    "figure is printed as soon as it is there. Nothing is kept; fewer --repeats are faster and noisier."
+)
 
-def _bench_help() -> str:
-    return (
-        "Measure SAM and AUSAM-0.5 against SGD on this machine, the memory of a SAM step, and the cost of planning an "
-        "epoch and of exchanging its scores between two processes. Each measurement says how long it takes, and each "
-        "figure is printed as soon as it is there. Nothing is kept; fewer --repeats are faster and noisier."
-    )
+SPLIT_HELP = (
+    "Split the time of a step of SAM on your network and data (--model and --data take module:function too) into "
+    "forward-backward and the rest, the paper's T_f and T_b: choosing samples shortens the former only."
+)
 
+NAME_HELP = "a pair in place of --method and --policy: sgd, sam, ausam-0.5, sam+random, ...; see ausam list"
 
-def _split_help() -> str:
-    return (
-        "Split the time of a step of SAM on your network and data (--model and --data take module:function too) into "
-        "forward-backward and the rest, the paper's T_f and T_b: choosing samples shortens the former only."
-    )
+OF_NAME = "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
 
+CONFIG_HELP = "settings from a .toml or .json file, such as the config.json of a run; flags take precedence"
 
-def _name_help() -> str:
-    return "a pair in place of --method and --policy: sgd, sam, ausam-0.5, sam+random, ...; see ausam list"
+LOG_HELP = (
+    "also write the figures of every epoch to metrics.csv, OUT/tensorboard or Weights & Biases; repeat it for several"
+)
 
+TIMEOUT_HELP = (
+    "under torchrun: seconds that a rank waits for the others before it gives up (default: torch's 30 minutes)"
+)
 
-def _of_name() -> str:
-    return "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
+COMPARE_HELP = (
+    "Run named pairs of a method and a policy with several seeds, print a table like the paper's and write "
+    "results.json and report.html. NAME@F trains for a fraction F of the epochs: sam@0.5 costs as much as "
+    "ausam-0.5. NAME@FxB also multiplies the batch size by B, at the same learning rate: sam@0.5x0.5 takes as many "
+    "steps as ausam-0.5, on as many samples."
+)
 
+TUNE_HELP = (
+    "Search for settings on held-out training samples; the test samples are never used. All combinations of the "
+    "values are trained briefly, and the best third advances to a round three times as long. Each round is a "
+    "complete training with its own schedule. The policy is AUSampling unless --policy says otherwise. You can "
+    "stop it at any time; run the same command to resume."
+)
 
-def _config_help() -> str:
-    return "settings from a .toml or .json file, such as the config.json of a run; flags take precedence"
+OVER_HELP = (
+    "a numeric setting and its values, e.g. --over rho=0.05,0.1,0.2 --over alpha=0.25,0.5; may be repeated "
+    "(default: half, once and twice the rho, and alpha 0.25 and 0.5)"
+)
 
-
-def _log_help() -> str:
-    return (
-        "also write the figures of every epoch to metrics.csv, OUT/tensorboard or Weights & Biases; repeat it "
-        "for several"
-    )
-
-
-def _timeout_help() -> str:
-    return "under torchrun: seconds that a rank waits for the others before it gives up (default: torch's 30 minutes)"
-
-
-def _compare_help() -> str:
-    return (
-        "Run named pairs of a method and a policy with several seeds, print a table like the paper's and write "
-        "results.json and report.html. NAME@F trains for a fraction F of the epochs: sam@0.5 costs as much as "
-        "ausam-0.5. NAME@FxB also multiplies the batch size by B, at the same learning rate: sam@0.5x0.5 takes as many "
-        "steps as ausam-0.5, on as many samples."
-    )
-
-
-def _tune_help() -> str:
-    return (
-        "Search for settings on held-out training samples; the test samples are never used. All combinations of the "
-        "values are trained briefly, and the best third advances to a round three times as long. Each round is a "
-        "complete training with its own schedule. The policy is AUSampling unless --policy says otherwise. You can "
-        "stop it at any time; run the same command to resume."
-    )
-
-
-def _over_help() -> str:
-    return (
-        "a numeric setting and its values, e.g. --over rho=0.05,0.1,0.2 --over alpha=0.25,0.5; may be repeated "
-        "(default: half, once and twice the rho, and alpha 0.25 and 0.5)"
-    )
-
-
-def _reproduce_help() -> str:
-    return (
-        "Run a table of the paper, one run per cell, and write it next to the paper's figures (table.md, table.tex, "
-        "results.csv, report.html); or equal-cost, the benchmark of what each budget buys on several problems. You can "
-        "stop it at any time; run the same command to resume. Several processes may work on one folder."
-    )
+REPRODUCE_HELP = (
+    "Run a table of the paper, one run per cell, and write it next to the paper's figures (table.md, table.tex, "
+    "results.csv, report.html); or equal-cost, the benchmark of what each budget buys on several problems. You can "
+    "stop it at any time; run the same command to resume. Several processes may work on one folder."
+)
