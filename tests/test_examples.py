@@ -52,10 +52,10 @@ def test_own_loop_goes_on_where_it_was_stopped(tmp_path):
 
 @pytest.mark.nightly
 def test_ddp_uses_every_sample_once_over_all_processes(tmp_path):
-    found = torchrun("ddp", "--epochs", 4, "--save", tmp_path / "run.pt")
+    summary = torchrun("ddp", "--epochs", 4, "--save", tmp_path / "run.pt")
     # 500 samples in mini-batches of 32 of which 16 stay; the last has 20, of which 10 do.
-    assert (found["processes"], found["steps"], found["samples"]) == (2, 64, 500 + 3 * 250)
-    assert found["accuracy"] > 0.8
+    assert (summary["processes"], summary["steps"], summary["samples"]) == (2, 64, 500 + 3 * 250)
+    assert summary["accuracy"] > 0.8
     count = torch.load(tmp_path / "run.pt", weights_only=True)["sampler"]["scores"]["count"]
     assert (int(count.min()), int(count.max())) == (1, 4)
 
@@ -98,6 +98,6 @@ def test_frameworks_go_on_where_they_were_stopped(name, tmp_path):
 @pytest.mark.nightly
 def test_accelerate_deals_each_batch_to_all_processes(tmp_path):
     pytest.importorskip("accelerate", reason='needs pip install "ausam[accelerate]"')
-    found = torchrun("with_accelerate", tmp_path / "run", "--epochs", 3, ACCELERATE_USE_CPU="true")
-    assert (found["processes"], found["steps"], found["samples"]) == (2, 48, 512 + 2 * 256)
-    assert found["accuracy"] > 0.8
+    summary = torchrun("with_accelerate", tmp_path / "run", "--epochs", 3, ACCELERATE_USE_CPU="true")
+    assert (summary["processes"], summary["steps"], summary["samples"]) == (2, 48, 512 + 2 * 256)
+    assert summary["accuracy"] > 0.8

@@ -33,8 +33,8 @@ def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
-    (found,) = out.glob("*.whl")
-    return found
+    (wheel,) = out.glob("*.whl")
+    return wheel
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):

@@ -57,8 +57,8 @@ def test_the_loss_and_its_difference_rank_the_samples():
         def losses(c, b):
             return c * model.weight[0, 0].square() / 2 + b
 
-        found = step_geometry(model, losses, [(c, torch.tensor(b).double())], rho=0.1)
-        assert found.loss_rank == pytest.approx(rank)
+        geometry = step_geometry(model, losses, [(c, torch.tensor(b).double())], rho=0.1)
+        assert geometry.loss_rank == pytest.approx(rank)
     assert math.isnan(step_geometry(model, losses, [(c[:1], c[:1])], rho=0.1).loss_rank)
 
 

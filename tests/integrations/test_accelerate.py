@@ -141,7 +141,7 @@ def test_an_ordinary_loader_is_prepared_as_ever():
     assert not accelerator._custom_objects
 
 
-def told(accelerator, loader=None, **changes):
+def refusal(accelerator, loader=None, **changes):
     """The error of ``prepare``."""
     t = Training(prepared=False)
     for name, value in changes.items():
@@ -200,7 +200,7 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_that_cannot_be_honoured_is_refused(name, monkeypatch):
     make, value, remedy = SETTINGS[name]
-    message = told(make(monkeypatch))
+    message = refusal(make(monkeypatch))
     assert message.startswith(f"{name}: ")
     assert value in message
     assert remedy in message
@@ -208,7 +208,7 @@ def test_a_setting_that_cannot_be_honoured_is_refused(name, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA"])
 def test_what_owns_the_parameters_is_refused(kind, monkeypatch):
-    message = told(of_type(kind)(monkeypatch))
+    message = refusal(of_type(kind)(monkeypatch))
     assert f"Accelerate runs {kind}" in message
     assert "Use one device or DDP" in message
 
@@ -250,7 +250,7 @@ def test_split_batches_with_a_sampler_that_splits():
     t = Training(prepared=False)
     t.sampler = SelectiveBatchSampler(N, 8, AUSampling(0.5, ramp=1), drop_last=True, split=True)
     t.loader = DataLoader(Indexed(t.data), batch_sampler=t.sampler)
-    message = told(Accelerator(cpu=True), t.loader)
+    message = refusal(Accelerator(cpu=True), t.loader)
     assert message.startswith("split_batches: False")
     assert "DataLoaderConfiguration(split_batches=True)" in message
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -289,12 +289,12 @@ def test_precision_and_compilation_are_honoured(precision, compiled):
 def test_what_cannot_work_is_refused(monkeypatch):
     t = Training(prepared=False)
     accelerator = Accelerator(cpu=True)
-    assert "SharpnessAware(opt, SAM(), model)" in told(accelerator, opt=t.opt.base)
+    assert "SharpnessAware(opt, SAM(), model)" in refusal(accelerator, opt=t.opt.base)
     disorderly = DataLoader(Indexed(t.data), batch_sampler=t.sampler, in_order=False)
-    assert "in_order=False" in told(accelerator, disorderly)
-    assert "Use it in a plain loop" in told(accelerator, SelectiveStream([], int, t.sampler))
+    assert "in_order=False" in refusal(accelerator, disorderly)
+    assert "Use it in a plain loop" in refusal(accelerator, SelectiveStream([], int, t.sampler))
     monkeypatch.setattr("ausam.integrations.accelerate.rank_and_world_size", lambda: (0, 2))
-    assert "has 2 processes, but Accelerate sees 1" in told(accelerator)
+    assert "has 2 processes, but Accelerate sees 1" in refusal(accelerator)
 
 
 # -- what accelerator.prepare takes ------------------------------------------------------------------------------------

@@ -573,9 +573,9 @@ def test_a_setting_that_cannot_be_honoured_is_refused(name, tmp_path):
         setattr(args, field, value)
     if name == "accelerator_config":
         args = arguments(tmp_path, **changes)
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         SharpnessAwareTrainer(classifier(), args, train_dataset=Sentences(), method=SAM(), policy=policy)
-    assert str(told.value).startswith(message)
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("name", [*METHODS, *VARIANTS])

@@ -60,10 +60,10 @@ def coins(method, steps, micro=1, seed=0):
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=1e-3), method, model, seed=seed)
     fallen = []
     for _ in range(steps):
-        found = [opt.backward(with_logits(model), torch.ones(1, 1), torch.tensor([0])) for _ in range(micro)]
+        feedbacks = [opt.backward(with_logits(model), torch.ones(1, 1), torch.tensor([0])) for _ in range(micro)]
         opt.step()
         opt.zero_grad()
-        fallen.append([bool(f.perturbed.isfinite().all()) for f in found])
+        fallen.append([bool(f.perturbed.isfinite().all()) for f in feedbacks])
     return torch.tensor(fallen)
 
 

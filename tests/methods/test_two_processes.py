@@ -17,7 +17,7 @@ ROWS, GROUPS = (9, 8), ([[0, 1, 2, 3, 4], [5, 6, 7, 8]], [[0, 1, 2, 3], [4, 5, 6
 
 
 def in_two_processes(folder):
-    rank, found = int(os.environ["RANK"]), {}
+    rank, outcomes = int(os.environ["RANK"]), {}
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     for method in (RST(SAM(0.2), gamma=2.0), AESAM(SAM(0.2), total_steps=12)):
         model = nn.parallel.DistributedDataParallel(network())
@@ -31,15 +31,15 @@ def in_two_processes(folder):
             taken.append(bool(opt.backward(with_logits(model), *next(data)).perturbed.isfinite().all()))
             opt.step()
             opt.zero_grad()
-        found[type(method).__name__] = (taken, [p.detach().tolist() for p in model.parameters()])
+        outcomes[type(method).__name__] = (taken, [p.detach().tolist() for p in model.parameters()])
     model = nn.parallel.DistributedDataParallel(network(batchnorm=False))
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=LR), SAM(0.2, m=4), model)
     for x, y in batches(4, ROWS[rank], seed=rank):
         opt.backward(with_logits(model), x, y)
         opt.step()
         opt.zero_grad()
-    found["SAM"] = [p.detach().tolist() for p in model.parameters()]
-    torch.save(found, folder / f"{rank}.pt")
+    outcomes["SAM"] = [p.detach().tolist() for p in model.parameters()]
+    torch.save(outcomes, folder / f"{rank}.pt")
 
 
 def test_two_processes_decide_alike(tmp_path):

@@ -33,8 +33,8 @@ def test_closures_that_are_accumulated_equal_backward(method, scale):
                 return loss
 
             before = [p.detach().clone() for p in b.parameters()]
-            found, expected = by_closure.accumulate(closure, scale=scale / 2), F.cross_entropy(b(x[part]), y[part]) / 2
-            assert torch.equal(found, expected)  # the first value
+            value, expected = by_closure.accumulate(closure, scale=scale / 2), F.cross_entropy(b(x[part]), y[part]) / 2
+            assert torch.equal(value, expected)  # the first value
             assert all(map(torch.equal, before, b.parameters()))  # no step was taken
         for opt in (by_rows, by_closure):
             for p in opt.param_groups[0]["params"]:

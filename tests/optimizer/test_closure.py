@@ -275,7 +275,7 @@ WAYS = {
 @pytest.mark.parametrize("twice", [False, True])
 def test_every_way_to_clear_the_gradients_does_what_it_does_in_torch(way, twice):
     """Three steps that change nothing: what is in .grad after each is torch's own."""
-    found = []
+    gradients = []
     for ours in (True, False):
         model = network(batchnorm=False, dtype=torch.float64)
         base = SGD(model.parameters(), lr=0.0)
@@ -291,14 +291,14 @@ def test_every_way_to_clear_the_gradients_does_what_it_does_in_torch(way, twice)
 
         for _ in range(3):
             (opt if ours else base).step(closure)
-            found.append([p.grad.clone() for p in model.parameters()])
-    for mine, theirs in zip(found[:3], found[3:], strict=True):
+            gradients.append([p.grad.clone() for p in model.parameters()])
+    for mine, theirs in zip(gradients[:3], gradients[3:], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("reached", [True, False])
 def test_a_closure_that_clears_our_gradients_keeps_those_of_another_optimizer(reached):
-    found = []
+    gradients = []
     for ours in (True, False):
         torch.manual_seed(0)
         model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 3)}).double()
@@ -313,8 +313,8 @@ def test_a_closure_that_clears_our_gradients_keeps_those_of_another_optimizer(re
             return loss
 
         opt.step(closure)
-        found.append([p.grad.clone() for p in model.parameters()])
-    torch.testing.assert_close(*found, rtol=1e-12, atol=0.0)
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=0.0)
 
 
 def test_no_hook_is_left_after_a_closure():

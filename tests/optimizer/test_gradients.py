@@ -15,21 +15,21 @@ def gradient(kind):
     return {"none": None, "dense": dense, "sparse": dense.to_sparse(1)}[kind]
 
 
-@pytest.mark.parametrize("found", ["none", "dense", "sparse"])
+@pytest.mark.parametrize("new", ["none", "dense", "sparse"])
 @pytest.mark.parametrize("kept", ["none", "dense", "sparse"])
 @pytest.mark.parametrize("how", ["deposit", "total"])
-def test_a_gradient_is_added_to_what_was_there(how, kept, found):
+def test_a_gradient_is_added_to_what_was_there(how, kept, new):
     p = nn.Parameter(torch.zeros(2, 2))
     p.grad = gradient(kept)
     slots = GradientSlots([p], [], [])
     slots.clear()
     assert p.grad is None
     if how == "deposit":
-        commit(slots.deposit([gradient(found)]))
+        commit(slots.deposit([gradient(new)]))
         result = p.grad
     else:
-        (result,) = slots.total([gradient(found)])
-    parts = (kept != "none") + (found != "none")
+        (result,) = slots.total([gradient(new)])
+    parts = (kept != "none") + (new != "none")
     if not parts:
         assert result is None
     else:
@@ -77,6 +77,6 @@ def test_a_view_is_copied_before_the_next_pass_writes_to_it():
     for views, after in ((True, 1.0), (False, 7.0)):
         bucket.fill_(1.0)
         p.grad = bucket[:2]
-        (found,) = slots.collect(views=views)
+        (collected,) = slots.collect(views=views)
         bucket.fill_(7.0)
-        assert found.tolist() == [after] * 2
+        assert collected.tolist() == [after] * 2

@@ -115,8 +115,8 @@ def test_looksam_remembers_the_whole_step_not_its_last_micro_batch():
 
     def slow_gradient(w, x, y):
         nn.utils.vector_to_parameters(w, twin.parameters())
-        found = torch.autograd.grad(F.cross_entropy(twin(x), y) / 2, list(twin.parameters()))
-        return torch.cat([g.flatten() for g in found])
+        gradients = torch.autograd.grad(F.cross_entropy(twin(x), y) / 2, list(twin.parameters()))
+        return torch.cat([g.flatten() for g in gradients])
 
     for step in range(4):
         for x, y in parts:

@@ -159,7 +159,7 @@ def test_a_first_parameter_without_elements_does_not_hide_that_a_step_is_skipped
 @pytest.mark.filterwarnings("ignore:The loss or the gradient:RuntimeWarning")
 @pytest.mark.parametrize("method", [LookSAM(0.1, k=5), PreviousGradientSAM(0.1), FriendlySAM(0.1)])
 def test_a_skipped_step_leaves_nothing_of_its_earlier_micro_batches(method):
-    found = []
+    memories = []
     for spoilt in (True, False):
         model = network()
         opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model)
@@ -169,5 +169,5 @@ def test_a_skipped_step_leaves_nothing_of_its_earlier_micro_batches(method):
             opt.backward(losses_of(model), data(8)[0] * float("nan"), data(8)[1])
             opt.step()
             opt.zero_grad()
-        found.append(copy.deepcopy(opt.state_dict()["ausam"]["memory"]))
-    assert_equal(*found)
+        memories.append(copy.deepcopy(opt.state_dict()["ausam"]["memory"]))
+    assert_equal(*memories)

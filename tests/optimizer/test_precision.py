@@ -230,10 +230,10 @@ x, y = torch.randn(8, 3, 8, 8), torch.randint(2, (8,))
 first = None
 for _ in range(12):
     with torch.autocast("cpu", torch.bfloat16):
-        found = opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y)
+        feedback = opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y)
     opt.step(); opt.zero_grad()
-    first = first or float(found.loss.mean())
-print(first, float(found.loss.mean()))
+    first = first or float(feedback.loss.mean())
+print(first, float(feedback.loss.mean()))
 """
 
 
@@ -322,7 +322,7 @@ def images(memory):
 
 @pytest.mark.parametrize("name", ["SAM", "ASAM", "GSAM"])
 def test_channels_last_stays_and_changes_nothing(name):
-    found = []
+    models = []
     for memory in (torch.contiguous_format, torch.channels_last):
         model, x, y = images(memory)
         opt = optimizer(model, make(name))
@@ -331,8 +331,8 @@ def test_channels_last_stays_and_changes_nothing(name):
             assert model[0].weight.grad.is_contiguous(memory_format=memory)
             advance(opt)
         assert model[0].weight.is_contiguous(memory_format=memory)
-        found.append(model)
-    for p, q in zip(*(m.parameters() for m in found), strict=True):
+        models.append(model)
+    for p, q in zip(*(m.parameters() for m in models), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
@@ -364,13 +364,13 @@ def test_clipping_limits_the_gradient_of_the_step_and_not_the_perturbation():
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(0.1), model)
     x, y, _ = batch(0)
     opt.backward(in_single(model), x, y)
-    found = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    measured = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
     advance(opt)
     start = [p.detach().clone() for p in hand.parameters()]
     sam_by_hand(hand, 0.1, 1.0, [0])
     g = [w - p.detach() for w, p in zip(start, hand.parameters(), strict=True)]
     length = torch.stack([t.norm() for t in g]).norm()
-    torch.testing.assert_close(found, length, rtol=1e-4, atol=0)
+    torch.testing.assert_close(measured, length, rtol=1e-4, atol=0)
     for p, w, t in zip(model.parameters(), start, g, strict=True):
         torch.testing.assert_close(p.detach(), w - 0.1 * 0.01 / length * t, rtol=1e-5, atol=1e-6)
 

@@ -67,13 +67,13 @@ def test_a_score_below_zero_counts_as_zero_in_proportional_odds():
 
 def trained(policy: AUSampling, values) -> list[list[list[int]]]:
     sampler = SelectiveBatchSampler(60, 10, policy, seed=4)
-    found = []
+    epochs = []
     for epoch in range(4):
-        found.append([])
+        epochs.append([])
         for index in map(torch.tensor, sampler):
-            found[-1].append(index.tolist())
+            epochs[-1].append(index.tolist())
             sampler.update(Feedback(index, *values(index, epoch)))
-    return found
+    return epochs
 
 
 def some(index, epoch):

@@ -25,9 +25,9 @@ def test_samples_are_drawn_with_odds_of_their_class(k):
     kept, weight = policy.choose(Scores(n), 0, rows, generator(5))
     assert weight is None
     assert kept.shape == (draws, k)
-    found = np.bincount(kept.flatten().numpy(), minlength=n) / draws
+    frequency = np.bincount(kept.flatten().numpy(), minlength=n) / draws
     for i, p in enumerate(inclusion([1 / labels.count(y) for y in labels], k)):
-        assert abs(found[i] - p) < 4 * math.sqrt(p * (1 - p) / draws), i
+        assert abs(frequency[i] - p) < 4 * math.sqrt(p * (1 - p) / draws), i
 
 
 def test_small_alpha_balances_the_classes():

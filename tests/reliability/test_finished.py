@@ -92,7 +92,7 @@ def test_a_table_that_cannot_be_read_is_written_again(tmp_path, monkeypatch):
 # two processes, one folder
 
 
-def holding(path, ready, done):
+def hold_lock(path, ready, done):
     with file_lock(path) as mine:
         assert mine
         ready.set()
@@ -108,7 +108,7 @@ def test_a_second_process_on_a_folder_leaves_with_a_sentence(tmp_path, capsys, c
     (place / ".config.json.1.tmp").write_text("the other's")
     context = forked()
     ready, done = context.Event(), context.Event()
-    other = context.Process(target=holding, args=(place / ".lock", ready, done))
+    other = context.Process(target=hold_lock, args=(place / ".lock", ready, done))
     other.start()
     try:
         assert ready.wait(120)

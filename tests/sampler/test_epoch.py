@@ -101,11 +101,11 @@ def test_another_number_of_processes_or_min_batch_continues_without_loss(policy,
     """Every sample of the epoch once, whoever consumes it; where the cut is the same, the same batches."""
 
     def ranks(world, min_batch):
-        found = []
+        samplers = []
         for r in range(world):
             place = {} if world == 1 else {"rank": r, "world_size": world}
-            found.append(new(policy, 6 // world, min_batch=min_batch, **place))
-        return found
+            samplers.append(new(policy, 6 // world, min_batch=min_batch, **place))
+        return samplers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ausam.sampler.plan.BLOCK", block)

@@ -131,9 +131,9 @@ def test_differences_of_float64_losses_are_taken_in_float64(world):
     sharpness = torch.tensor([1e-6, 3e-7], dtype=torch.float64)
     assert bool(((loss + sharpness).float() == loss.float()).all())  # float32 cannot tell them apart
     sampler.update(Feedback(torch.tensor([0, 1]), loss, loss + sharpness))
-    found = sampler.scores.last[:2] if world == 1 else sampler._scores._unshared[0][1]
-    assert found.dtype == torch.float32  # what the table holds
-    torch.testing.assert_close(found.double(), sharpness, rtol=1e-4, atol=0)
+    values = sampler.scores.last[:2] if world == 1 else sampler._scores._unshared[0][1]
+    assert values.dtype == torch.float32  # what the table holds
+    torch.testing.assert_close(values.double(), sharpness, rtol=1e-4, atol=0)
 
 
 def test_signals_keep_the_precision_of_what_they_are_given():

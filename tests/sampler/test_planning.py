@@ -320,7 +320,7 @@ def test_what_is_consumed_is_forgotten_and_what_is_not_is_kept():
 # -- batches that are too small ----------------------------------------------------------------------------------------
 
 
-def joined(sizes, least):
+def merge_small(sizes, least):
     """Sizes after joining: to the next until there are enough, at the end to the one before."""
     larger, now = [], 0
     for size in sizes:
@@ -341,7 +341,7 @@ def test_the_cut_is_the_slow_one(full, kept, last, least):
         return
     sizes = [kept] * full + [last] * (last > 0)
     batches = split_into_batches(sum(sizes), kept, least)
-    expected = joined(sizes, least)
+    expected = merge_small(sizes, least)
     assert len(batches) == len(expected)
     spans = [batches.span(b) for b in range(len(batches))]
     assert [b - a for a, b in spans] == expected
@@ -394,7 +394,7 @@ def test_no_batch_is_smaller_than_min_batch_and_none_is_lost(name, block, n, siz
     assert announced == {len(p) for p in parts}
     assert min(len(b) for p in parts for b in p) >= least
     sizes = [sum(map(len, shares)) for shares in zip(*parts, strict=True)]
-    assert sizes == joined([len(b) for b in whole], least * world)
+    assert sizes == merge_small([len(b) for b in whole], least * world)
     assert sorted(itertools.chain(*itertools.chain(*parts))) == sorted(itertools.chain(*whole))
     for shares in zip(*parts, strict=True):
         assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -344,11 +344,11 @@ def test_epochs_differ_and_seeds_differ():
 def test_set_epoch():
     counted = SelectiveBatchSampler(50, 10, Full(), seed=0)
     epochs = [list(counted) for _ in range(4)]
-    told = SelectiveBatchSampler(50, 10, Full(), seed=0)
+    counted = SelectiveBatchSampler(50, 10, Full(), seed=0)
     for epoch in (3, 0, 3, 1):
-        told.set_epoch(epoch)
-        assert list(told) == epochs[epoch]
-    assert told.epoch == 2
+        counted.set_epoch(epoch)
+        assert list(counted) == epochs[epoch]
+    assert counted.epoch == 2
 
 
 def test_batch_size_is_not_published():

@@ -26,12 +26,12 @@ class Pairs:
 def check(stream, first_value):
     """Every sample once in the first pass, half in the second; and the losses have reached the right scores."""
     for epoch, used in ((0, N), (1, N // 2)):
-        found = []
+        indices = []
         for value, index in stream:
             assert torch.equal(value, first_value[index])
             stream.update(Feedback(index, torch.zeros(len(index)), value.float()))
-            found += index.tolist()
-        assert (len(found), len(set(found))) == (used, used), epoch
+            indices += index.tolist()
+        assert (len(indices), len(set(indices))) == (used, used), epoch
     once = stream.sampler.scores.count == 1
     assert torch.equal(stream.sampler.scores.sum[once], first_value[once].float())
 

@@ -77,7 +77,7 @@ def test_the_sampler_does_not_depend_on_torchs_defaults(policy, kind):
 
 @pytest.mark.parametrize("method", [SAM(0.1, m=2), SAM(0.1, ascent=0.5), RST(), ESAM(), VSAM(warmup=1)], ids=repr)
 def test_a_method_draws_the_same_numbers(method):
-    found = []
+    weights = []
     for where in (contextlib.nullcontext(), default("meta")):
         model = torch.nn.Linear(2, 1, device="cpu")
         with torch.no_grad():
@@ -90,5 +90,5 @@ def test_a_method_draws_the_same_numbers(method):
                 opt.backward(lambda x, model=model: model(x).squeeze(1) ** 2, x)
                 opt.step()
                 opt.zero_grad()
-        found.append(model.weight.tolist())
-    assert found[0] == found[1]
+        weights.append(model.weight.tolist())
+    assert weights[0] == weights[1]

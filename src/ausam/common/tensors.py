@@ -99,7 +99,7 @@ def _norm(kinds: list[list[Tensor]]) -> Tensor:
 
 
 def _unchecked_norm(kinds: list[list[Tensor]]) -> Tensor:
-    norms = [_norms(alike) for alike in kinds]
+    norms = [_norms(group) for group in kinds]
     if len(norms) == 1:
         return whole(torch.linalg.vector_norm(torch.stack(norms[0])))
     if not norms:
@@ -108,12 +108,12 @@ def _unchecked_norm(kinds: list[list[Tensor]]) -> Tensor:
     return whole(torch.linalg.vector_norm(torch.stack([n.to(home, widest) for some in norms for n in some])))
 
 
-def _norms(alike: list[Tensor]) -> list[Tensor]:
+def _norms(group: list[Tensor]) -> list[Tensor]:
     """The norm of each, in at least float32."""
     try:
-        return list(torch._foreach_norm(alike, 2, dtype=_wide_norm(alike[0].dtype)))
+        return list(torch._foreach_norm(group, 2, dtype=_wide_norm(group[0].dtype)))
     except RuntimeError as error:
-        if dense(alike):
+        if dense(group):
             raise
         raise RuntimeError(
             "A gradient is sparse, and a norm over all parameters needs dense ones. "
@@ -218,8 +218,8 @@ def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vect
                 t.mul_(r)
     else:
         factor = _norm(kinds).add_(tiny).reciprocal_().mul_(rho)
-    for alike in kinds:
-        torch._foreach_mul_([*map(local, alike)] if sharded(alike[0]) else alike, factor.to(alike[0].device))
+    for group in kinds:
+        torch._foreach_mul_([*map(local, group)] if sharded(group[0]) else group, factor.to(group[0].device))
     return g
 
 
