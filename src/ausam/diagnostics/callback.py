@@ -17,17 +17,12 @@ from ausam.diagnostics.objective import LossFn
 from ausam.diagnostics.sharpness import sharpness
 
 Row = dict[str, float]
+GEOMETRY = ("loss", "gradient_norm", "cosine", "descent", "loss_rank")
 
 
 def _geometry(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
     geometry = step_geometry(model, loss_fn, batches, rho)
-    return {
-        "loss": geometry.loss,
-        "gradient_norm": geometry.gradient_norm,
-        "cosine": geometry.cosine,
-        "descent": geometry.descent,
-        "loss_rank": geometry.loss_rank,
-    }
+    return {column: getattr(geometry, column) for column in GEOMETRY}
 
 
 def _hessian(model: nn.Module, loss_fn: LossFn, batches: list[Batch], rho: float, seed: int) -> Row:  # noqa: ARG001
@@ -49,7 +44,7 @@ Measure = tuple[Callable[[nn.Module, LossFn, list[Batch], float, int], Row], tup
 
 # What can be measured, by name. Add an entry for a measure of your own.
 MEASURES: dict[str, Measure] = {
-    "geometry": (_geometry, ("loss", "gradient_norm", "cosine", "descent", "loss_rank")),
+    "geometry": (_geometry, GEOMETRY),
     "sharpness": (_sharpness, ("worst_sharpness", "average_sharpness")),
     "hessian": (_hessian, ("largest_eigenvalue",)),
     "trace": (_trace, ("trace", "trace_error")),

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
-from ausam.integrations._batches import Batches
+from ausam.integrations._batches import Batches, exchanged_state
 from ausam.optimizer.arguments import Reduction
 from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.optimizer.source import LossFn
@@ -123,9 +123,7 @@ class SharedState:
 
     def state_dict(self) -> dict[str, Any]:
         """The state with the scores of all processes. Collective."""
-        if self._sampler.has_unshared_scores:
-            self._sampler.exchange()
-        return self._sampler.state_dict()
+        return exchanged_state(self._sampler)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the state was saved."""

@@ -29,7 +29,7 @@ class Displacement:
         relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
         journal: records how to return, before anything moves.
         modules: the model's modules; their casts and gathered weights are stale once the weights have moved.
-        swap: says whether the storage of these parameters may be swapped.
+        swap: says whether the storage of these parameters may be swapped; None: it may not.
         measures: the feedback column for losses evaluated inside.
     """
 
@@ -41,7 +41,7 @@ class Displacement:
         modules: Sequence[nn.Module],
         *,
         relative: bool,
-        swap: Callable[[Sequence[Tensor]], bool],
+        swap: Callable[[Sequence[Tensor]], bool] | None,
         measures: Measured = "perturbed",
     ) -> None:
         if len(values) != len(params):
@@ -51,7 +51,7 @@ class Displacement:
         self._relative = relative
         self._journal = journal
         self._modules = modules
-        self._swap = swap(params)
+        self._swap = swap is not None and swap(params)
         self.measures = measures
         self.active = False
 

@@ -298,7 +298,7 @@ class SharpnessAware(OptimizerWrapper):
     def _deposit(self, source: Source, gradient: Vector, memory: Memory | None) -> list[Action]:
         """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
         sync, slots = self._context.sync, source.slots
-        if sync.group is None:
+        if not sync.active or sync.group is None:
             return slots.deposit(gradient)
         flags = sync.state_action(remembers=memory is not None and bool(memory.values))
         if not sync.must_average:
@@ -314,7 +314,7 @@ class SharpnessAware(OptimizerWrapper):
         if not vector:
             return None
         total = source.slots.total(gradient)[: len(step.params)]
-        if sync.group is not None and sync.must_average:
+        if sync.active and sync.group is not None and sync.must_average:
             vector, total = (average_gradients(step.params, v, sync.group) for v in (vector, total))
         return Decoupled(step.params, vector, norm(total))
 

@@ -203,12 +203,8 @@ class Step:
             self._source.journal,
             self._parameters.modules,
             relative=relative,
-            swap=_never if self._source.compiled else self._context.swappable,
+            swap=None if self._source.compiled else self._context.swappable,
             measures=measures,
         )
         self._source.displacement = displacement
         return displacement
-
-
-def _never(params: Sequence[Tensor]) -> bool:  # noqa: ARG001
-    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -41,23 +41,12 @@ def average_gradients(params: Sequence[Tensor], gradient: Vector, group: Group) 
 
 
 class NoSync:
-    """The null object for one process: nothing is averaged. Its attributes say so, so nobody calls its methods."""
+    """The null object for one process: nothing is averaged, as its attributes say."""
 
-    active = False
-    group: Group = None
+    active: Literal[False] = False
+    group: None = None
     views = False
     no_sync = contextlib.nullcontext
-    must_average = False
-
-    def before_backward(self) -> None:
-        """Nothing."""
-
-    def after_backward(self, params: Sequence[Tensor], gradient: Vector) -> None:
-        """Nothing."""
-
-    def state_action(self, *, remembers: bool) -> Action:  # noqa: ARG002
-        """An action without effect."""
-        return (bool,)
 
 
 class GradientSync:
@@ -74,7 +63,7 @@ class GradientSync:
     """
 
     def __init__(self, model: nn.Module, group: Group, sync_perturbation: bool) -> None:
-        self.active = True
+        self.active: Literal[True] = True
         self.group = group
         self.views = hasattr(model, "process_group")  # whether ``.grad`` may be a view of DDP's buckets
         self._finds_unused = bool(getattr(model, "find_unused_parameters", False))

@@ -263,7 +263,7 @@ class SelectiveBatchSampler(BatchSampler):
         self._fit(epoch.plan.epoch)
         if self.policy.scope == "epoch":
             epoch.choice = self._choice = epoch.choice or self._choose(epoch.plan.epoch)
-        self._weights.clear(epoch.choice.weight if epoch.choice else None)
+        self._weights.table = epoch.choice.weight if epoch.choice else None
 
     def _lasting_choice(self) -> EpochChoice | None:
         """The choice of an earlier epoch that still applies to the next one."""
@@ -379,14 +379,14 @@ class SelectiveBatchSampler(BatchSampler):
         if plan is not None:
             interrupted = resume(plan, self.policy, self._scores, self._weights, choice, updated=state["updated"])
         weights = Weights(len(self._scores))
-        weights.clear(choice.weight if choice else None)
+        weights.table = choice.weight if choice else None
         if plan is not None and plan["weight"] is not None:
             weights.put(plan["index"].long(), plan["weight"])
         values = {name: state[name] for name in ("seed", "epoch")}
         values |= {f"_{name}": state[name] for name in ("updated", "picked", "picks")}
         values |= {"_pass": None, "_next": interrupted, "_choice": choice}
         changes: list[Action] = [(setattr, self, name, value) for name, value in values.items()]
-        return [*self._scores.loading(state["scores"]), (setattr, self._weights, "_table", weights.table), *changes]
+        return [*self._scores.loading(state["scores"]), (setattr, self._weights, "table", weights.table), *changes]
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: a pass that is under way is interrupted here, so that the copy continues it."""

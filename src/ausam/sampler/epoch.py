@@ -28,28 +28,19 @@ class Weights:
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self._table: Tensor | None = None
-
-    def clear(self, table: Tensor | None = None) -> None:
-        """Discard all factors, or replace them by a table for every sample."""
-        self._table = table
-
-    @property
-    def table(self) -> Tensor | None:
-        """The factors of all samples, or None."""
-        return self._table
+        self.table: Tensor | None = None  # the factors of all samples; None if none was set
 
     def put(self, index: Tensor, weight: Tensor) -> None:
         """Set the factors of these samples."""
-        if self._table is None:
-            self._table = torch.ones(self._n, dtype=torch.float32, device=CPU)
-        self._table.scatter_(0, index, weight.to(self._table.dtype))  # half the time of indexing
+        if self.table is None:
+            self.table = torch.ones(self._n, dtype=torch.float32, device=CPU)
+        self.table.scatter_(0, index, weight.to(self.table.dtype))  # half the time of indexing
 
     def of(self, index: Any) -> Tensor | None:
         """The factors of these samples, on their device: 1 where none was set; None if none was set at all."""
-        if self._table is None:
+        if self.table is None:
             return None
-        return self._table[index_vector(index, self._n)].to(getattr(index, "device", CPU))
+        return self.table[index_vector(index, self._n)].to(getattr(index, "device", CPU))
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class SelectiveStream:
         sampler = self.sampler
         resumed, self._done = bool(self._done), self._done or [0] * self._shards
         self._waiting.clear()
-        self._weights.clear()
+        self._weights.table = None
         sampler.set_epoch(self._epoch)
         sampler.exchange()
         sampler.announce()
