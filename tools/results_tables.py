@@ -1,13 +1,15 @@
-"""Fill the tables of docs/results/*.md from the results beside them: ``make figures``.
+"""Fill the tables of the documentation from docs/results: ``make figures``.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- /table -->``, where NAME is FILE/PROBLEM of a benchmark at
 equal cost, FILE/primary for its primary contrasts, or a comparison. FILE.json is the results.json of the experiment.
+NAME.jsonl is what benchmarks/NAME.py has measured, which also makes the table.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import runpy
 from pathlib import Path
 
 from ausam.lab.records import files, store
@@ -20,7 +22,7 @@ from ausam.paper.records.equal_cost import BudgetProblem, EqualCost
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "docs" / "results.md", *sorted(RESULTS.glob("*.md")))
+PAGES = (*sorted((ROOT / "docs").glob("*.md")), *sorted(RESULTS.glob("*.md")))
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
@@ -37,6 +39,9 @@ def filled(page: str) -> str:
 
 def table(name: str) -> str:
     """A table in Markdown."""
+    if (measured := RESULTS / f"{name}.jsonl").exists():
+        script = ROOT / "benchmarks" / f"{name.replace('-', '_')}.py"
+        return str(runpy.run_path(str(script))["table"](measured))
     source, _, part = name.partition("/")
     if not part:
         return of_comparison(store.read_finished(RESULTS / f"{source}.json", Comparison))
@@ -71,7 +76,8 @@ def of_comparison(comparison: Comparison) -> str:
 def main() -> None:
     """Write the pages."""
     for page in PAGES:
-        files.write(page, filled(page.read_text()))
+        if (new := filled(old := page.read_text())) != old:
+            files.write(page, new)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ def test_published_size_and_cost(figures):
     check_size_and_cost(*figures)
 
 
-@pytest.mark.parametrize("name", RESNETS)
+@pytest.mark.parametrize("name", [*RESNETS, "mlp"])
 @pytest.mark.parametrize(("channels", "pixels"), IMAGES)
 def test_output_shapes(name, channels, pixels):
     check_output_shape(name, channels, pixels)
 
 
-@pytest.mark.parametrize("name", RESNETS)
+@pytest.mark.parametrize("name", [*RESNETS, "mlp"])
 def test_gradients_reach_every_parameter(name):
     check_gradients(name)
 
