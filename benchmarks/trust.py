@@ -67,6 +67,12 @@ class Balanced(Trusted):
         return super().odds(loss, index, fitted) / share[self.labels[index]]
 
 
+class WholeFirst(Trusted):
+    """Trusted, after a first epoch that uses every sample."""
+
+    full_epochs = 1
+
+
 class TrustedAU(Trusted):
     """Trusted's suspects, the others drawn by the paper's score. It keeps the paper's score beside the loss."""
 
@@ -141,7 +147,10 @@ ROWS = (
     Row("suspects only", "random half", SAM_, _of(Suspicion, 0.5)),
     Row("Trusted, paper's odds", "random half", SAM_, _of(TrustedAU, 0.5)),
     Row("Trusted, balanced", "random half", SAM_, _of(Balanced, 0.5)),
+    Row("Trusted from a tenth on", "random half", SAM_, lambda labels, *_: Trusted(labels, start=0.1)),
+    Row("Trusted, whole first epoch", "random half", SAM_, _of(WholeFirst, 0.5)),
     Row("AUSAM-0.5", "random half", SAM_, lambda *_: AUSampling(0.5)),
+    Row("AUSAM-0.5, trimmed", "random half", SAM_, lambda *_: AUSampling(0.5, ema=0.5, trim=0.8)),
     Row("reducible loss", "random half", SAM_, lambda _, __, ref: Reducible(ref, 1 / 3)),
     Row("ascent, random two thirds", "", ASCENT, _random(2 / 3), few=True),
     Row("ascent, Trusted two thirds", "ascent, random two thirds", ASCENT, _of(Trusted, 2 / 3), few=True),

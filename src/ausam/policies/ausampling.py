@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Generator, Tensor
@@ -26,9 +26,6 @@ from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
-
-# The best settings on validation samples; all others are the paper's.
-RECOMMENDED = {"ema": 0.5, "trim": 0.8}
 
 
 @dataclass(frozen=True)
@@ -107,19 +104,6 @@ class AUSampling(Policy):
                 "AUSampling: unbiased=True divides by inclusion probabilities, and s_min=0 makes some of them 0. "
                 "Use s_min > 0."
             )
-
-    @classmethod
-    def recommended(cls, alpha: float = 0.5, **settings: Any) -> AUSampling:
-        """Recommended settings for keeping half or more of each mini-batch: ``ema=0.5, trim=0.8``.
-
-        Recent visits count more, and the highest-scoring fifth of each mini-batch, where wrong labels concentrate, gets
-        the lowest odds. See docs/results.md for the evidence; there is none for ``alpha`` below 0.5.
-
-        >>> from ausam import AUSampling
-        >>> AUSampling.recommended(0.6, ramp=5) == AUSampling(0.6, ramp=5, ema=0.5, trim=0.8)
-        True
-        """
-        return cls(alpha, **(RECOMMENDED | settings))
 
     @property
     def signal(self) -> str:  # type: ignore[override]

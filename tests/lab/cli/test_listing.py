@@ -81,6 +81,5 @@ def test_a_name_that_nothing_has_gets_help(capsys):
 
 def test_the_recommended_pair_is_shown(capsys):
     text = shown(capsys)
-    assert (
-        "recommended: ausam-trim-ALPHA, e.g. ausam-trim-0.5 for SAM × AUSampling(alpha=0.5, ema=0.5, trim=0.8)" in text
-    )
+    assert "sam+trusted-0.5 for SAM × Trusted(alpha=0.5)" in text
+    assert "ausam-trim-0.5 for SAM × AUSampling(alpha=0.5, ema=0.5, trim=0.8)" in text

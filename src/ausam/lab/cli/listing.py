@@ -50,14 +50,15 @@ def text(tables: dict[str, Any]) -> str:
     pairs = [[p["name"], f"{p['method']} × {p['policy']}{_own_rho(p['method'])}"] for p in tables["pairs"]]
     models = [[m["name"], f"{m['parameters']:,}"] for m in tables["models"]]
     data = [[d["name"], d["about"]] for d in tables["data"]]
-    trimmed = pair("ausam-trim-0.5")
+    trusted, trimmed = pair("sam+trusted-0.5"), pair("ausam-trim-0.5")
     parts = [
         "Methods (passes: samples through forward + backward, per sample of the batch)",
         text_table(["Method", "Passes", "What it does"], methods, left=(0, 2)),
         "Policies (kept: fraction of the samples that is used)",
         text_table(["Policy", "Kept", "Ranks by", "What it does"], policies, left=(0, 2, 3)),
-        f"Pairs (recommended: ausam-trim-ALPHA, e.g. ausam-trim-0.5 for {trimmed.method} × {trimmed.policy};\n"
-        "also ausam-ALPHA and METHOD-ALPHA for AUSampling(ALPHA), METHOD+POLICY-ALPHA such as sam+balanced-0.25,\n"
+        f"Pairs (recommended where labels may be wrong: sam+trusted-0.5 for {trusted.method} × {trusted.policy};\n"
+        "METHOD+POLICY-ALPHA for any two, such as sam+balanced-0.25, ausam-ALPHA for SAM × AUSampling(ALPHA),\n"
+        f"ausam-trim-ALPHA, e.g. ausam-trim-0.5 for {trimmed.method} × {trimmed.policy},\n"
         'any two as "sam x AUSampling(alpha=0.5, ema=0.5)" or your own as "mine:MySAM(rho=0.1) x mine.py:MyPolicy",\n'
         "late-sam-P for SAM in the last fraction P of training, sam-ascent-P for ascent on a fraction P of a batch,\n"
         "M-sam for groups of M samples, NAME@F for a fraction F of the epochs, NAME@FxB with a fraction B of the\n"

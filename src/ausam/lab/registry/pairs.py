@@ -62,7 +62,7 @@ def pair(text: str) -> Pair:
     """The pair written as a name, as ``METHOD x POLICY``, or as your own ``module:Class``; and ``~ema``, ``@FxB``.
 
     Names are those of the table, of a family (``late-sam-0.3``), ``ausam-ALPHA`` and ``METHOD-ALPHA`` with AUSampling,
-    ``ausam-trim-ALPHA`` with our recommended settings, and ``METHOD+POLICY-ALPHA``. Both sides of ``METHOD x POLICY``
+    ``ausam-trim-ALPHA`` with ``ema=0.5, trim=0.8``, and ``METHOD+POLICY-ALPHA``. Both sides of ``METHOD x POLICY``
     may have arguments or be your own: ``mine:MySAM(rho=0.1) x AUSampling(alpha=0.5, ema=0.5)``.
 
     ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
