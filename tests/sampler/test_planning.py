@@ -26,7 +26,7 @@ from ausam import (
     Uncertainty,
 )
 from ausam.common.random import generator
-from ausam.sampler.epoch import split_into_batches
+from ausam.sampler.current_pass import split_into_batches
 from ausam.sampler.permutation import PAIRS, PAIRS_OF_SMALL, SMALL, Permutation
 from tests.helpers import few_of, few_or_many, policy_for, property_test, refused
 

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ausam.common.settings import NON_NEGATIVE, checked_value
 from ausam.common.tensors import Vector
 
 # Wrappers add these parts to a parameter's name. Without them, the name does not depend on the wrapper.
@@ -37,7 +36,7 @@ class TrainedParameters:
 
     def __init__(self, model: nn.Module, base: Optimizer) -> None:
         self.model = model
-        self._base = base
+        self.base = base
         self.modules: list[nn.Module] = []
         self.params: list[nn.Parameter] = []  # the optimizer's parameters that require a gradient, each once
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
@@ -60,7 +59,7 @@ class TrainedParameters:
         self.modules = list(self.model.modules())
         self._vars = list(map(vars, self.modules))
         self.find_lazy()
-        owned = dict.fromkeys(p for g in self._base.param_groups for p in g["params"])
+        owned = dict.fromkeys(p for g in self.base.param_groups for p in g["params"])
         others = [p for p in self.model.parameters() if p not in owned]
         self.params = [p for p in owned if p.requires_grad]
         self.foreign = [p for p in others if p.requires_grad]
@@ -78,7 +77,7 @@ class TrainedParameters:
 
     def _look(self) -> list[object]:
         seen: list[object] = []
-        for group in self._base.param_groups:
+        for group in self.base.param_groups:
             seen += group["params"]
         seen += itertools.chain.from_iterable(map(dict.values, map(children, self._vars)))
         seen += itertools.chain.from_iterable(map(dict.values, map(parameters, self._vars)))
@@ -91,28 +90,18 @@ class TrainedParameters:
             self._names = {p: _bare(name) for name, p in self.model.named_parameters()}
         return [self._names.get(p, "") for p in self.params]
 
-    def radii(self, rho: float) -> list[float] | None:
-        """One radius per trained parameter, if any parameter group has its own ``rho``."""
-        groups = self._base.param_groups
-        if not any("rho" in g for g in groups):
-            return None
-        for g in groups:
-            checked_value("SharpnessAware", "rho of a parameter group", g.get("rho", rho), NON_NEGATIVE)
-        of = {p: float(g.get("rho", rho)) for g in reversed(groups) for p in g["params"]}
-        return [of[p] for p in self.params]
-
     def require_learning_rate(self) -> None:
         """Refuse a base whose parameter groups have no learning rate."""
-        if any("lr" not in g for g in self._base.param_groups):
+        if any("lr" not in g for g in self.base.param_groups):
             raise TypeError(
-                f"A decoupled step is as long as the learning rate says, but {type(self._base).__name__} has no lr in "
+                f"A decoupled step is as long as the learning rate says, but {type(self.base).__name__} has no lr in "
                 "its parameter groups. Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
             )
 
     @property
     def momentum(self) -> Vector:
         """The optimizer's first moment of each of ``params``; None where it has none yet."""
-        states = [self._base.state.get(p, {}) for p in self.params]
+        states = [self.base.state.get(p, {}) for p in self.params]
         return [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
 
 

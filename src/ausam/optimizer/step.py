@@ -20,6 +20,7 @@ from ausam.optimizer.buffers import writable_buffers
 from ausam.optimizer.context import StepContext
 from ausam.optimizer.displacement import Displacement
 from ausam.optimizer.recorder import Measured
+from ausam.optimizer.rho import radius
 from ausam.optimizer.source import NO_OUTPUTS, Source
 
 
@@ -72,11 +73,7 @@ class Step:
 
     def radius(self, rho: float) -> float | list[float]:
         """``rho``, or the parameter groups' own value; one radius per parameter if these differ."""
-        radii = self._parameters.radii(rho)
-        if radii is None:
-            return rho
-        # If all groups share one radius (a schedule), a scalar is as fast as the method's own and rounds the same.
-        return radii[0] if len(set(radii)) == 1 else radii
+        return radius(rho, self._parameters)
 
     def rng(self, stream: int = 0) -> Generator:
         """A new generator for this step, the same in every process; each stream gives different numbers."""

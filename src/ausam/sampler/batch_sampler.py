@@ -27,11 +27,12 @@ from ausam.sampler.checks import (
     warn_if_unscored,
     warn_that_unused,
 )
-from ausam.sampler.epoch import Epoch, Weights, resume
+from ausam.sampler.current_pass import Pass, resume
 from ausam.sampler.exchange import SharedScores
 from ausam.sampler.plan import PICK, EpochChoice, choose_epoch, plan_batches, plan_chosen, plan_slice
 from ausam.sampler.scores import Scores
 from ausam.sampler.state import validate_state
+from ausam.sampler.weights import Weights
 
 
 class SelectiveBatchSampler(BatchSampler):
@@ -123,8 +124,8 @@ class SelectiveBatchSampler(BatchSampler):
             spread=policy.spread,
         )
         self._weights = Weights(n)
-        self._pass: Epoch | None = None  # the latest pass that has begun
-        self._next: Epoch | None = None  # the next pass once it is needed, or one to be resumed
+        self._pass: Pass | None = None  # the latest pass that has begun
+        self._next: Pass | None = None  # the next pass once it is needed, or one to be resumed
         self._choice: EpochChoice | None = None  # the latest choice of a policy of scope "epoch"
         self._updated = False  # whether update was ever called
         self._picked = 0  # candidates that pick() has seen since the epoch was set
@@ -166,14 +167,14 @@ class SelectiveBatchSampler(BatchSampler):
         self.exchange()
         self._unasked = None
         rank, world = self.rank_and_world_size
-        epoch = self._upcoming()
-        epoch.split(world, self.min_batch)
-        if not epoch.resumed:
-            warn_if_unscored(self.policy, self.scores, epoch.plan.epoch)
-            self._begin(epoch)
-        self._next, self._pass = None, epoch
-        self.epoch, self._picked = epoch.plan.epoch + 1, 0
-        yield from epoch.batches(rank, world, self.min_batch)
+        current = self._upcoming()
+        current.split(world, self.min_batch)
+        if not current.resumed:
+            warn_if_unscored(self.policy, self.scores, current.plan.epoch)
+            self._begin(current)
+        self._next, self._pass = None, current
+        self.epoch, self._picked = current.plan.epoch + 1, 0
+        yield from current.batches(rank, world, self.min_batch)
 
     def __len__(self) -> int:
         """Exact number of batches of the next pass, if no update comes before it.
@@ -221,11 +222,11 @@ class SelectiveBatchSampler(BatchSampler):
         self.epoch, self._picked = epoch, 0
 
     @property
-    def _interrupted(self) -> Epoch | None:
+    def _interrupted(self) -> Pass | None:
         """The loaded pass that is to be resumed."""
         return self._next if self._next is not None and self._next.resumed else None
 
-    def _upcoming(self) -> Epoch:
+    def _upcoming(self) -> Pass:
         """The next pass: the interrupted one, or that of the next epoch, not planned yet."""
         world, n = self.rank_and_world_size[1], len(self._scores)
         size = self.mini_batch if self.split else world * self.mini_batch
@@ -250,7 +251,7 @@ class SelectiveBatchSampler(BatchSampler):
                 choice = self._choose(self.epoch)
                 used = choice.samples
             plan = plan_chosen(used, n, *shape)
-        self._next = Epoch(plan, self.policy, self._scores, self._weights, choice, updated=self._updated)
+        self._next = Pass(plan, self.policy, self._scores, self._weights, choice, updated=self._updated)
         return self._next
 
     def _fit(self, epoch: int) -> None:
@@ -259,11 +260,11 @@ class SelectiveBatchSampler(BatchSampler):
             self._scores.fit = self.policy.fit(self.scores, epoch)
         self._scores.fit_epoch = epoch
 
-    def _begin(self, epoch: Epoch) -> None:
-        self._fit(epoch.plan.epoch)
+    def _begin(self, current: Pass) -> None:
+        self._fit(current.plan.epoch)
         if self.policy.scope == "epoch":
-            epoch.choice = self._choice = epoch.choice or self._choose(epoch.plan.epoch)
-        self._weights.table = epoch.choice.weight if epoch.choice else None
+            current.choice = self._choice = current.choice or self._choose(current.plan.epoch)
+        self._weights.table = current.choice.weight if current.choice else None
 
     def _lasting_choice(self) -> EpochChoice | None:
         """The choice of an earlier epoch that still applies to the next one."""

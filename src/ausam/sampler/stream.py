@@ -21,10 +21,10 @@ from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
-from ausam.sampler.epoch import Weights
 from ausam.sampler.indexed import Indexed
 from ausam.sampler.scores import Scores
 from ausam.sampler.state import anything, require, whole
+from ausam.sampler.weights import Weights
 
 STREAM = 2  # purpose of the random numbers: the sampler uses 0 and 1
 

@@ -291,7 +291,7 @@ def test_batches_taken_long_before_the_first_update_are_part_of_a_saved_pass(pol
 
 
 def test_a_plan_that_is_gone_is_named(monkeypatch):
-    monkeypatch.setattr("ausam.sampler.epoch.AHEAD", 1)
+    monkeypatch.setattr("ausam.sampler.current_pass.AHEAD", 1)
     sampler = SelectiveBatchSampler(1 << 18, 1 << 12, Full())
     iterator = iter(sampler)
     taken = [next(iterator) for _ in range(40)]

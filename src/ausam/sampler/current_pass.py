@@ -1,4 +1,4 @@
-"""The current pass: planned block by block as batches are needed, handed out, consumed, saved and resumed."""
+"""Pass: one pass over an epoch, planned block by block as batches are needed; handed out, saved and resumed."""
 
 from __future__ import annotations
 
@@ -11,36 +11,12 @@ from torch import Tensor
 
 from ausam.common.tensors import CPU
 from ausam.policies.base import Policy, Sliced
-from ausam.sampler.checks import index_vector
 from ausam.sampler.plan import EpochChoice, Plan
 from ausam.sampler.scores import Scores
+from ausam.sampler.weights import Weights
 
 # Before the first update it is not known how far a loader is ahead, so this many blocks of the plan are kept.
 AHEAD = 64
-
-
-class Weights:
-    """The factor of each sample's loss. Takes four bytes per sample once a policy sets a weight, and nothing before.
-
-    Arguments:
-        n: number of samples.
-    """
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self.table: Tensor | None = None  # the factors of all samples; None if none was set
-
-    def put(self, index: Tensor, weight: Tensor) -> None:
-        """Set the factors of these samples."""
-        if self.table is None:
-            self.table = torch.ones(self._n, dtype=torch.float32, device=CPU)
-        self.table.scatter_(0, index, weight.to(self.table.dtype))  # half the time of indexing
-
-    def of(self, index: Any) -> Tensor | None:
-        """The factors of these samples, on their device: 1 where none was set; None if none was set at all."""
-        if self.table is None:
-            return None
-        return self.table[index_vector(index, self._n)].to(getattr(index, "device", CPU))
 
 
 @dataclass(frozen=True)
@@ -93,7 +69,7 @@ def split_into_batches(total: int, kept: int, least: int) -> BatchSpans:
     return BatchSpans(total, step, total // step + (total % step >= least))
 
 
-class Epoch:
+class Pass:
     """One pass over the plan of an epoch, or over the rest of it.
 
     A block is planned when its first batch is needed. The samples of earlier batches are not among its candidates, so
@@ -229,7 +205,7 @@ def resume(
     choice: EpochChoice | None,
     *,
     updated: bool,
-) -> Epoch:
+) -> Pass:
     """The rest of a saved pass; refused if the policy cannot plan the part that is not planned yet."""
     plan = Plan(**{field.name: state[field.name] for field in fields(Plan)})
     planned = state["done"] + len(state["index"]) >= plan.total
@@ -239,7 +215,7 @@ def resume(
             "of it differently. Resume with the policy of the saved run until the epoch ends."
         )
     first = Block(state["done"], state["index"], state["next"])
-    return Epoch(plan, policy, scores, weights, choice, first, updated=updated)
+    return Pass(plan, policy, scores, weights, choice, first, updated=updated)
 
 
 def _continues(plan: Plan, policy: Policy) -> bool:
