@@ -19,10 +19,11 @@ def from_sgd_to_ausam(scope):
     assert last["SGD"]["fitted"] > 75  # beyond the 70 % that are right: learnt by heart
     assert min(last["SAM"]["test"], last["AUSAM-0.5"]["test"]) > last["SGD"]["test"] + 2
     work = {name: opt.samples_forward / runs["SGD"][0].samples_forward for name, (opt, _) in runs.items()}
-    assert work == {"SGD": 1, "SAM": 2, "AUSAM-0.5": pytest.approx(1 + 1 / 40), "SAM+Random": 1}
+    assert work == {"SGD": 1, "SAM": 2, "AUSAM-0.5": pytest.approx(1 + 1 / 40), "SAM+Random": 1, "SAM+Trusted": 1}
     wrong, scores = scope["wrong"], scope["scores"]
     assert scores.count[wrong].float().mean() > scores.count[~wrong].float().mean()
     assert int(wrong[scope["top"]].sum()) > 80
+    assert scope["right"] > 0.85 * max(len(scope["suspects"].index), int(wrong.sum()))
 
 
 def forecasting(scope):
