@@ -142,9 +142,24 @@ def test_schedulers_set_the_rates_of_the_optimizer(name, number):
         assert [g["lr"] for g in opt.param_groups] == [g["lr"] for g in base.param_groups]
 
 
+def takes_new_groups(kind):
+    """Whether torch's own optimizer can step after it got a new group: Adagrad of torch 2.6 cannot."""
+    old, new = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    base = kind([old])
+    base.add_param_group({"params": [new]})
+    old.grad = new.grad = torch.ones(2, 2)
+    try:
+        base.step()
+    except KeyError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", INFOS)
 def test_groups_are_added_and_gradients_cleared_through_it(name):
     info = INFOS[name]
+    if not takes_new_groups(info.optim_cls):
+        pytest.skip(f"torch's own {name} cannot take a new group")
     model = network()
     opt = SharpnessAware(info.optim_cls([model[0].weight]), SAM(0.1), model)
     opt.add_param_group({"params": [model[2].weight], "lr": 0.5})

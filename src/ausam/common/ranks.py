@@ -28,11 +28,11 @@ def rank_and_world_size(rank: int | None = None, world_size: int | None = None) 
 def device(group: Group = None) -> torch.device:
     """The device that a group's backend works on: the CPU, unless it supports only accelerators (nccl)."""
     backend = str(dist.get_backend(group))
-    kind = torch.accelerator.current_accelerator()
     # A group made without naming a backend has the name "undefined"; without an accelerator it is gloo.
-    if kind is None or any(name in backend for name in ("gloo", "mpi", "cpu", "fake")):
+    if any(name in backend for name in ("gloo", "mpi", "cpu", "fake")) or not torch.accelerator.is_available():
         return torch.device("cpu")
-    return torch.device(kind.type, torch.accelerator.current_device_index())
+    accelerator: Any = torch.accelerator.current_accelerator()
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())
 
 
 def gather(x: Tensor, lengths: Sequence[int] | None = None, group: Group = None) -> list[Tensor]:
