@@ -66,16 +66,9 @@ class UserSet(Labelled):
             test_y=self.test_y[test],
         )
 
-    def held_out(self, train: Tensor, held: Tensor) -> Self:
-        """Train on some of the training samples, and evaluate on the others."""
-        return replace(
-            self,
-            train=Subset(self.train, train.tolist()),
-            train_y=self.train_y[train],
-            kept=self.origin[train],
-            test=Subset(self.train, held.tolist()),
-            test_y=self.train_y[held],
-        )
+    def training_as_test(self) -> Self:
+        """The data set whose test samples are its training samples."""
+        return replace(self, test=self.train, test_y=self.train_y)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Inputs, labels and indices of one pass of the sampler; only the chosen samples are loaded."""

@@ -69,16 +69,9 @@ class ImageSet(Labelled):
             test_y=self.test_y[test],
         )
 
-    def held_out(self, train: Tensor, held: Tensor) -> ImageSet:
-        """Train on some of the training samples, and evaluate on the others."""
-        return replace(
-            self,
-            train_x=self.train_x[train],
-            train_y=self.train_y[train],
-            kept=self.origin[train],
-            test_x=self.train_x[held],
-            test_y=self.train_y[held],
-        )
+    def training_as_test(self) -> ImageSet:
+        """The data set whose test samples are its training samples."""
+        return replace(self, test_x=self.train_x, test_y=self.train_y)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Images, labels and indices of one pass of the sampler; the augmentation depends on the arguments only."""

@@ -43,7 +43,7 @@ def with_validation(data: P, part: float, seed: int = 0) -> P:
     if not part:
         return data
     kept, held = _stratified(data, part, "validation", generator(seed, len(data.train_y), 0x7A1))
-    made: Any = data.held_out(kept, held)
+    made: Any = data.training_as_test().part(kept, held)
     changed: P = replace(made, evaluated_on="validation")
     return changed
 
@@ -62,7 +62,7 @@ def split_for_selection(data: P, part: float, seed: int) -> tuple[P, P | None]:
         )
     kept, held = _stratified(data, part, "select_epoch", generator(seed, len(data.train_y), 0x5E1))
     rest: Any = data.part(kept, torch.arange(len(data.test_y)))
-    chooser: Any = data.held_out(kept, held)
+    chooser: Any = data.training_as_test().part(kept, held)
     wrong = None if data.wrong is None else data.wrong[kept]
     return replace(rest, wrong=wrong), replace(chooser, wrong=wrong, evaluated_on="validation")
 

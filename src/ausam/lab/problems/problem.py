@@ -72,8 +72,8 @@ class Problem(Protocol):
     def part(self, train: Tensor, test: Tensor) -> Self:
         """The problem with only these samples."""
 
-    def held_out(self, train: Tensor, held: Tensor) -> Self:
-        """Train on some of the training samples, and evaluate on the others."""
+    def training_as_test(self) -> Self:
+        """The problem whose test samples are its training samples."""
 
     def prepare(self, config: Config) -> Self:
         """The data as a run specifies it; a ValueError for settings that this kind of data does not support."""

@@ -115,9 +115,9 @@ class WindowSet:
         """The data set with only these windows."""
         return replace(self, train_at=self.train_at[train], test_at=self.test_at[test])
 
-    def held_out(self, train: Tensor, held: Tensor) -> WindowSet:
-        """Train on some of the training windows, and evaluate on the others."""
-        return replace(self, train_at=self.train_at[train], test_at=self.train_at[held])
+    def training_as_test(self) -> WindowSet:
+        """The data set whose test windows are its training windows."""
+        return replace(self, test_at=self.train_at)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # noqa: ARG002
         """Windows, the steps that follow, and indices of one pass of the sampler, the only source of randomness."""

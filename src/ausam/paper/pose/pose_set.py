@@ -74,9 +74,9 @@ class PoseSet:
         """The data set with only these people."""
         return replace(self, train=self.train.part(train), test=self.test.part(test))
 
-    def held_out(self, train: Tensor, held: Tensor) -> PoseSet:
-        """Train on some of the training people, and evaluate on the others."""
-        return replace(self, train=self.train.part(train), test=self.train.part(held))
+    def training_as_test(self) -> PoseSet:
+        """The data set whose test people are its training people."""
+        return replace(self, test=self.train)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Crops, targets and indices of one pass of the sampler; the augmentation depends on seed, epoch and index."""
