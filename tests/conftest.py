@@ -24,10 +24,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     makes_pages = any(path.is_relative_to(folder) for folder in MAKE_PAGES) and not path.is_relative_to(LOOKED_AT)
     if not item.config.option.markexpr or not makes_pages:
         return (yield)
-    from ausam.lab.report import vega  # here: the core is tested without what the lab needs
+    from ausam.lab.report import html, vega  # here: the core is tested without what the lab needs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vega, "_svg", lambda _: EMPTY)
+        patch.setattr(html, "javascript", lambda: "")
         return (yield)
 
 
