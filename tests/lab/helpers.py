@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ausam.lab.cli.main import main
 from ausam.lab.config import Config
+from ausam.lab.problems.catalogue import problem
 from ausam.lab.records.comparison import Comparison, CurvePoint, NamedRun
 from ausam.lab.records.run import Environment, Hardware, Run, Samples
 from ausam.lab.records.score import Score
@@ -27,6 +28,11 @@ def read(path: Path):
 def rewrite(path: Path, **changes) -> None:
     """Change some entries of a JSON file."""
     path.write_text(json.dumps(read(path) | changes))
+
+
+def load(name, data_dir="data", label_noise=0.0, **settings):
+    """The data of this name, with these data settings of Config."""
+    return problem(Config(data=name, data_dir=data_dir, label_noise=label_noise, **{"device": "cpu"} | settings))
 
 
 def micro_recipe(*rows, train_size=192, test_size=100):

@@ -87,10 +87,10 @@ def test_the_primary_verdict(primary, margin, expected):
 
 
 def test_level_needs_an_interval_within_the_margin():
-    alike = FIGURES | {"ausam-0.25": (0.25, False, [82.1, 82.9, 81.1, 82.4, 81.5], "sam+random-0.25", "sgd@0.5")}
-    assert budgets.primary_verdict(problem(alike)) is Verdict.UNCLEAR
-    assert budgets.primary_verdict(problem(alike, margin=0.05)) is Verdict.UNCLEAR
-    assert budgets.primary_verdict(problem(alike, margin=0.5)) is Verdict.LEVEL
+    close = FIGURES | {"ausam-0.25": (0.25, False, [82.1, 82.9, 81.1, 82.4, 81.5], "sam+random-0.25", "sgd@0.5")}
+    assert budgets.primary_verdict(problem(close)) is Verdict.UNCLEAR
+    assert budgets.primary_verdict(problem(close, margin=0.05)) is Verdict.UNCLEAR
+    assert budgets.primary_verdict(problem(close, margin=0.5)) is Verdict.LEVEL
 
 
 def test_a_missing_seed_leaves_the_verdict_open():

@@ -14,7 +14,7 @@ from PIL import Image
 from ausam import Full, Random, SelectiveBatchSampler
 from ausam.lab.cli.main import main
 from ausam.lab.networks.build import MODELS, build, check_fit
-from ausam.lab.problems.catalogue import load, resolve
+from ausam.lab.problems.catalogue import resolve
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.loading import DataError
 from ausam.lab.records import store
@@ -34,6 +34,7 @@ from ausam.paper.pose.stick_figures import SIDE
 from ausam.paper.pose.stick_figures import many as drawn_figures
 from ausam.paper.records.paper_table import PaperTable
 from tests.helpers import few_of
+from tests.lab.helpers import load
 
 
 def some(n, seed=0):
@@ -364,8 +365,8 @@ def test_joints_move_with_the_pixels(index):
     pixels[196:205, 116:125, 0], pixels[126:135, 206:215, 2] = 255, 255
     visible = np.ones((1, 16))
     visible[0, RANK] = 0  # told apart from the left one
-    place = (np.arange(1), np.array([[170.0, 160.0]]), np.ones(1))
-    people = People(lambda _: Image.fromarray(pixels), *place, joints, visible, np.ones(1))
+    position = (np.arange(1), np.array([[170.0, 160.0]]), np.ones(1))
+    people = People(lambda _: Image.fromarray(pixels), *position, joints, visible, np.ones(1))
     changes = [PLAIN, Change(50.0, 0.8, False), Change(-20.0, 1.2, True), Change(0.0, 1.0, True)]
     crop, y = people.shown(0, 128, changes[index])
     mirror = changes[index].mirror
@@ -727,7 +728,7 @@ def test_table4_in_the_papers_form(part_of_table4, capsys):
     assert "Adam & paper & 96.8 & 95.8 & 89.7 & 84.3 & 88.7 & 85.1 & 81.4 & 89.3 & 183 \\\\" in tex
     assert "| Adam | paper | 96.8 | 95.8 | 89.7 | 84.3 | 88.7 | 85.1 | 81.4 | 89.3 | 183 |" in md
     inner = (part_of_table4 / "hrnet-w32" / "report.html").read_text()
-    assert "PCKh@0.5, %" in inner
+    assert "PCKh@0.5,\u00a0%" in inner
     assert "test PCKh@0.5 (%)" in inner
     assert "16 joints" in inner
     assert "ccuracy" not in inner.partition("Conditions")[0]

@@ -77,9 +77,9 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
     second = driver(folder, "--out", "there", *SHORT)
     _, err = second.communicate(timeout=900)
     assert second.returncode == 1, err
-    told = " ".join(err.split())
-    assert "one/sam/seed-0 failed: there/one/runs/sam/seed-0 is not empty" in told
-    assert "ausam: 1 cell failed: one/sam/seed-0. Run the same command to try again." in told
+    said = " ".join(err.split())
+    assert "one/sam/seed-0 failed: there/one/runs/sam/seed-0 is not empty" in said
+    assert "ausam: 1 cell failed: one/sam/seed-0. Run the same command to try again." in said
     for name in ("sgd", "ausam-0.5"):
         assert f"one/{name}/seed-0: accuracy " in err
     here = weights(folder / "here")
@@ -141,18 +141,18 @@ class Ray:
 def test_epochs_are_told_from_the_files_and_what_is_left_is_cancelled(tmp_path):
     config = recipe.resolve(epochs=2)
     cells = [Cell("one", name, config) for name in ("a", "full", "lost", "b")]
-    told = []
+    calls = []
     outcomes = launch._launched(
-        Ray, Task(), cells, tmp_path, lambda cell, epoch: told.append((cell, epoch.epoch)), False
+        Ray, Task(), cells, tmp_path, lambda cell, epoch: calls.append((cell, epoch.epoch)), False
     )
     assert next(outcomes) == (cells[3], "one/b/seed-0 done")
-    assert told == [(cell.id, epoch) for cell in cells for epoch in (1, 2)]
+    assert calls == [(cell.id, epoch) for cell in cells for epoch in (1, 2)]
     cell, failed = next(outcomes)
     assert (cell, failed.text.startswith("its process was lost: "), failed.no_data) == (cells[2], True, False)
     with pytest.raises(WriteError, match="disk"):  # it concerns all cells
         next(outcomes)
     assert Ray.cancelled == [("one/a/seed-0", True)]
-    assert len(told) == 8  # each once
+    assert len(calls) == 8  # each once
 
 
 def test_mistakes_are_told_before_anything_starts(folder, monkeypatch, capsys):

@@ -71,10 +71,10 @@ def test_an_unreadable_file_is_named_and_written_again_once_removed(done, capsys
 def test_a_report_leaves_out_no_unreadable_run(tmp_path, capsys):
     out = tmp_path / "out"
     assert run("compare", "sgd", "ausam-0.5", "--seeds", 1, *FEW, "--out", out) == 0
-    place = out / "runs" / "sgd" / "seed-0"
-    (place / "result.json").write_text("{")
+    run_folder = out / "runs" / "sgd" / "seed-0"
+    (run_folder / "result.json").write_text("{")
     assert run("report", out) == 2
-    assert f"{place}/result.json is not a JSON object. Remove it" in capsys.readouterr().err
+    assert f"{run_folder}/result.json is not a JSON object. Remove it" in capsys.readouterr().err
 
 
 def test_a_table_that_cannot_be_read_is_written_again(tmp_path, monkeypatch):
@@ -102,27 +102,27 @@ def hold_lock(path, ready, done):
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_a_second_process_on_a_folder_leaves_with_a_sentence(tmp_path, capsys, command):
     out = tmp_path / "out"
-    place = out if command == "train" else out / "runs" / "sgd" / "seed-0"
+    locked = out if command == "train" else out / "runs" / "sgd" / "seed-0"
     argv = ["train", *FEW, "--method", "plain"] if command == "train" else ["compare", "sgd", "--seeds", 1, *FEW]
-    place.mkdir(parents=True)
-    (place / ".config.json.1.tmp").write_text("the other's")
+    locked.mkdir(parents=True)
+    (locked / ".config.json.1.tmp").write_text("the other's")
     context = forked()
     ready, done = context.Event(), context.Event()
-    other = context.Process(target=hold_lock, args=(place / ".lock", ready, done))
+    other = context.Process(target=hold_lock, args=(locked / ".lock", ready, done))
     other.start()
     try:
         assert ready.wait(120)
         assert run(*argv, "--out", out) == 2
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith(f"ausam: Another process is working on the run in {place}. Wait for it to end")
-        assert f"remove {place}/.lock" in line
-        assert (place / ".config.json.1.tmp").exists()
+        assert line.startswith(f"ausam: Another process is working on the run in {locked}. Wait for it to end")
+        assert f"remove {locked}/.lock" in line
+        assert (locked / ".config.json.1.tmp").exists()
     finally:
         done.set()
         other.join()
     assert other.exitcode == 0
     assert run(*argv, "--out", out) == 0
-    assert not list(place.glob(".*.tmp"))
+    assert not list(locked.glob(".*.tmp"))
 
 
 # other files

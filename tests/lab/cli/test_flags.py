@@ -57,9 +57,9 @@ def test_a_name_that_is_missing(capsys, argv):
     with pytest.raises(SystemExit) as left:
         parser().parse_args(argv)
     assert left.value.code == 2
-    told = capsys.readouterr().err
-    assert "the following arguments are required" in told
-    assert told.endswith(f"See ausam {argv[0]} --help.\n")
+    error = capsys.readouterr().err
+    assert "the following arguments are required" in error
+    assert error.endswith(f"See ausam {argv[0]} --help.\n")
 
 
 def test_no_command():

@@ -19,17 +19,17 @@ from ausam.lab.experiments.side_by_side import interleaved, median_ratio
 
 
 def test_interleaved_takes_turns():
-    told = []
-    times = interleaved({"a": lambda: told.append("a"), "b": lambda: told.append("b")}, repeats=3, warmup=1)
-    assert "".join(told) == "ba" + "ab" + "ba" + "ab"
+    calls = []
+    times = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=3, warmup=1)
+    assert "".join(calls) == "ba" + "ab" + "ba" + "ab"
     assert {k: len(v) for k, v in times.items()} == {"a": 3, "b": 3}
     assert median_ratio([4.0, 6.0, 100.0], [2.0, 3.0, 1.0]) == 3.0
 
 
 def test_every_turn_is_announced():
-    told = []
-    interleaved({"a": lambda: None}, repeats=2, warmup=1, title="it", on_turn=lambda *turn: told.append(turn))
-    assert told == [("it", 0, 3), ("it", 1, 3), ("it", 2, 3)]
+    calls = []
+    interleaved({"a": lambda: None}, repeats=2, warmup=1, title="it", on_turn=lambda *turn: calls.append(turn))
+    assert calls == [("it", 0, 3), ("it", 1, 3), ("it", 2, 3)]
 
 
 def test_bench_prints_each_figure_and_unknown_parts_are_named(monkeypatch, capsys):
@@ -75,10 +75,10 @@ def test_a_long_measurement_says_how_long_it_takes(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
     with progress.Progress(None, "bench") as shown:
-        told = shown.turns()
+        on_turn = shown.turns()
         for title, seconds in (("long", 10.0), ("short", 0.01)):
             for turn in range(3):
-                told(title, turn, 13)
+                on_turn(title, turn, 13)
                 now[0] += seconds
     assert capsys.readouterr().err.splitlines() == ["long: about 2.0 min"]
 
@@ -98,8 +98,8 @@ def test_an_interrupted_benchmark_does_not_claim_to_have_kept_anything(monkeypat
 @pytest.fixture(scope="module")
 def overhead():
     """The benchmark of other implementations, which is not in the package."""
-    place = Path(__file__).parents[3] / "benchmarks" / "overhead.py"
-    spec = importlib.util.spec_from_file_location("overhead", place)
+    path = Path(__file__).parents[3] / "benchmarks" / "overhead.py"
+    spec = importlib.util.spec_from_file_location("overhead", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -108,11 +108,11 @@ def test_bad_names_are_refused_before_anything_runs(tmp_path, capsys, name, mess
 
 def test_the_runs_of_a_seed_take_turns_in_random_order_and_results_are_written_once_a_seed(tmp_path, monkeypatch):
     """On a machine that is slow for a while, every pair is slow for as long."""
-    told, written = [], []
+    calls, written = [], []
 
-    def epochs(config, place, **_):
+    def epochs(config, folder, **_):
         for _ in range(4):
-            told.append((config.seed, place.parent.name))
+            calls.append((config.seed, folder.parent.name))
             yield object()
 
     monkeypatch.setattr(compare, "train", epochs)
@@ -122,7 +122,7 @@ def test_the_runs_of_a_seed_take_turns_in_random_order_and_results_are_written_o
     runs = {name: configured(name, resolve()) for name in names}
     assert compare.compare(runs, [3, 4], resolve(), tmp_path, "", lambda *_: None) == "results"
     assert written == [tmp_path, tmp_path]
-    rounds = [told[i : i + 4] for i in range(0, len(told), 4)]
+    rounds = [calls[i : i + 4] for i in range(0, len(calls), 4)]
     assert [{seed for seed, _ in turn} for turn in rounds] == [{3}] * 4 + [{4}] * 4
     assert all({name for _, name in turn} == set(names) for turn in rounds)  # one epoch each before the next
     orders = [tuple(name for _, name in turn) for turn in rounds]

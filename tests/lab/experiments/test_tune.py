@@ -44,8 +44,8 @@ def test_the_best_third_goes_on(searched):
     for one in tuning.rounds:
         for trial in one.trials:
             name = f"rho={trial.settings['rho']:g},batch_size={trial.settings['batch_size']:g}"
-            place = searched / f"{one.epochs}-epochs" / "runs" / name
-            runs = [read(place / f"seed-{seed}" / "result.json") for seed in (0, 1)]
+            folder = searched / f"{one.epochs}-epochs" / "runs" / name
+            runs = [read(folder / f"seed-{seed}" / "result.json") for seed in (0, 1)]
             assert trial.row.mean == pytest.approx(statistics.fmean(r["test"]["value"] for r in runs))
             assert {r["test"]["name"] for r in runs} == {"validation accuracy"}
             assert {r["config"]["validation"] for r in runs} == {0.2}
@@ -215,18 +215,18 @@ def test_a_tie_is_told(searched):
     search = store.read_finished(searched / "tuning.json", Tuning)
     first, second = search.rounds[-1].trials
     apart = replace(second, row=replace(first.row, scores=tuple(s - 1 for s in first.row.scores)))
-    for other, told in ((replace(second, row=first.row), True), (apart, False)):
+    for other, tied in ((replace(second, row=first.row), True), (apart, False)):
         text = tuning.text(
             replace(search, rounds=(*search.rounds[:-1], replace(search.rounds[-1], trials=(first, other))))
         )
-        assert ("A tie with --rho" in text) is told
+        assert ("A tie with --rho" in text) is tied
 
 
-@pytest.mark.parametrize(("values", "epochs", "told"), [("0,0.1,0.4", 2, True), ("0,0.1", 2, False)])
-def test_why_there_is_one_round(tmp_path, capsys, values, epochs, told):
+@pytest.mark.parametrize(("values", "epochs", "said"), [("0,0.1,0.4", 2, True), ("0,0.1", 2, False)])
+def test_why_there_is_one_round(tmp_path, capsys, values, epochs, said):
     flags = ["--train-size", "64", "--threads", "1", "--seeds", "1", "--epochs", str(epochs), "--over", f"rho={values}"]
     assert main(["tune", *flags, "--out", str(tmp_path)]) == 0
-    assert ("One round: a round has at least 3 epochs" in capsys.readouterr().err) is told
+    assert ("One round: a round has at least 3 epochs" in capsys.readouterr().err) is said
 
 
 def test_the_help_shows_the_policy_of_a_search(capsys):

@@ -29,13 +29,13 @@ from ausam.lab.cli.main import main
 from ausam.lab.networks.build import MODELS, build
 from ausam.lab.problems import augment, download
 from ausam.lab.problems import catalogue as lab_data
-from ausam.lab.problems.catalogue import DATASETS, load, resolve
+from ausam.lab.problems.catalogue import DATASETS, resolve
 from ausam.lab.problems.download import DownloadError, Remote, fetch, unpack
 from ausam.lab.problems.images import ImageSet
 from ausam.lab.problems.labels import balanced
 from ausam.lab.problems.sources import cifar, ett, fashion, tiny
 from ausam.lab.training.loop import evaluate, train
-from tests.lab.helpers import ROOT
+from tests.lab.helpers import ROOT, load
 
 DOCS = ROOT / "docs"
 

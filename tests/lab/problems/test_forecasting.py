@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from ausam.lab.problems import catalogue
-from ausam.lab.problems.catalogue import load, problem, resolve, training_samples
+from ausam.lab.problems.catalogue import problem, resolve, training_samples
 from ausam.lab.problems.download import DownloadError
 from ausam.lab.problems.sources import ett
 from ausam.lab.problems.windows import Forecasting
 from ausam.lab.training.loop import train
-from tests.lab.helpers import read, run
+from tests.lab.helpers import load, read, run
 
 QUICK = ["--data", "etth2", "--train-stride", 60, "--test-size", 40, "--batch-size", 32, "--threads", 1]
 
@@ -30,15 +30,15 @@ def made(tmp_path_factory):
     t = np.arange(17_420)
     waves = [5 * c + np.sin(2 * np.pi * (t + 3 * c) / 24) * (1 + c) for c in range(7)]
     values = np.stack(waves, 1) + 0.3 * rng.standard_normal((len(t), 7))
-    place = tmp_path_factory.mktemp("data")
+    folder = tmp_path_factory.mktemp("data")
     lines = [f"2016-07-01 {i},{','.join(map(repr, row))}" for i, row in enumerate(values.tolist())]
-    (place / "ETTh2.csv").write_text("\n".join([ett.HEADER, *lines]) + "\n")
-    return place, values
+    (folder / "ETTh2.csv").write_text("\n".join([ett.HEADER, *lines]) + "\n")
+    return folder, values
 
 
 def test_the_official_splits(made):
-    place, values = made
-    data = load("etth2", str(place))
+    folder, values = made
+    data = load("etth2", str(folder))
     mean, std = values[:8640].mean(0), values[:8640].std(0)
     assert (len(data.train_y), len(data.test_y)) == (8640 - 512 - 96 + 1, 2880 - 96 + 1)
     x, y = next(data.test_batches(1))
@@ -63,17 +63,17 @@ def test_the_number_of_samples_is_known_before_the_data_is_here(made, flags):
 
 
 def test_every_nth_window_and_another_horizon(made):
-    place, _ = made
-    whole, some = load("etth2", str(place), horizon=24), load("etth2", str(place), horizon=24, train_stride=7)
+    folder, _ = made
+    whole, some = load("etth2", str(folder), horizon=24), load("etth2", str(folder), horizon=24, train_stride=7)
     assert whole.answer == (7, 24)
     assert torch.equal(some.train_y, whole.train_y[::7])
     assert torch.equal(some.test_y, whole.test_y)
-    assert len(load("etth2", str(place), train_size=100).train_y) == 100
+    assert len(load("etth2", str(folder), train_size=100).train_y) == 100
 
 
 def test_validation_is_the_official_part(made):
-    place, values = made
-    data = load("etth2", str(place), validation=0.2)
+    folder, values = made
+    data = load("etth2", str(folder), validation=0.2)
     assert (len(data.train_y), len(data.test_y), data.evaluated_on) == (8033, 2785, "validation")
     *_, (_, last) = data.test_batches()
     expected = (values[11520 - 96 : 11520] - values[:8640].mean(0)) / values[:8640].std(0)
@@ -120,8 +120,8 @@ def test_other_data_has_no_horizon():
 
 
 def test_files_that_are_not_the_published_ones(made, tmp_path):
-    place, _ = made
-    text = (place / "ETTh2.csv").read_text()
+    folder, _ = made
+    text = (folder / "ETTh2.csv").read_text()
     with pytest.raises(DownloadError, match=r"ETTh2.csv is not in .*its digest is unknown. Get it from https"):
         load("etth2", str(tmp_path))
     (tmp_path / "ett").mkdir()
@@ -135,7 +135,7 @@ def test_files_that_are_not_the_published_ones(made, tmp_path):
     with pytest.raises(ValueError, match="not finite"):
         load("etth2", str(tmp_path))
     copy.write_text(text)
-    assert torch.equal(load("etth2", str(tmp_path)).series, load("etth2", str(place)).series)
+    assert torch.equal(load("etth2", str(tmp_path)).series, load("etth2", str(folder)).series)
     (tmp_path / "ETTh1.csv").write_text(text)
     with pytest.raises(DownloadError, match=r"ETTh1.csv is not the published file: its sha256 is"):
         load("etth1", str(tmp_path))

@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ausam.lab.config import Config
-from ausam.lab.problems.catalogue import DATASETS, forget, load, problem
+from ausam.lab.problems.catalogue import DATASETS, forget, problem
 from ausam.lab.problems.classification import Classification
 from ausam.lab.problems.datasets import from_datasets
 from ausam.lab.problems.labels import long_tail, with_validation
-from tests.lab.helpers import read, run
+from tests.lab.helpers import load, read, run
 
 FLAGS = ["--data", "digits", "--label-noise", 0, "--epochs", 1, "--threads", 1]
 
@@ -163,7 +163,7 @@ def test_without_draws_all_seeds_share_one_data_set_which_is_read_once(monkeypat
     forget()
     reads = []
     known = DATASETS["digits"]
-    monkeypatch.setitem(DATASETS, "digits", replace(known, load=lambda place: reads.append(place) or known.load(place)))
+    monkeypatch.setitem(DATASETS, "digits", replace(known, load=lambda where: reads.append(where) or known.load(where)))
     assert problem(Config(device="cpu", seed=1)) is problem(Config(device="cpu", seed=2))
     for seed in (1, 2, 1):
         problem(Config(device="cpu", seed=seed, label_noise=0.2))

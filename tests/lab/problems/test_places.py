@@ -6,9 +6,8 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from ausam.lab.problems.catalogue import load
 from ausam.lab.problems.datasets import from_datasets
-from tests.lab.helpers import read, run
+from tests.lab.helpers import load, read, run
 
 FLAGS = ["--model", "resnet-tiny", "--epochs", 1, "--batch-size", 8, "--threads", 1]
 
@@ -18,33 +17,33 @@ def picture(label, number, side=8):
     return Image.fromarray(rng.integers(0, 255, (side, side, 3), dtype=np.uint8))
 
 
-def class_folders(place, held_out="val", side=lambda i: 8):
+def class_folders(folder, held_out="val", side=lambda i: 8):
     for which, count in (("train", 8), (held_out, 3)):
         for label, cls in enumerate(["cat", "dog"]):
-            (place / which / cls).mkdir(parents=True)
+            (folder / which / cls).mkdir(parents=True)
             for i in range(count):
-                picture(label, i, side(i)).save(place / which / cls / f"{i}.png")
-    return place
+                picture(label, i, side(i)).save(folder / which / cls / f"{i}.png")
+    return folder
 
 
 @pytest.mark.parametrize("held_out", ["val", "test"])
 def test_class_folders(tmp_path, held_out):
-    place = class_folders(tmp_path / "pets", held_out)
-    data = load(f"folder:{place}")
+    folder = class_folders(tmp_path / "pets", held_out)
+    data = load(f"folder:{folder}")
     assert (len(data.train_y), len(data.test_y), data.classes, data.channels) == (16, 6, 2, 3)
     x, y = data.train[9]
     assert y == 1
     expected = np.asarray(picture(1, 1), dtype=np.float64).transpose(2, 0, 1) / 255
     np.testing.assert_allclose(x.numpy(), (expected - 0.5) / 0.25, rtol=1e-5, atol=1e-5)
-    assert run("train", "--data", f"folder:{place}", *FLAGS, "--out", tmp_path / "run") == 0
+    assert run("train", "--data", f"folder:{folder}", *FLAGS, "--out", tmp_path / "run") == 0
     assert read(tmp_path / "run" / "result.json")["data"] == {"train": 16, "test": 6, "classes": 2}
 
 
 def test_images_of_several_sizes_need_one(tmp_path, capsys):
-    place = class_folders(tmp_path / "pets", side=lambda i: 8 + i)
-    assert run("train", "--data", f"folder:{place}", *FLAGS, "--out", tmp_path / "run") == 2
-    assert f"the images differ in size: 8x8 ({place}/train/cat/0.png) and 9x9" in capsys.readouterr().err
-    assert load(f"folder:{place}@12").example().shape == (2, 3, 12, 12)
+    folder = class_folders(tmp_path / "pets", side=lambda i: 8 + i)
+    assert run("train", "--data", f"folder:{folder}", *FLAGS, "--out", tmp_path / "run") == 2
+    assert f"the images differ in size: 8x8 ({folder}/train/cat/0.png) and 9x9" in capsys.readouterr().err
+    assert load(f"folder:{folder}@12").example().shape == (2, 3, 12, 12)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +56,9 @@ def test_images_of_several_sizes_need_one(tmp_path, capsys):
     ],
 )
 def test_folders_that_are_not_so_are_refused(tmp_path, capsys, broken, message):
-    place = class_folders(tmp_path / "pets")
-    broken(place)
-    assert run("train", "--data", f"folder:{place}", *FLAGS, "--out", tmp_path / "run") == 2
+    folder = class_folders(tmp_path / "pets")
+    broken(folder)
+    assert run("train", "--data", f"folder:{folder}", *FLAGS, "--out", tmp_path / "run") == 2
     assert message in capsys.readouterr().err
 
 
@@ -69,9 +68,9 @@ def test_hugging_face_formats(tmp_path, monkeypatch, form):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    place = tmp_path / "pets"
+    folder = tmp_path / "pets"
     if form == "images":
-        class_folders(place, "test")
+        class_folders(folder, "test")
     else:
         features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
         splits = {
@@ -85,12 +84,12 @@ def test_hugging_face_formats(tmp_path, monkeypatch, form):
             for which, n in (("train", 8), ("test", 3))
         }
         if form == "saved":
-            datasets.DatasetDict(splits).save_to_disk(str(place))
+            datasets.DatasetDict(splits).save_to_disk(str(folder))
         else:
-            place.mkdir()
+            folder.mkdir()
             for which, split in splits.items():
-                split.to_parquet(str(place / f"{which}-00000-of-00001.parquet"))
-    data = load(f"hf:{place}")
+                split.to_parquet(str(folder / f"{which}-00000-of-00001.parquet"))
+    data = load(f"hf:{folder}")
     assert (len(data.train_y), len(data.test_y), data.classes) == (16, 6, 2)
     expected = np.asarray(picture(1, 1), dtype=np.float64).transpose(2, 0, 1) / 255
     np.testing.assert_allclose(data.train[9][0].numpy(), (expected - 0.5) / 0.25, rtol=1e-5, atol=1e-5)

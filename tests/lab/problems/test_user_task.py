@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ausam.lab.problems.catalogue import forget, load
-from tests.lab.helpers import read, run
+from ausam.lab.problems.catalogue import forget
+from tests.lab.helpers import load, read, run
 
 CODE = """
 import torch

@@ -87,10 +87,10 @@ def test_a_method_and_a_policy_of_a_module_and_of_a_file(mine, tmp_path):
     assert (type(method).__name__, method.rho) == ("RandomDirection", 0.3)
     assert construct("method", f"{mine}:RandomDirection(rho=0.1)", rho=0.3).rho == 0.1
     (tmp_path / "elsewhere").mkdir()
-    place = tmp_path / "elsewhere" / "policies.py"
-    place.write_text(textwrap.dedent(MINE))
-    assert construct("policy", f"{place}:FirstHalf(alpha=0.25)").alpha == 0.25
-    assert parse("policy", f"{place}:FirstHalf").cls is parse("policy", f"{place}:FirstHalf").cls  # run once
+    path = tmp_path / "elsewhere" / "policies.py"
+    path.write_text(textwrap.dedent(MINE))
+    assert construct("policy", f"{path}:FirstHalf(alpha=0.25)").alpha == 0.25
+    assert parse("policy", f"{path}:FirstHalf").cls is parse("policy", f"{path}:FirstHalf").cls  # run once
     assert has_radius(f"{mine}:RandomDirection")
     assert uses("policy", f"{mine}:FirstHalf", "alpha")
     assert not uses("policy", f"{mine}:FirstHalf(alpha=0.5)", "alpha")

@@ -175,9 +175,9 @@ def test_pairs_by_rule(name, label, method, policy):
     known = pair(name)
     assert (known.label, known.method, known.policy) == (label, method, policy)
     assert pair(known.name) == known
-    place = run_folder(Path(), known.name, 0)
-    assert pair_of(place.parent.name) == known.name
-    assert not set(place.parent.name) & set("/\\:'\"<>|?*")
+    folder = run_folder(Path(), known.name, 0)
+    assert pair_of(folder.parent.name) == known.name
+    assert not set(folder.parent.name) & set("/\\:'\"<>|?*")
     method_and_policy(configured(name, resolve(epochs=30)), steps=480)
     half = pair(f"{name}@0.5x0.5")
     assert (half.label, half.epochs, half.batch) == (f"{label}@0.5x0.5", 0.5, 0.5)

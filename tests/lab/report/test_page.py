@@ -494,7 +494,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(results, tmp_path):
     with pytest.raises(ValueError, match="html cannot be written: Is a directory"):
         compare.write(results, tmp_path / "old")
     names = ["report.html", "results.csv", "results.json"]
-    assert [sorted(p.name for p in (tmp_path / place).iterdir()) for place in ("new", "old")] == [names, names]
+    assert [sorted(p.name for p in (tmp_path / folder).iterdir()) for folder in ("new", "old")] == [names, names]
 
 
 def test_skipped_steps_stand_under_the_table():

@@ -10,12 +10,11 @@ from torch import nn
 from ausam import Feedback
 from ausam.audit import Audit
 from ausam.lab.experiments import audit as experiment
-from ausam.lab.problems.catalogue import load
 from ausam.lab.problems.windows import Forecasting
 from ausam.lab.training import auditing, checkpoint
 from ausam.lab.training.loop import train
 from tests.lab.blobs import CLASSES, ME, config
-from tests.lab.helpers import read
+from tests.lab.helpers import load, read
 
 
 def test_flipped_labels_are_found_with_their_class(audited):

@@ -9,41 +9,41 @@ import pytest
 import torch
 from torch import nn
 
-from ausam.lab.problems.catalogue import load
 from ausam.lab.problems.download import DownloadError, unpack
 from ausam.lab.training import weights
+from tests.lab.helpers import load
 
 
-def images(place):
+def images(folder):
     from PIL import Image
 
     for which in ("train", "val"):
         for name in ("cat", "dog"):
-            (place / which / name).mkdir(parents=True)
-            Image.new("RGB", (8, 8)).save(place / which / name / "a.png")
-    return place
+            (folder / which / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(folder / which / name / "a.png")
+    return folder
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
 def test_a_pipe_among_images_is_refused(tmp_path):
-    place = images(tmp_path)
-    os.mkfifo(place / "train" / "cat" / "b.png")
+    folder = images(tmp_path)
+    os.mkfifo(folder / "train" / "cat" / "b.png")
     with pytest.raises(ValueError, match=r"b.png is a pipe or a device"):
-        load(f"folder:{place}@8")
+        load(f"folder:{folder}@8")
 
 
 def test_an_image_of_60000_pixels_is_refused(tmp_path):
-    place = images(tmp_path)
+    folder = images(tmp_path)
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    (place / "train" / "cat" / "b.png").write_bytes(
+    (folder / "train" / "cat" / "b.png").write_bytes(
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
     )
     with pytest.raises(ValueError, match=r"b.png is not a readable image .*Repair or remove it"):
-        load(f"folder:{place}")
+        load(f"folder:{folder}")
 
 
 @pytest.mark.parametrize(("at", "value"), [(6, 1), (8, 97)], ids=["encrypted", "compressed oddly"])

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 
 from ausam import AUSampling, Full, Scores, SelectiveBatchSampler
 from ausam.lab.networks.build import build
-from ausam.lab.problems.catalogue import load, resolve
+from ausam.lab.problems.catalogue import resolve
 from ausam.lab.training import checkpoint
 from ausam.lab.training.loop import learning_rate, random_numbers, train
 from ausam.lab.training.selection import selection_summary
 from ausam.lab.training.weights import sha256
-from tests.lab.helpers import pausing, read, run, without_times
+from tests.lab.helpers import load, pausing, read, run, without_times
 
 ONE = ["--threads", "1"]
 

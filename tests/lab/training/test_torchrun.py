@@ -188,7 +188,7 @@ def three(folder, here):
     return results
 
 
-def joined(folder, work):
+def in_a_group(folder, work):
     with ranks.process_group("cpu", 120) as here:
         torch.save(work(folder, here), folder / f"{work.__name__}-{here.rank}.pt")
 
@@ -230,15 +230,15 @@ def watched(folder, work):
 
 def command(folder, *args):
     os.chdir(ROOT)
-    told = (folder / f"told-{os.environ['RANK']}").open("w")
-    os.dup2(told.fileno(), sys.stderr.fileno())
-    sys.stderr = told
+    log = (folder / f"told-{os.environ['RANK']}").open("w")
+    os.dup2(log.fileno(), sys.stderr.fileno())
+    sys.stderr = log
     sys.exit(main([str(arg) for arg in args]))
 
 
 def results(world, work, folder):
     """What each process of a group found."""
-    assert group(world, joined, folder, work) == [0] * world
+    assert group(world, in_a_group, folder, work) == [0] * world
     return [torch.load(folder / f"{work.__name__}-{rank}.pt", weights_only=True) for rank in range(world)]
 
 
@@ -357,14 +357,14 @@ def test_an_error_in_rank_0_ends_all_and_is_said_once(both):
 
 
 def test_a_rank_that_dies_stops_the_other_at_once(killed, folder):
-    codes, told = killed
+    codes, said = killed
     assert codes == [1, -signal.SIGKILL]
-    assert told.splitlines()[-1] == (
+    assert said.splitlines()[-1] == (
         "ausam: Rank 0 of 2 has lost contact with another: its connection is closed. The other has ended or hangs; see "
         f"its own output. The run can continue with any number of ranks. {folder / 'killed'} holds the run up to epoch "
         "1; run the same command with --resume to continue."
     )
-    assert "Traceback" not in told
+    assert "Traceback" not in said
     assert [row["epoch"] for row in rows(folder / "killed")] == [1]
 
 
@@ -391,10 +391,10 @@ def test_no_ddp_wrapper_outlives_its_process_group(folder, work):
 def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
     marker = str(folder / "hang")
     codes = group(2, command, folder, *flags(folder / "hanging"), "--timeout", 15, MARKER=marker)
-    told = (folder / "told-0").read_text()
-    assert codes[0] == 1, told
-    assert "ausam: Rank 0 of 2 has lost contact with another: no answer for 15 s (--timeout)." in told
-    assert "holds the run up to epoch 1; run the same command with --resume to continue." in told
+    said = (folder / "told-0").read_text()
+    assert codes[0] == 1, said
+    assert "ausam: Rank 0 of 2 has lost contact with another: no answer for 15 s (--timeout)." in said
+    assert "holds the run up to epoch 1; run the same command with --resume to continue." in said
     assert [row["epoch"] for row in rows(folder / "hanging")] == [1]
 
 
@@ -433,9 +433,9 @@ def test_what_cannot_work_is_refused_and_said_once(args, message, monkeypatch, c
     assert main(args) == 2
     assert message in capsys.readouterr().err
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(SystemExit) as told:
+    with pytest.raises(SystemExit) as ended:
         main(args)
-    assert told.value.code == 2
+    assert ended.value.code == 2
     assert capsys.readouterr() == ("", "")
     assert not list(tmp_path.iterdir())
 

@@ -219,8 +219,8 @@ def test_the_sentences_on_cifar10():
     assert f"gap was {chosen['worst_gap']} epochs" in text
     clean, wrong = (g["visits"] for g in chosen["groups"]["label"])
     assert f"visited {wrong / clean:.2f} times as often as correct ones" in text
-    for place, name in (("sgd", "SGD"), ("sam", "SAM"), ("ausam-0.5", "AUSAM-0.5"), ("sam+random", "SAM+Random")):
-        assert f"{name} {CIFAR10['accuracy'][f'noisy/runs/{place}/seed-0']:.2f} %" in text
+    for folder, name in (("sgd", "SGD"), ("sam", "SAM"), ("ausam-0.5", "AUSAM-0.5"), ("sam+random", "SAM+Random")):
+        assert f"{name} {CIFAR10['accuracy'][f'noisy/runs/{folder}/seed-0']:.2f} %" in text
 
 
 @pytest.mark.nightly

@@ -176,12 +176,6 @@ def data_seed(config: Config) -> int:
     return config.seed if config.data_seed is None else config.data_seed
 
 
-def load(name: str, data_dir: str = "data", label_noise: float = 0.0, **settings: Any) -> Problem:
-    """The data set of this name, or of a user's ``module:function``, with these data settings of Config."""
-    how = {"device": "cpu"} | settings
-    return problem(Config(data=name, data_dir=data_dir, label_noise=label_noise, **how))
-
-
 def forget() -> None:
     """Free the data that :func:`problem` keeps; its files are then read again."""
     _read.cache_clear()

@@ -253,8 +253,8 @@ def pretending(folder, **settings):
 
 @pytest.mark.nightly
 def test_a_pose_problem(tmp_path, capsys):
-    place = pretending(tmp_path / "run", data="stick-figures", model="hrnet-w16-small", train_size=8, test_size=8)
-    assert "ausam diagnose supports only classification" in refused(capsys, place)
+    folder = pretending(tmp_path / "run", data="stick-figures", model="hrnet-w16-small", train_size=8, test_size=8)
+    assert "ausam diagnose supports only classification" in refused(capsys, folder)
 
 
 def test_a_quantised_network(tmp_path, capsys):
