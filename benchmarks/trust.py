@@ -67,6 +67,22 @@ class Balanced(Trusted):
         return super().odds(loss, index, fitted) / share[self.labels[index]]
 
 
+class EasyFirst(Trusted):
+    """Trusted; before its first decision, samples above the median of their class are drawn less often."""
+
+    def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:
+        loss = scores.mean
+        if self.decides(epoch) or not scores.known:
+            return super().fit(scores, epoch)
+        return tuple(float(loss[self.labels == c].nanmedian()) for c in range(CLASSES))
+
+    def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: torch.Generator) -> Choice:
+        if self.decides(epoch) or not scores.fit:
+            return super().select(scores, epoch, candidates, rng)
+        above = scores.of(candidates) > torch.tensor(scores.fit)[self.labels[candidates]]
+        return weighted_sample(torch.where(above, 0.3, 1.0), kept_count(self.alpha, candidates.shape[1]), rng)
+
+
 class WholeFirst(Trusted):
     """Trusted, after a first epoch that uses every sample."""
 
@@ -148,6 +164,7 @@ ROWS = (
     Row("Trusted, paper's odds", "random half", SAM_, _of(TrustedAU, 0.5)),
     Row("Trusted, balanced", "random half", SAM_, _of(Balanced, 0.5)),
     Row("Trusted from a tenth on", "random half", SAM_, lambda labels, *_: Trusted(labels, start=0.1)),
+    Row("Trusted, easy halves first", "random half", SAM_, _of(EasyFirst, 0.5)),
     Row("Trusted, whole first epoch", "random half", SAM_, _of(WholeFirst, 0.5)),
     Row("AUSAM-0.5", "random half", SAM_, lambda *_: AUSampling(0.5)),
     Row("AUSAM-0.5, trimmed", "random half", SAM_, lambda *_: AUSampling(0.5, ema=0.5, trim=0.8)),
