@@ -29,20 +29,20 @@ def slow_epoch(n: int, p: int, q: int, epoch: int, seed: int) -> list[int]:
     return [order[place % n] for place in places]
 
 
-@pytest.mark.parametrize("block", [4, 20, 1 << 16])
 @pytest.mark.parametrize(
     ("alpha", "p", "q"), [(0.5, 1, 2), (1 / 3, 1, 3), (0.4, 2, 5), (0.75, 3, 4), (0.37, 37, 100), (0.001, 1, 1000)]
 )
 @pytest.mark.parametrize("batch", ["full", "reduced"])
-def test_epochs_are_those_of_the_transcription(monkeypatch, block, alpha, p, q, batch):
-    monkeypatch.setattr("ausam.sampler.plan.BLOCK", block)
-    n, size, seed = 53, 8, 3
-    sampler = SelectiveBatchSampler(n, size, Repeated(alpha, batch), seed=seed)
-    size = size if batch == "full" else max(1, int(alpha * size))
-    for epoch in range(2 * min(q, 5)):
-        expected = slow_epoch(n, p, q, epoch, seed)
-        assert len(sampler) == -(-len(expected) // size)
-        assert list(sampler) == [expected[a : a + size] for a in range(0, len(expected), size)]
+def test_epochs_are_those_of_the_transcription(monkeypatch, alpha, p, q, batch):
+    n, seed = 53, 3
+    size = 8 if batch == "full" else max(1, int(alpha * 8))
+    expected = [slow_epoch(n, p, q, epoch, seed) for epoch in range(2 * min(q, 5))]
+    for block in (4, 20, 1 << 16):
+        monkeypatch.setattr("ausam.sampler.plan.BLOCK", block)
+        sampler = SelectiveBatchSampler(n, 8, Repeated(alpha, batch), seed=seed)
+        for samples in expected:
+            assert len(sampler) == -(-len(samples) // size)
+            assert list(sampler) == [samples[a : a + size] for a in range(0, len(samples), size)]
 
 
 @property_test(150)
