@@ -1,6 +1,7 @@
 """Findings follow the figures: reversed figures give the opposite finding."""
 
 import math
+import re
 from dataclasses import replace
 
 from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry, Surface, Trace
@@ -144,3 +145,12 @@ def test_how_well_each_has_fitted():
 def test_a_seed_that_only_one_has_is_not_compared():
     findings = list(sentences([flat("sgd", 0, 1.0), flat("sam", 1, 2.0)]))
     assert [f.holds for f in findings] == [None, None]
+
+
+def test_a_negative_correlation_is_on_the_chart():
+    step = StepGeometry(1.0, 1.0, -0.2, 1.1, 0.1, 0.5, 0.6, -0.3)
+    rows = tuple(GeometryAt(i, replace(step, loss_rank=rank)) for i, rank in enumerate((0.2, -0.3)))
+    for picture in findings.SECTIONS["geometry"].charts(GeometryResult(rows)):
+        begins = [float(at) for at in re.findall(r"'domainMin': ([-\d.]+)", str(picture.spec))]
+        assert begins
+        assert max(begins) <= -0.2

@@ -7,7 +7,7 @@ the result. A chart is one more picture of its section.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry, Surface, Trace
@@ -259,10 +259,16 @@ def _two(value: float) -> str:
 def _geometry_charts(result: GeometryResult) -> Iterator[Picture]:
     points = [(r.epoch, r.step.cosine, "cos(g, g_SAM)") for r in result.rows]
     points += [(r.epoch, r.step.descent, "descent relative to a plain step") for r in result.rows]
-    yield curves("SAM's gradient compared with the plain one", EPOCH, "ratio", points, y_from=0.0)
+    yield curves("SAM's gradient compared with the plain one", EPOCH, "ratio", points, y_from=_zero_or_below(points))
     ranks = [(r.epoch, r.step.loss_rank, "Spearman") for r in result.rows if not math.isnan(r.step.loss_rank)]
     if ranks:
-        yield curves("Loss against loss difference, over samples", EPOCH, "rank correlation", ranks, y_from=0.0)
+        title = "Loss against loss difference, over samples"
+        yield curves(title, EPOCH, "rank correlation", ranks, y_from=_zero_or_below(ranks))
+
+
+def _zero_or_below(points: Iterable[tuple[float, float, str]]) -> float:
+    """Where the axis begins: at 0, or at the smallest figure if that is negative."""
+    return min(0.0, *(y for _, y, _ in points))
 
 
 SECTIONS = {
