@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from ausam.common.settings import (
     Count,
@@ -16,13 +16,12 @@ from ausam.common.settings import (
     Range,
     validate,
 )
-from ausam.optimizer.nonfinite import NonFinite
 
 RhoShape = Annotated[str, OneOf(("constant", "linear", "cosine", "lr"))]
 Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]
 Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
 MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
-OnNonFinite = Annotated[str, OneOf(get_args(NonFinite))]
+OnNonFinite = Annotated[str, OneOf(("skip", "raise", "ignore"))]
 Keep = Annotated[str, OneOf(("all", "weights", "none"))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more would crash the process

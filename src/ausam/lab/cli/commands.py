@@ -91,8 +91,7 @@ def train_command(args: argparse.Namespace) -> int:
 def compare_command(args: argparse.Namespace) -> int:
     """Several pairs, side by side."""
     ranks.require_one_process("compare")
-    if args.seeds < 1:
-        raise ValueError(f"--seeds is {args.seeds}; give the number of runs per pair, at least 1.")
+    _check_seeds(args.seeds, "pair")
     names = [*args.names, *(PAIRS if args.all else ())]
     if not names:
         raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
@@ -102,12 +101,11 @@ def compare_command(args: argparse.Namespace) -> int:
     runs = {pair(name).name: configured(name, config, rho_given="rho" in given) for name in names}
     _prepare(config, list(runs.values()), given)
     terminal.write_error(f"{announcement(config, given)}\n")
-    command = shlex.join(["ausam", *args.argv])
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))
     with Progress(None, "compare") as progress:
         on_epoch = progress.comparison(runs, seeds)
-        results = compare(runs, seeds, config, out, command, on_epoch, Logs(tuple(args.log), out))
+        results = compare(runs, seeds, config, out, args.command, on_epoch, Logs(tuple(args.log), out))
     terminal.write(f"{comparison_report(results)}\n\n{out / 'report.html'}\n")
     return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 
@@ -115,8 +113,7 @@ def compare_command(args: argparse.Namespace) -> int:
 def reproduce_command(args: argparse.Namespace) -> int:
     """A table of the paper, or the benchmark at equal cost."""
     ranks.require_one_process("reproduce")
-    if args.seeds is not None and args.seeds < 1:
-        raise ValueError(f"--seeds is {args.seeds}; give the number of runs per row, at least 1.")
+    _check_seeds(args.seeds, "row")
     of_machine = ("data_dir", "init", "threads", "device", "keep")
     here = {name: getattr(args, name) for name in of_machine if hasattr(args, name)}
     wanted = recipe.read(args.table, args.scale, args.seeds)
@@ -132,12 +129,11 @@ def reproduce_command(args: argparse.Namespace) -> int:
         differs = f"\n\nWhat differs from the paper:\n{deviations}" if deviations else ""
         terminal.write(f"{wanted.title}{scale}, in {out}\n\n{plan}{differs}\n")
         return 0
-    command = shlex.join(["ausam", *args.argv])
     left = sum(cell.config.epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells)
     with _launcher(args, cells[0].config.device) as launch, Progress(None, wanted.table) as progress:
         on_epoch = progress.cells(left)
         logs = Logs(tuple(args.log), out)
-        table, failed = reproduce(wanted, cells, out, command, on_epoch, progress.say, logs, launch)
+        table, failed = reproduce(wanted, cells, out, args.command, on_epoch, progress.say, logs, launch)
     terminal.write(f"{reproduced_text(table)}\n\n{out / 'report.html'}\n")
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
@@ -177,8 +173,7 @@ def _launcher(args: argparse.Namespace, device: str) -> contextlib.AbstractConte
 def tune_command(args: argparse.Namespace) -> int:
     """A short search for settings."""
     ranks.require_one_process("tune")
-    if args.seeds < 1:
-        raise ValueError(f"--seeds is {args.seeds}; give the number of runs per trial, at least 1.")
+    _check_seeds(args.seeds, "trial")
     given = {"policy": POLICY, "validation": HELD_OUT} | _settings(args, elsewhere={*TORCHRUN_SETTINGS})
     config = _of_method(given)
     over = values(args.over, config)
@@ -191,8 +186,7 @@ def tune_command(args: argparse.Namespace) -> int:
     seeds = list(range(config.seed, config.seed + args.seeds))
     with Progress(None, "tune") as progress:
         logs = Logs(tuple(args.log), out)
-        command = shlex.join(["ausam", *args.argv])
-        tuned = tune(over, seeds, config, out, command, progress.cells, progress.say, logs)
+        tuned = tune(over, seeds, config, out, args.command, progress.cells, progress.say, logs)
     line = _train_line(given | {"method": config.method, "policy": config.policy}, tuning.best(tuned).settings)
     terminal.write(f"{tuning.text(tuned)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.html'}\n")
     return 0
@@ -231,21 +225,21 @@ def diagnose_command(args: argparse.Namespace) -> int:
     here = {name: getattr(args, name) for name in ("data_dir", "threads", "device") if hasattr(args, name)}
     if here.get("threads"):
         torch.set_num_threads(here["threads"])
-    command, folder = shlex.join(["ausam", *args.argv]), Path(rest[0] if together else first)
+    folder = Path(rest[0] if together else first)
     if together:
         with Progress(None, "diagnose") as progress:
-            flat = diagnose_comparison(folder, args.samples, command, progress.pieces(), **here)
+            flat = diagnose_comparison(folder, args.samples, args.command, progress.pieces(), **here)
         return _measured(flat, folder / "flatness.html")
     what = None if args.what is None else parts_of(args.what, [*MEASUREMENTS, *THEORY])
     tested = [name for name in THEORY if args.theory or (what is not None and name in what)]
     if what is None or (what := [name for name in what if name in MEASUREMENTS]):
         with Progress(None, "diagnose") as progress:
-            run = diagnose(folder, what, args.samples, command, progress.pieces(), **here)
+            run = diagnose(folder, what, args.samples, args.command, progress.pieces(), **here)
         _measured(run, folder / "diagnosis.html")
     if tested:
         with Progress(None, "theory") as progress:
             named = None if args.theory else tested
-            theory = diagnose_theory(folder, named, args.samples, command, progress.pieces(), **here)
+            theory = diagnose_theory(folder, named, args.samples, args.command, progress.pieces(), **here)
         _measured(theory, folder / "theory.html")
     return 0
 
@@ -265,10 +259,10 @@ def audit_command(args: argparse.Namespace) -> int:
     """What a run says about its data."""
     ranks.require_one_process("audit")
     here = {name: getattr(args, name) for name in ("data_dir",) if hasattr(args, name)}
-    folder, command = Path(args.folder), shlex.join(["ausam", *args.argv])
+    folder = Path(args.folder)
     out = folder / "audit.html" if args.out is None else Path(args.out)
     export = None if args.export is None else Path(args.export)
-    audited = audit_run(folder, out, export, command, **here)
+    audited = audit_run(folder, out, export, args.command, **here)
     terminal.write(f"{audit_page.text(audited)}\n\n{out}\n{'' if export is None else f'{export}{chr(10)}'}")
     return 0
 
@@ -344,6 +338,11 @@ def announcement(config: Config, given: Mapping[str, Any]) -> str:
         noise += " (the default for this data; --label-noise 0 for none)"
     epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
     return f"{config.data}{tail}{noise}, {config.model}, {epochs}, batch {config.batch_size}"
+
+
+def _check_seeds(seeds: int | None, what: str) -> None:
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"--seeds is {seeds}; give the number of runs per {what}, at least 1.")
 
 
 def _set_threads(config: Config) -> None:

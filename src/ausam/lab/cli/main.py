@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     """Parse the arguments and run the command; errors become one line and an exit code (docs/troubleshooting.md)."""
     argv = sys.argv[1:] if argv is None else argv
     catalogue.register()
-    args = parser().parse_args(argv, argparse.Namespace(argv=argv))
+    args = parser().parse_args(argv, argparse.Namespace(command=shlex.join(["ausam", *argv])))
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
