@@ -1,16 +1,17 @@
-"""Whether a saved run is the one that is asked for, wherever it is computed."""
+"""Whether a saved run is the one that is asked for, wherever it is computed, and whether it can be extended."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ausam.lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam.lab.registry.expressions import with_canonical
+from ausam.lab.registry.from_config import method_and_policy
 from ausam.lab.training.checkpoint import Checkpoint, brief
-from ausam.lab.training.schedule import cannot_extend
+from ausam.lab.training.schedule import learning_rate
 
 
 def same_run(a: Config, b: Config) -> bool:
@@ -25,6 +26,30 @@ def mismatch(theirs: Config, mine: Config, done: int, ignore: Collection[str] = 
         return "; ".join(differences(a, b))
     why = cannot_extend(theirs, mine.epochs, done)
     return f"it has {theirs.epochs} epochs and cannot be changed to {mine.epochs}, because {why}" if why else ""
+
+
+def cannot_extend(config: Config, epochs: int, done: int) -> str | None:
+    """Why a run with ``done`` finished epochs cannot be extended to ``epochs``; None if it can.
+
+    It can if every finished epoch would have been the same in the longer run.
+    """
+    longer = replace(config, epochs=epochs)
+    if epochs < config.epochs:
+        return f"it was started with {config.epochs} epochs, and a run can only be made longer"
+    moments = [half / 2 for half in range(2 * done)]
+    if any(learning_rate(config, e) != learning_rate(longer, e) for e in moments):
+        how = "in steps at fractions of all epochs" if config.lr_steps else "as a cosine over all epochs"
+        return f"its learning rate falls {how}, so the {done} finished epochs would have had a different one"
+    if config.rho_schedule in ("linear", "cosine") and epochs != config.epochs:
+        return f"its rho falls over all epochs, so the {done} finished epochs would have had a different one"
+    steps = 100  # steps per epoch; any number shows which objects plan over all epochs
+    pairs = [method_and_policy(c, steps=c.epochs * steps) for c in (config, longer)]
+    for one, other in zip(*pairs, strict=True):
+        if one != other:
+            return (
+                f"{type(one).__name__} plans over all epochs, so the {done} finished epochs would have been different"
+            )
+    return None
 
 
 @contextlib.contextmanager

@@ -19,8 +19,15 @@ from ausam.diagnostics.geometry import direction
 from ausam.diagnostics.objective import Objective
 from ausam.diagnostics.statistics import numbers
 from ausam.diagnostics.untouched import untouched
-from ausam.lab.experiments.diagnose.pieces import Measurement, Piece, at_the_end, only_piece, over_training
-from ausam.lab.experiments.diagnose.run import Tell, measured
+from ausam.lab.experiments.diagnose.pieces import (
+    Measurement,
+    OnPiece,
+    Piece,
+    at_the_end,
+    measured,
+    only_piece,
+    over_training,
+)
 from ausam.lab.experiments.diagnose.subject import DRAWN, WATCHED, Subject, open_run
 from ausam.lab.records import files, store
 from ausam.lab.registry.expressions import construct
@@ -279,11 +286,11 @@ MEASUREMENTS = {
 
 
 def diagnose_theory(
-    folder: Path, what: Sequence[str] | None, samples: int, command: str, tell: Tell, **here: Any
+    folder: Path, what: Sequence[str] | None, samples: int, command: str, on_piece: OnPiece, **here: Any
 ) -> Theory:
     """Measure what is missing in the folder of a run; see :func:`ausam.lab.experiments.diagnose.run.diagnose`."""
     subject = open_run(folder, samples, **here)
-    whole = Theory(**measured(MEASUREMENTS, SECTIONS, what, subject, command, tell))
+    whole = Theory(**measured(MEASUREMENTS, SECTIONS, what, subject, command, on_piece))
     store.write(folder / "theory.json", whole)
     files.write(folder / "theory.html", page.render(whole))
     return whole

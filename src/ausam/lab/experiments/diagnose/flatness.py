@@ -8,8 +8,7 @@ from typing import Any
 from ausam.diagnostics import Slice, loss_between
 from ausam.lab.experiments.cells import pair_of
 from ausam.lab.experiments.diagnose.measures import FIT, MEASUREMENTS
-from ausam.lab.experiments.diagnose.pieces import Piece, Store
-from ausam.lab.experiments.diagnose.run import Tell, conditions
+from ausam.lab.experiments.diagnose.pieces import OnPiece, Piece, Store, conditions
 from ausam.lab.experiments.diagnose.subject import Subject, open_run
 from ausam.lab.records import files, store
 from ausam.lab.records.comparison import Comparison
@@ -23,7 +22,7 @@ from ausam.lab.report.pages.sections import NotMeasured
 PIECES = 5  # of a run: those of _pieces, and the line to another run
 
 
-def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **here: Any) -> FlatComparison:
+def diagnose_comparison(folder: Path, samples: int, command: str, on_piece: OnPiece, **here: Any) -> FlatComparison:
     """Measure the flatness of every run of ``ausam compare`` in a folder, and write flatness.json and flatness.html.
 
     All runs are measured on the same samples with the same radius. The pieces are saved in the folders of the runs,
@@ -45,9 +44,9 @@ def diagnose_comparison(folder: Path, samples: int, command: str, tell: Tell, **
             other, begun = ends.setdefault(seed, (title, subject))
             results = []
             for piece in _pieces(subject):
-                tell(f"{name} seed {seed}: {piece.name}", len(runs) * PIECES)
+                on_piece(f"{name} seed {seed}: {piece.name}", len(runs) * PIECES)
                 results.append(piece.done(subject, Store(run / "diagnosis")))
-            tell(f"{name} seed {seed}: between", len(runs) * PIECES)
+            on_piece(f"{name} seed {seed}: between", len(runs) * PIECES)
             if begun is not subject and seed == runs[0][1]:
                 between.append(Between(other, title, seed, _between(folder, begun, subject)))
         except ValueError as error:

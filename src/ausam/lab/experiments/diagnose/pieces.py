@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from ausam.lab.experiments.diagnose.subject import Subject
 from ausam.lab.records import store
-from ausam.lab.report.pages.sections import VERSION
+from ausam.lab.report.pages.sections import VERSION, Conditions, NotMeasured, Section, findings
+from ausam.lab.training.environment import environment
 
 T = TypeVar("T")
 log = logging.getLogger("ausam")
@@ -105,3 +106,73 @@ def over_training(
 def only_piece(_: Subject, results: list[Any]) -> Any:
     """The result of a measurement in one piece."""
     return results[0]
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+OnPiece = Callable[[str, int], None]  # called with the name of the next piece and the total number of pieces
+
+
+def measured(
+    measurements: Mapping[str, Measurement],
+    sections: Mapping[str, Section],
+    what: Sequence[str] | None,
+    subject: Subject,
+    command: str,
+    on_piece: OnPiece,
+) -> dict[str, Any]:
+    """The fields of a record of these measurements on a run: the results, their sentences and the conditions."""
+    results, not_measured = measure(measurements, what, subject, on_piece)
+    return {
+        "command": command,
+        "created": store.now(),
+        "conditions": conditions(subject),
+        "findings": findings(sections, results),
+        "not_measured": tuple(not_measured),
+        **results,
+    }
+
+
+def measure(
+    measurements: Mapping[str, Measurement], what: Sequence[str] | None, subject: Subject, on_piece: OnPiece
+) -> tuple[dict[str, Any], list[NotMeasured]]:
+    """The results of these measurements, by name, and what could not be measured; None: of all of them."""
+    work: dict[str, list[Piece]] = {}
+    not_measured: list[NotMeasured] = []
+    for name in measurements if what is None else what:
+        try:
+            work[name] = list(measurements[name].pieces(subject))
+        except ValueError as error:
+            if what is not None:
+                raise
+            not_measured.append(NotMeasured(name, str(error)))
+    total, store = sum(map(len, work.values())), Store(subject.folder / "diagnosis")
+    results: dict[str, Any] = {}
+    for name, pieces in work.items():
+        try:
+            done = []
+            for piece in pieces:
+                on_piece(piece.name, total)
+                done.append(piece.done(subject, store))
+            results[name] = measurements[name].join(subject, done)
+        except ValueError as error:  # a network that has fitted perfectly or diverged has no gradient direction
+            not_measured.append(NotMeasured(name, str(error)))
+    if not results:
+        raise ValueError(f"Nothing could be measured in {subject.folder}. {' '.join(x.why for x in not_measured)}")
+    return results, not_measured
+
+
+def conditions(subject: Subject) -> Conditions:
+    """The conditions under which the figures were measured."""
+    return Conditions(
+        pair=subject.pair,
+        parameters=subject.parameters,
+        trained=subject.last,
+        epochs=tuple(subject.epochs),
+        samples=len(subject.index),
+        batch_size=subject.config.batch_size,
+        rho=subject.rho,
+        rho_from=subject.rho_from,
+        config=subject.config,
+        environment=environment(subject.config.device),
+    )
