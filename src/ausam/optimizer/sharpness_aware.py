@@ -275,10 +275,9 @@ class SharpnessAware(OptimizerWrapper):
     def _inspect(self, source: Source) -> Inspection | None:
         """Look at what runs in the first step, unless torch.compile would trace the hook that this needs."""
         self._inspected = True
-        trained = self._context.parameters
         if self._context.swappable.compiled:
             return None
-        return Inspection(trained.modules, source.journal)
+        return Inspection(self._context.parameters.modules, source.journal)
 
     def _commit(self, source: Source, step: Step, gradient: Vector, memory: Memory | None, final: Action) -> None:
         """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite."""
@@ -298,7 +297,7 @@ class SharpnessAware(OptimizerWrapper):
     def _deposit(self, source: Source, gradient: Vector, memory: Memory | None) -> list[Action]:
         """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
         sync, slots = self._context.sync, source.slots
-        if not sync.active or sync.group is None:
+        if not sync.active:
             return slots.deposit(gradient)
         flags = sync.state_action(remembers=memory is not None and bool(memory.values))
         if not sync.must_average:
@@ -314,7 +313,7 @@ class SharpnessAware(OptimizerWrapper):
         if not vector:
             return None
         total = source.slots.total(gradient)[: len(step.params)]
-        if sync.active and sync.group is not None and sync.must_average:
+        if sync.must_average:
             vector, total = (average_gradients(step.params, v, sync.group) for v in (vector, total))
         return Decoupled(step.params, vector, norm(total))
 

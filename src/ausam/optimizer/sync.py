@@ -47,6 +47,7 @@ class NoSync:
     group: None = None
     views = False
     no_sync = contextlib.nullcontext
+    must_average = False
 
 
 class GradientSync:
@@ -111,7 +112,7 @@ class GradientSync:
     @property
     def must_average(self) -> bool:
         """Whether to average now: outside no_sync, with unaveraged values in ``.grad`` or the method's memory."""
-        return self.averages and (self._in_grad_unsynced or self._in_memory_unsynced)
+        return self.group is not None and self.averages and (self._in_grad_unsynced or self._in_memory_unsynced)
 
     def state_action(self, *, remembers: bool) -> Action:
         """The action that records what this step leaves unaveraged in ``.grad`` and in the method's memory."""

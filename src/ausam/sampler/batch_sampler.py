@@ -18,6 +18,7 @@ from ausam.policies.signals import measure, signal_name
 from ausam.policies.trusted import Suspected, Trusted
 from ausam.sampler.checks import (
     OWNER,
+    checked_ranks,
     dataset_length,
     feedback_index,
     index_vector,
@@ -115,8 +116,7 @@ class SelectiveBatchSampler(BatchSampler):
         refuse_sizes(n, self.mini_batch, self.min_batch, self.drop_last)
         self._scores = SharedScores(
             n,
-            rank,
-            world_size,
+            *checked_ranks(rank, world_size),
             repeats=getattr(policy, "replacement", False),
             decay=policy.decay,
             forgetting=policy.signal == "forgetting",

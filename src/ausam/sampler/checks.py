@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler, Subset
 
-from ausam.common.settings import POSITIVE_COUNT, checked_value
+from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
@@ -83,6 +83,21 @@ def refuse_sizes(n: int, batch_size: int, min_batch: int, drop_last: bool) -> No
         )
     if n < min_batch:
         raise ValueError(f"min_batch is {min_batch}, but the dataset has {n} samples. Use a smaller min_batch.")
+
+
+def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
+    """Rank and number of processes as given; refused if one is missing, or if they contradict each other."""
+    if rank is None and world_size is None:
+        return None, None
+    if rank is None or world_size is None:
+        raise ValueError(
+            f"rank is {rank} and world_size is {world_size}. Pass both, or neither to use torch.distributed's."
+        )
+    rank = checked_value(OWNER, "rank", rank, COUNT, optional=True)
+    world_size = checked_value(OWNER, "world_size", world_size, POSITIVE_COUNT, optional=True)
+    if rank >= world_size:
+        raise ValueError(f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}.")
+    return rank, world_size
 
 
 def refuse_other_epochs(policy: Policy, epochs: int | None) -> None:

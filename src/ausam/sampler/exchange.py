@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ausam.common.atomic import Action, commit
 from ausam.common.ranks import device, gather, rank_and_world_size
-from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
 from ausam.sampler.scores import Scores
 
@@ -27,8 +26,6 @@ CHUNK = 1 << 20
 
 # The bits of NaN, which no recorded value has: combined with them, the bits of a value are never 0.
 NAN_BITS = 0x7FC0_0000
-
-OWNER = "SelectiveBatchSampler"
 
 Entry = tuple[Tensor, Tensor]  # index and value
 
@@ -46,17 +43,6 @@ class SharedScores(Scores):
 
     def __init__(self, n: int, rank: int | None, world_size: int | None, *, repeats: bool = False, **options: Any):
         super().__init__(n, **options)
-        if (rank is None) != (world_size is None):
-            raise ValueError(
-                f"rank is {rank} and world_size is {world_size}. Pass both, or neither to use torch.distributed's."
-            )
-        if rank is not None and world_size is not None:
-            rank = checked_value(OWNER, "rank", rank, COUNT, optional=True)
-            world_size = checked_value(OWNER, "world_size", world_size, POSITIVE_COUNT, optional=True)
-            if rank >= world_size:
-                raise ValueError(
-                    f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}."
-                )
         self._given = rank, world_size
         self._repeats = repeats
         self._waiting: deque[Entry] = deque()  # not validated, on their own device
