@@ -17,6 +17,7 @@ from ausam.lab.records.run import Environment, Group, Selection
 from ausam.lab.records.score import Score
 from ausam.lab.report import html
 from ausam.lab.report.pages.comparison import (
+    labelled_apart,
     mislabelled_sentence,
     pictures,
     rare_class_sentence,
@@ -598,3 +599,14 @@ def test_a_time_is_written_for_people():
     facts = html.facts({"created": "2026-01-31T09:05:59+00:00", "seed": 3})
     assert "<dd>2026-01-31 09:05 UTC</dd>" in facts
     assert "<dd>3</dd>" in facts
+
+
+def test_of_two_labels_that_would_touch_the_lower_stands_below():
+    marks = [
+        {"x": 12.0, "y": 98.8, "strong": True},
+        {"x": 12.5, "y": 98.3, "strong": True},
+        {"x": 23.0, "y": 98.3, "strong": True},  # far to the right
+        {"x": 12.5, "y": 98.2},  # has no label
+        {"x": 12.0, "y": 88.0, "strong": True},  # far below
+    ]
+    assert [row.get("below", False) for row in labelled_apart(marks)] == [False, True, False, False, False]

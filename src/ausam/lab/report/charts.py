@@ -111,15 +111,16 @@ def scatter(
             **at, color=colour, shape=shape, size=size, opacity=full, tooltip=tooltip([by, *hover])
         ).add_params(chosen)
     )
-    labels = alt.Chart(name="names").transform_filter("datum.strong")
-    label = labels.mark_text(
-        align=alt.expr("datum.before ? 'right' : 'left'"),
-        dx=alt.expr("datum.before ? -9 : 9"),
-        dy=alt.expr("datum.below ? 13 : -9"),
-        fontWeight="bold",
-        fill=INK,
-    )
-    layers.append(label.encode(**at, text=f"{(names or by).key}:N", opacity=full))
+    for name, ink in (("halos", {"stroke": PAPER, "strokeWidth": 4}), ("names", {"fill": INK})):
+        label = alt.Chart(name=name).transform_filter("datum.strong")
+        label = label.mark_text(
+            align=alt.expr("datum.before ? 'right' : 'left'"),
+            dx=alt.expr("datum.before ? -9 : 9"),
+            dy=alt.expr("datum.below ? 13 : -9"),
+            fontWeight="bold",
+            **ink,
+        )
+        layers.append(label.encode(**at, text=f"{(names or by).key}:N", opacity=full))
     return chart_spec(rows, layers, x, y, 360)
 
 

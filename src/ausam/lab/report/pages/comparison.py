@@ -110,7 +110,7 @@ def _time(comparison: Comparison) -> Picture:
         ]
     hover = [Field("score", score), Field("time", "training time")]
     spec = charts.scatter(
-        rows,
+        labelled_apart(rows),
         Field("x", "training time (s)"),
         Field("y", _axis(comparison)),
         METHOD,
@@ -124,6 +124,17 @@ def _time(comparison: Comparison) -> Picture:
     note = f"{up} and left is better. Small marks: the runs. Bars: one standard deviation over seeds. "
     note += "Dashed: the best up to each time."
     return Picture("time", spec, f"{capital(score)} against training time", note=note)
+
+
+def labelled_apart(rows: Sequence[PlainRow]) -> list[PlainRow]:
+    """The rows, where of two labels that would touch the lower one stands below its mark."""
+    wide, high = (max(row[key] for row in rows) - min(row[key] for row in rows) or 1.0 for key in "xy")
+
+    def crowded(row: PlainRow) -> bool:
+        above = [other for other in rows if other.get("strong") and other["y"] > row["y"]]
+        return any(other["y"] - row["y"] < high / 10 and abs(other["x"] - row["x"]) < wide / 3 for other in above)
+
+    return [{**row, "below": True} if row.get("strong") and crowded(row) else row for row in rows]
 
 
 def _curves(comparison: Comparison) -> Picture | None:
