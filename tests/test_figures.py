@@ -19,6 +19,7 @@ def test_every_picture_comes_from_the_script(figures):
     assert {p.name for p in RESULTS.glob("*.png")} == {
         *figures["COMPARISONS"],
         *figures["EQUAL_COST"],
+        *figures["GAINS"],
         *figures["THEORY"],
     }
 

@@ -1,7 +1,7 @@
 """Every picture of the documentation, drawn from the results beside it: ``make figures``.
 
 The results.json of a comparison is kept as ``docs/results/NAME.json``, and a chart of its report becomes a PNG beside
-it. ``equal-cost-0.2.json`` is a results.json of ``ausam reproduce equal-cost``. The theory's figures come from
+it. ``equal-cost*.json`` are the results.json of ``ausam reproduce equal-cost``. The theory's figures come from
 ``theory*.json``.
 """
 
@@ -63,6 +63,7 @@ PROBLEMS = (
 # Rows so far from the others that nothing else could be told apart; the page names them.
 OFF_SCALE = {"etth1": ("s2-sam@0.5", "sgd", "sgd@1.5", "sgd@2")}
 EQUAL_COST = {f"equal-cost-{name}.png": name for name in PROBLEMS}
+GAINS = {"equal-cost-gains.png": None, "equal-cost-gains-narrow.png": 200}
 THEORY = tuple(f"theory-{name}.png" for name in theory_charts.CHARTS)
 
 
@@ -91,6 +92,16 @@ def draw_frontier(problem: str, target: Path) -> None:
     files.write(target, vega.png(spec, "light", 1.5))
 
 
+def draw_gains(width: int | None, target: Path) -> None:
+    """The gain of the primary contender of each problem over its random twin and over SGD, as a file."""
+    spec = equal_cost.gains(store.read_finished(RESULTS / "equal-cost.json", EqualCost))
+    if spec is None:
+        raise ValueError("equal-cost.json has no finished primary contrast.")
+    files.write(
+        target, vega.png(spec if width is None else spec | {"width": width}, "light", 1.5 if width is None else 2)
+    )
+
+
 def slim(path: Path) -> None:
     """Save the picture with 256 colours, which a chart does not exceed visibly: a fifth of the size."""
     with Image.open(path) as picture:
@@ -104,12 +115,12 @@ def main() -> None:
         draw(chart, RESULTS / name)
     for name, problem in EQUAL_COST.items():
         draw_frontier(problem, RESULTS / name)
+    for name, width in GAINS.items():
+        draw_gains(width, RESULTS / name)
     theory_charts.draw(RESULTS)
-    for name in (*COMPARISONS, *EQUAL_COST, *THEORY):
+    for name in (*COMPARISONS, *EQUAL_COST, *GAINS, *THEORY):
         slim(RESULTS / name)
-    sys.stdout.write(
-        "".join(f"{(RESULTS / name).relative_to(ROOT)}\n" for name in (*COMPARISONS, *EQUAL_COST, *THEORY))
-    )
+        sys.stdout.write(f"{(RESULTS / name).relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":
