@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ausam import AESAM, METHODS, POLICIES, RST, SAM, WSAM, LookSAM, SharpnessAware
+from ausam import AESAM, METHODS, POLICIES, RST, SAM, WSAM, Feedback, LookSAM, SharpnessAware
 
 # Arguments that have no default, or one that is meant for trainings longer than a test.
 EXAMPLES = {
@@ -96,6 +96,24 @@ def train(opt, model, steps, first=0):
         opt.backward(losses_of(model), *data(step))
         opt.step()
         opt.zero_grad()
+
+
+def feedback(index, epoch=0):
+    """Made-up losses and outputs, the same for a sample in an epoch whoever asks."""
+    i = torch.as_tensor(index)
+    loss = ((i * 37 + epoch * 11) % 17).float() / 17
+    outputs = torch.stack([((i * k + 3 * epoch) % 7).float() for k in (1, 2, 3)], 1)
+    return Feedback(i, loss, loss + ((i * 13 + epoch * 5) % 19).float() / 19, outputs)
+
+
+class Closed:
+    """A method that cannot be entered half-way."""
+
+    sharpness = "always"
+    passes = (2.0, 2.0)
+
+    def gradient(self, step):
+        return step.gradient()
 
 
 # -- two lanes ---------------------------------------------------------------------------------------------------------
@@ -183,6 +201,33 @@ def refused(kind, *parts):
         yield error
     for part in parts:
         assert part in str(error.value)
+
+
+# -- the order of an epoch, slowly -------------------------------------------------------------------------------------
+
+
+def slow_order(n, rng):
+    """The order as its docstring has it, one position at a time, on Python's numbers."""
+    pairs = 24 if n <= 65536 else 4
+    bits = (n - 1).bit_length() // 2
+    low = 2**bits
+    high = math.ceil(n / low)
+    turn = int(torch.randint(n, (), generator=rng))
+    f = torch.randint(low, (pairs, high), generator=rng).tolist()
+    g = torch.randint(high, (pairs, low), generator=rng).tolist()
+    order = []
+    for position in range(n):
+        x = (position + turn) % n
+        while True:
+            left, right = x % low, x // low
+            for i in range(pairs):
+                left = left ^ f[i][right]
+                right = (right + g[i][left]) % high
+            x = right * low + left
+            if x < n:
+                break
+        order.append(x)
+    return order
 
 
 # -- AUSampling, slowly ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ausam import AESAM, ASAM, SAM, LookSAM, SharpnessAware
-from tests.helpers import refused, with_logits
+from tests.helpers import Closed, refused, with_logits
 from tests.methods.slow import GUARD, apply, assert_same, batches, length, network, poison, sgd, slow_gradient, slow_sam
 
 
@@ -93,16 +93,6 @@ def test_judges_the_gradient_without_the_loss_scale(growth):
 def test_wants_to_know_how_long_the_training_is():
     with pytest.raises(TypeError, match="total_steps"):
         AESAM()
-
-
-class Closed:
-    """A method that cannot be entered half-way."""
-
-    sharpness = "always"
-    passes = (2.0, 2.0)
-
-    def gradient(self, step):
-        return step.gradient()
 
 
 def test_an_inner_method_that_cannot_be_entered_half_way_is_refused():

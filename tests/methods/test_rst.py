@@ -10,7 +10,7 @@ from torch import nn
 
 from ausam import ESAM, RST, SAM, Plain, SharpnessAware
 from ausam.common.random import generator
-from tests.helpers import few_of, few_or_many, refused, with_logits
+from tests.helpers import Closed, few_of, few_or_many, refused, with_logits
 from tests.methods.slow import apply, assert_same, batches, network, sgd, slow_gradient, slow_sam
 
 
@@ -106,16 +106,6 @@ def test_coin_is_independent_of_what_the_inner_method_draws():
         opt.zero_grad()
     assert len(seen) > 50
     assert sum(s > 0.3 for s in seen) > 0.5 * len(seen)
-
-
-class Closed:
-    """A method that cannot be entered half-way."""
-
-    sharpness = "always"
-    passes = (2.0, 2.0)
-
-    def gradient(self, step):
-        return step.gradient()
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,16 @@ import threading
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
-from ausam import METHODS, SAM, SharpnessAware
-from tests.helpers import few_of, make
+from ausam import METHODS, SAM
+from tests.helpers import few_of, make, network, optimizer, with_logits
 
 X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 def trained(method):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), method, model)
-
-    def losses(x, y):
-        z = model(x)
-        return F.cross_entropy(z, y, reduction="none"), z
-
+    model = network()
+    opt, losses = optimizer(model, method), with_logits(model)
     for _ in range(2):
         opt.backward(losses, X, Y, index=torch.arange(6))
         opt.step()

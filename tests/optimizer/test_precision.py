@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ausam import METHODS, SAM, AUSampling, Plain, SelectiveBatchSampler, SharpnessAware
-from tests.helpers import few_of, make, optimizer
+from tests.helpers import few_of, make, optimizer, same_weights
 
 X = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(3, (48,), generator=torch.Generator().manual_seed(2))
@@ -51,13 +51,6 @@ def plain_run(opt, model, steps, **more):
         advance(opt)
 
 
-def assert_equal(a, b):
-    a, b = a.state_dict(), b.state_dict()
-    assert a.keys() == b.keys()
-    for key in a:
-        torch.testing.assert_close(a[key], b[key], rtol=0, atol=0, msg=key)
-
-
 # -- fp16: GradScaler --------------------------------------------------------------------------------------------------
 
 
@@ -80,7 +73,7 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit(name, clip):
         scaler.update()
         b.zero_grad()
     assert scaler.get_scale() == 2.0**10  # it grew on the way
-    assert_equal(plain, scaled)
+    same_weights(plain, scaled)
 
 
 def step_of_two_passes(name):
@@ -135,7 +128,7 @@ def test_an_overflow_in_either_pass_skips_the_whole_step(name, overflow):
         assert bool((sampler.scores.mean.isfinite() | (sampler.scores.count == 0)).all())
         assert (opt.steps, opt.skipped, scaler.get_scale()) == (hit, 1, 2.0**5)
     assert (opt.steps, opt.skipped) == (hit + 3, 1)
-    assert_equal(model, clean)
+    same_weights(model, clean)
 
 
 def _same_memory(a, b):
@@ -444,4 +437,4 @@ def test_a_layer_that_thaws_joins_in_and_the_method_begins_afresh(name):
     plain_run(opt, model, range(3, 6))
     plain_run(fresh, again, range(3, 6))
     assert not torch.equal(model[0].weight, before)
-    assert_equal(model, again)
+    same_weights(model, again)

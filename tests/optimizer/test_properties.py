@@ -18,6 +18,7 @@ from torch.nn import functional
 from ausam import METHODS, POLICIES, Feedback, Full, Scores, SelectiveBatchSampler, SharpnessAware
 from ausam.common.tensors import ascent, norm
 from tests.helpers import policy_for, property_test
+from tests.helpers import values as values_of
 
 REQUIRED = {"total_steps": 20, "epochs": 6}  # of entries that have no default for how long training lasts
 
@@ -43,10 +44,6 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(torch.tanh(self.bn(self.body(x))))
-
-
-def copied(model):
-    return {k: v.clone() for k, v in model.state_dict().items()}
 
 
 def assert_same(now, before, names=None):
@@ -108,13 +105,13 @@ def test_weights_come_back(name, seed, n, warm, what, when, frozen, groups, adam
     base = torch.optim.AdamW(params, lr=0.1) if adam else torch.optim.SGD(params, 0.1, momentum=0.9, weight_decay=0.1)
     opt = SharpnessAware(base, build(METHODS[name]), model)
     untouched = ["unused.weight", "unused.bias", *(["body.weight"] if frozen else [])]
-    start = copied(model)
+    start = values_of(model)
     for _ in range(warm):
         opt.backward(Trouble(model, "nothing", 0), x, y, index=torch.arange(n))
         opt.step()
         opt.zero_grad()
 
-    before, memory = copied(model), copy.deepcopy(opt.state_dict())
+    before, memory = values_of(model), copy.deepcopy(opt.state_dict())
     loss_fn = Trouble(model, what, when)
     failed = False
     with warnings.catch_warnings():
@@ -162,7 +159,7 @@ def test_a_nonfinite_step_raises_and_restores_if_asked(name):
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), build(METHODS[name]), model)
     opt.nonfinite = "raise"
     x, y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
-    before = copied(model)
+    before = values_of(model)
     with pytest.raises(RuntimeError, match="not finite"):
         opt.backward(Trouble(model, "inf", 1), x, y, index=torch.arange(4))
     assert_same(model.state_dict(), before)

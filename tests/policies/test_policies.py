@@ -42,8 +42,18 @@ from ausam import (
 )
 from ausam.common.random import generator
 from ausam.policies.signals import SIGNALS
-from tests.helpers import few_or_many, policy_for, refused
-from tests.sampler.test_planning import slow_order
+from tests.helpers import (
+    data,
+    few_or_many,
+    losses_of,
+    make,
+    network,
+    optimizer,
+    policy_for,
+    refused,
+    slow_order,
+    with_logits,
+)
 
 N, BATCH, SEED, CLASSES = 53, 8, 3, 5
 NAMES = ("loss", "perturbed", "sharpness", "signed", "uncertainty", "el2n", "wrong", "forgetting", "progress")
@@ -218,22 +228,10 @@ def test_outputs_of_another_form_are_refused(outputs, shown):
 # -- outputs in the feedback ------------------------------------------------------------
 
 
-def trained(method, *, outputs: bool = True):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), method, model)
-
-    def losses(x, y):
-        z = model(x)
-        loss = F.cross_entropy(z, y, reduction="none")
-        return (loss, z) if outputs else loss
-
-    return model, opt, losses, torch.randn(10, 4), torch.randint(3, (10,))
-
-
 def test_feedback_has_the_outputs_at_w_of_all_rows_detached():
     for method in (Plain(), SAM(rho=0.5), METHODS["ESAM"](), METHODS["KSAM"]()):
-        model, opt, losses, x, y = trained(method)
+        model = network(batchnorm=False)
+        opt, losses, (x, y) = optimizer(model, method), with_logits(model), data(n=10)
         with torch.no_grad():
             z = model(x)
         feedback = opt.backward(losses, x, y)
@@ -242,12 +240,14 @@ def test_feedback_has_the_outputs_at_w_of_all_rows_detached():
 
 
 def test_feedback_has_no_outputs_where_none_were_returned():
-    _, opt, losses, x, y = trained(SAM(), outputs=False)
+    model = network(batchnorm=False)
+    opt, losses, (x, y) = optimizer(model, SAM()), losses_of(model), data(n=10)
     assert opt.backward(losses, x, y).outputs is None
 
 
 def test_a_method_that_never_looks_at_w_gives_the_outputs_of_its_pass():
-    model, opt, losses, x, y = trained(MomentumSAM(rho=0.5))
+    model = network(batchnorm=False)
+    opt, losses, (x, y) = optimizer(model, MomentumSAM(rho=0.5)), with_logits(model), data(n=10)
     opt.backward(losses, x, y)
     opt.step()
     opt.zero_grad()
@@ -797,12 +797,6 @@ def test_pick_follows_the_policy_inside_a_loaded_batch():
 # -- refusing ------------------------------------------------------------
 
 PARTNERS = [name for name in METHODS if name not in ("Plain", "SAF", "MESA", "MomentumSAM", "PreviousGradientSAM")]
-
-
-def make(name: str):
-    needed = {"AESAM": {"total_steps": 10}, "VSAM": {}}.get(name, {})
-    known = inspect.signature(METHODS[name]).parameters
-    return METHODS[name](**{k: v for k, v in needed.items() if k in known})
 
 
 # What a policy ranks by, where that needs a loss at perturbed weights.

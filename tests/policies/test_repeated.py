@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ausam import AUSampling, Full, Repeated, SelectiveBatchSampler, SelectiveStream
 from ausam.common.random import generator
-from tests.helpers import refused
-from tests.sampler.test_planning import property_test, slow_order
+from tests.helpers import property_test, refused, slow_order
 
 
 def slow_epoch(n: int, p: int, q: int, epoch: int, seed: int) -> list[int]:

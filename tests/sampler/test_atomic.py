@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ausam import UCB, AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
+from ausam import UCB, AUSampling, SelectiveBatchSampler, SelectiveStream
 from tests import signals
-from tests.helpers import few_or_many
+from tests.helpers import feedback, few_or_many
 from tests.signals import cut_off
 
 N = 64
@@ -58,11 +58,6 @@ class Stream(Sampler):
 
     def indices(self):
         return (index for _, _, index in self.owner)
-
-
-def feedback(index):
-    index = torch.as_tensor(index)
-    return Feedback(index, torch.sin(index.float()) + 2, torch.cos(index.float()) + 3)
 
 
 @pytest.mark.parametrize("count", few_or_many(10, 250))

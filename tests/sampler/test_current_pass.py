@@ -23,8 +23,7 @@ from ausam import (
     TopLoss,
     Uncertainty,
 )
-from tests.helpers import few_or_many, property_test, through_a_file
-from tests.sampler.test_planning import feedback
+from tests.helpers import feedback, few_or_many, property_test, through_a_file
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 

@@ -15,7 +15,6 @@ from ausam import (
     AUSampling,
     ClassBalanced,
     EpsilonGreedy,
-    Feedback,
     Full,
     InfoBatch,
     OrderDP,
@@ -28,35 +27,11 @@ from ausam import (
 from ausam.common.random import generator
 from ausam.sampler.current_pass import split_into_batches
 from ausam.sampler.permutation import PAIRS, PAIRS_OF_SMALL, SMALL, Permutation
-from tests.helpers import few_of, few_or_many, policy_for, property_test, refused
+from tests.helpers import feedback, few_of, few_or_many, policy_for, property_test, refused, slow_order
 
 # Fixed seeds make every figure below the same each time. So many standard deviations are exceeded by chance, on one
 # side, for one seed in 10,000.
 SIGMAS = 3.719
-
-
-def slow_order(n, rng):
-    """The order as its docstring has it, one position at a time, on Python's numbers."""
-    pairs = 24 if n <= 65536 else 4
-    bits = (n - 1).bit_length() // 2
-    low = 2**bits
-    high = math.ceil(n / low)
-    turn = int(torch.randint(n, (), generator=rng))
-    f = torch.randint(low, (pairs, high), generator=rng).tolist()
-    g = torch.randint(high, (pairs, low), generator=rng).tolist()
-    order = []
-    for position in range(n):
-        x = (position + turn) % n
-        while True:
-            left, right = x % low, x // low
-            for i in range(pairs):
-                left = left ^ f[i][right]
-                right = (right + g[i][left]) % high
-            x = right * low + left
-            if x < n:
-                break
-        order.append(x)
-    return order
 
 
 def upper(df):
@@ -210,14 +185,6 @@ EPOCHWISE = [
     Uncertainty(0.4, 2),
     EpsilonGreedy(0.5, 0.2, period=3),
 ]
-
-
-def feedback(index, epoch):
-    """Made-up losses and outputs, the same for a sample in an epoch whoever asks."""
-    i = torch.as_tensor(index)
-    loss = ((i * 37 + epoch * 11) % 17).float() / 17
-    outputs = torch.stack([((i * k + 3 * epoch) % 7).float() for k in (1, 2, 3)], 1)
-    return Feedback(i, loss, loss + ((i * 13 + epoch * 5) % 19).float() / 19, outputs)
 
 
 def planned_at_once(policy, scores, epoch, seed, n, size, drop_last, block):

@@ -20,15 +20,9 @@ from ausam import (
     SelectiveStream,
     Weighted,
 )
-from tests.helpers import assert_equal, refused
+from tests.helpers import assert_equal, feedback, refused
 
 N = 30
-
-
-def feedback(index):
-    index = torch.as_tensor(index)
-    loss = torch.sin(index.float()) + 2
-    return Feedback(index, loss, loss + torch.cos(index.float()).abs())
 
 
 def in_mid_epoch(policy, seed=3):
