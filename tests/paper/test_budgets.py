@@ -13,7 +13,7 @@ from ausam.lab.records.score import Score
 from ausam.lab.report.statistics import rows
 from ausam.lab.report.verdict import Verdict
 from ausam.paper import budgets, equal_cost
-from ausam.paper.records.equal_cost import BudgetProblem, Entry, EqualCost
+from ausam.paper.records.equal_cost import BudgetEntry, BudgetProblem, EqualCost
 from tests.lab.helpers import named
 
 # name: (budget, control, scores of five seeds, twin, sgd)
@@ -37,7 +37,7 @@ def entry(name, budget, control, scores, twin="", sgd="", lower=False):
         for r in runs
     ]
     (row,) = rows([(name, name.upper())], runs) if scores else (None,)
-    return Entry(name, name.upper(), budget, control, row, None if row is None else budget, twin, sgd)
+    return BudgetEntry(name, name.upper(), budget, control, row, None if row is None else budget, twin, sgd)
 
 
 def problem(figures=FIGURES, name="digits", seeds=5, primary="ausam-0.25", margin=0.0, **how):

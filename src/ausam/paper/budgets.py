@@ -14,7 +14,7 @@ from dataclasses import replace
 from ausam.lab.records.comparison import Difference
 from ausam.lab.report.statistics import holm, paired, paired_values
 from ausam.lab.report.verdict import Verdict, verdict
-from ausam.paper.records.equal_cost import BudgetProblem, Entry
+from ausam.paper.records.equal_cost import BudgetEntry, BudgetProblem
 
 VERDICTS = {
     Verdict.BETTER: "better than chance",
@@ -26,7 +26,7 @@ VERDICTS = {
 }
 
 
-def compare_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def compare_entries(entries: Iterable[BudgetEntry]) -> tuple[BudgetEntry, ...]:
     """The entries of a problem, each contender with its differences from its twin and from SGD."""
     every = list(entries)
     by_name = {entry.name: entry for entry in every}
@@ -39,21 +39,21 @@ def compare_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(every)
 
 
-def difference(entry: Entry | None, rival: Entry | None) -> Difference | None:
+def difference(entry: BudgetEntry | None, rival: BudgetEntry | None) -> Difference | None:
     """Of the scores, with uncorrected p; None while one of the two has no run."""
     rows = [None if e is None else e.row for e in (entry, rival)]
     return None if rows[0] is None or rows[1] is None else paired(rows[0], rows[1])
 
 
-def nll_difference(entry: Entry | None, rival: Entry | None) -> Difference | None:
+def nll_difference(entry: BudgetEntry | None, rival: BudgetEntry | None) -> Difference | None:
     """Of the likelihoods; None where one of the two is unknown."""
     mine, theirs = ({} if e is None or e.row is None else e.row.nll_of_seed for e in (entry, rival))
     return paired_values(mine, theirs)
 
 
-def primary_entries(problem: BudgetProblem) -> tuple[Entry | None, Entry | None]:
+def primary_entries(problem: BudgetProblem) -> tuple[BudgetEntry | None, BudgetEntry | None]:
     """The two sides of the primary contrast: the contender and its twin."""
-    by_name: Mapping[str, Entry] = {entry.name: entry for entry in problem.entries}
+    by_name: Mapping[str, BudgetEntry] = {entry.name: entry for entry in problem.entries}
     contender = by_name.get(problem.primary)
     return contender, None if contender is None else by_name.get(contender.twin)
 
@@ -73,6 +73,6 @@ def headroom(problem: BudgetProblem) -> Difference | None:
     return difference(sam, primary_entries(problem)[1])
 
 
-def budgets(entries: Iterable[Entry]) -> list[float]:
+def budgets(entries: Iterable[BudgetEntry]) -> list[float]:
     """The budgets, ascending."""
     return sorted({entry.budget for entry in entries})

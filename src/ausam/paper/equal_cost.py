@@ -33,7 +33,7 @@ from ausam.paper.budgets import (
     primary_entries,
     primary_verdict,
 )
-from ausam.paper.records.equal_cost import BudgetProblem, Entry, EqualCost
+from ausam.paper.records.equal_cost import BudgetEntry, BudgetProblem, EqualCost
 from ausam.paper.tables import MISSING
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def primary_table(benchmark: EqualCost) -> Table:
     )
 
 
-def shown(problem: BudgetProblem, budget: float | None = None) -> list[Entry]:
+def shown(problem: BudgetProblem, budget: float | None = None) -> list[BudgetEntry]:
     """What the table of a problem shows, line by line; under one budget, or under all of which anything has run."""
     wanted = _begun_budgets(problem) if budget is None else [budget]
     return [entry for part in wanted for entry in problem.entries if entry.budget == part]
@@ -143,7 +143,7 @@ def problem_table(problem: BudgetProblem) -> Table:
     return Table(head, tuple(sections), problem.title, left=(0, 1))
 
 
-def _score(entry: Entry) -> str:
+def _score(entry: BudgetEntry) -> str:
     return MISSING if entry.row is None else show(entry.row.mean, entry.row.decimals, entry.row.std)
 
 

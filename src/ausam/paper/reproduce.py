@@ -23,7 +23,7 @@ from ausam.lab.training.run_folder import make
 from ausam.paper import budgets, equal_cost, tables
 from ausam.paper.recipe import Block, Recipe, base
 from ausam.paper.recipe import read as read_recipe
-from ausam.paper.records.equal_cost import BudgetProblem, Entry, EqualCost
+from ausam.paper.records.equal_cost import BudgetEntry, BudgetProblem, EqualCost
 from ausam.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
 
 log = logging.getLogger("ausam")
@@ -201,7 +201,7 @@ def _problem(block: Block, comparison: Comparison) -> BudgetProblem:
             run = ours.get(row.name)
             cost = None if run is None else (run.samples_forward + run.samples_backward) / sam
             name = row.label or label(row.name, comparison.config.base)
-            entries.append(Entry(row.name, name, row.budget, row.control, run, cost, row.twin, row.sgd))
+            entries.append(BudgetEntry(row.name, name, row.budget, row.control, run, cost, row.twin, row.sgd))
     return BudgetProblem(
         name=block.name,
         title=block.title,

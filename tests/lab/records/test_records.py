@@ -13,12 +13,17 @@ from ausam.lab.config import Config
 from ausam.lab.records import store
 from ausam.lab.records.comparison import Comparison
 from ausam.lab.records.epoch import Epoch, epochs_text, read_epochs
-from ausam.lab.records.run import Group, Run, Selection
+from ausam.lab.records.run import Run, SampleGroup, SelectionSummary
 from ausam.lab.records.score import Score
 from ausam.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
 from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
-SELECTION = Selection("loss", (Group(3, 0.5, 1.5, 0.25), Group(1, None, 2.0)), Group(3, 0.1, 1.0), Group(1, 0.2, 2.0))
+SELECTION = SelectionSummary(
+    "loss",
+    (SampleGroup(3, 0.5, 1.5, 0.25), SampleGroup(1, None, 2.0)),
+    SampleGroup(3, 0.1, 1.0),
+    SampleGroup(1, 0.2, 2.0),
+)
 
 
 def a_table():
@@ -77,7 +82,7 @@ CHANGES = [
     ({"data": None}, "data is None"),
     (
         {"selection": {"signal": "loss", "bins": [{"n": -1, "score": None, "chosen": 0}]}},
-        r"selection.bins\[0\]: Group: n is -1",
+        r"selection.bins\[0\]: SampleGroup: n is -1",
     ),
     ({"selection": {"signal": "loss", "bins": 3}}, "selection.bins is 3"),
     ({"config": {"lr": -1}}, "config: Config: lr is -1"),

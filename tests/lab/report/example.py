@@ -4,7 +4,7 @@ import math
 
 from ausam.lab.config import Config
 from ausam.lab.records.comparison import CurvePoint, NamedRun
-from ausam.lab.records.run import Group, Selection
+from ausam.lab.records.run import SampleGroup, SelectionSummary
 from tests.lab.helpers import a_comparison, a_run
 
 # Per name: scores of three seeds, seconds, samples through both passes (SAM: 4000), times chosen (right, wrong).
@@ -26,8 +26,10 @@ def runs(name, scores, seconds, samples, chosen=None, pair=None):
     for seed, score in enumerate(scores):
         selection = None
         if chosen:
-            bins = Group(10, 0.1, 2.0, 0.0), Group(30, 0.9, 4.0, 0.5)
-            selection = Selection("sharpness", bins, Group(20, 0.1, chosen[0]), Group(20, 0.1, chosen[1][seed]))
+            bins = SampleGroup(10, 0.1, 2.0, 0.0), SampleGroup(30, 0.9, 4.0, 0.5)
+            selection = SelectionSummary(
+                "sharpness", bins, SampleGroup(20, 0.1, chosen[0]), SampleGroup(20, 0.1, chosen[1][seed])
+            )
         run = a_run(
             score,
             seed,

@@ -13,7 +13,7 @@ import pytest
 from ausam.lab.config import Config
 from ausam.lab.experiments import compare
 from ausam.lab.records.comparison import NamedRun
-from ausam.lab.records.run import Environment, Group, Selection
+from ausam.lab.records.run import Environment, SampleGroup, SelectionSummary
 from ausam.lab.records.score import Score
 from ausam.lab.report import html
 from ausam.lab.report.pages.comparison import (
@@ -510,8 +510,8 @@ def points_of(spec, layer=None):
 
 def test_who_is_chosen_by_class():
     def chosen(head, tail):
-        classes = {str(c): Group(10 - c, 0.1, head if c < 3 else tail) for c in range(9)}
-        return Selection("sharpness", (Group(54, 0.1, 2.0),), classes=classes)
+        classes = {str(c): SampleGroup(10 - c, 0.1, head if c < 3 else tail) for c in range(9)}
+        return SelectionSummary("sharpness", (SampleGroup(54, 0.1, 2.0),), classes=classes)
 
     runs = [
         *named("ausam-0.5", 90.0, 91.0, selection=chosen(4.0, 6.0)),

@@ -14,7 +14,7 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".ti
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageFiles:
     """Files and their classes as a dataset of samples (x, y), each read on access."""
 
     files: tuple[Path, ...]
@@ -59,14 +59,14 @@ def folder_data(name: str) -> UserSet:
     return from_datasets(name, train, test, names=classes)
 
 
-def _pictures(folder: Path, classes: list[str], size: int) -> Pictures:
+def _pictures(folder: Path, classes: list[str], size: int) -> ImageFiles:
     pictures = [
         (path, label)
         for label, cls in enumerate(classes)
         for path in sorted((folder / cls).rglob("*"))
         if path.suffix.lower() in ENDINGS and _ordinary(path)
     ]
-    return Pictures(tuple(path for path, _ in pictures), tuple(label for _, label in pictures), size)
+    return ImageFiles(tuple(path for path, _ in pictures), tuple(label for _, label in pictures), size)
 
 
 def _ordinary(path: Path) -> bool:

@@ -32,7 +32,7 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class Group(Checked):
+class SampleGroup(Checked):
     """A group of samples: size, mean score if known, mean times chosen, and the fraction mislabelled."""
 
     n: Count
@@ -42,17 +42,17 @@ class Group(Checked):
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectionSummary:
     """What a policy chose: samples in bins of ascending score, correctly and wrongly labelled ones, and each class.
 
     Right and wrong are present if known; the classes, by label, only for long-tailed data.
     """
 
     signal: str
-    bins: tuple[Group, ...]
-    right: Group | None = None
-    wrong: Group | None = None
-    classes: dict[str, Group] = field(default_factory=dict)
+    bins: tuple[SampleGroup, ...]
+    right: SampleGroup | None = None
+    wrong: SampleGroup | None = None
+    classes: dict[str, SampleGroup] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Run(Record):
     parameters: Count
     ranks: PositiveCount
     data: Samples
-    selection: Selection | None
+    selection: SelectionSummary | None
     environment: Environment
     config: Config
     steps: Count | None = None  # taken, without the skipped ones; None if not recorded

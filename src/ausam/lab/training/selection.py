@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ausam.lab.records.run import Group, Selection
+from ausam.lab.records.run import SampleGroup, SelectionSummary
 from ausam.policies import Policy
 from ausam.policies.signals import signal_name
 from ausam.sampler.scores import Scores
@@ -13,7 +13,7 @@ from ausam.sampler.scores import Scores
 
 def selection_summary(
     policy: Policy, scores: Scores, wrong: Tensor | None, labels: Tensor | None = None, bins: int = 20
-) -> Selection | None:
+) -> SelectionSummary | None:
     """How often samples were chosen, in equal-sized bins of their score; mislabelled samples separately.
 
     With ``labels``, also per class.
@@ -25,9 +25,9 @@ def selection_summary(
     order = torch.argsort(torch.where(seen, score, torch.inf))[: int(seen.sum())]
     noisy = wrong is not None and bool(wrong.any())
 
-    def group(index: Tensor, part: float | None = None) -> Group:
+    def group(index: Tensor, part: float | None = None) -> SampleGroup:
         known = score[index][seen[index]]
-        return Group(len(index), float(known.mean()) if len(known) else None, float(chosen[index].mean()), part)
+        return SampleGroup(len(index), float(known.mean()) if len(known) else None, float(chosen[index].mean()), part)
 
     groups = tuple(
         group(index, float(wrong[index].double().mean()) if noisy and wrong is not None else None)
@@ -37,6 +37,6 @@ def selection_summary(
     present = [] if labels is None else torch.bincount(labels).nonzero().flatten().tolist()
     classes = {str(c): group((labels == c).nonzero().flatten().cpu()) for c in present}
     if not noisy or wrong is None:
-        return Selection(signal_name(policy.signal), groups, classes=classes)
+        return SelectionSummary(signal_name(policy.signal), groups, classes=classes)
     right, mistaken = (group(which.nonzero().flatten()) for which in (~wrong, wrong))
-    return Selection(signal_name(policy.signal), groups, right, mistaken, classes)
+    return SelectionSummary(signal_name(policy.signal), groups, right, mistaken, classes)

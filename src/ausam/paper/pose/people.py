@@ -62,7 +62,7 @@ class People:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Crops:
     """The people as a torch dataset of (crop, target, index): plain, or augmented for an epoch."""
 
     people: People

@@ -17,7 +17,7 @@ from ausam.lab.problems.labels import refuse_labels, with_sizes, with_validation
 from ausam.lab.problems.loading import load_batches
 from ausam.lab.problems.problem import Task
 from ausam.paper.pose.crop import MEAN, PLAIN, STD
-from ausam.paper.pose.people import People, Shown
+from ausam.paper.pose.people import Crops, People
 from ausam.paper.pose.simcc import SIMCC, SPLIT
 from ausam.paper.pose.skeleton import JOINTS
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
@@ -80,7 +80,7 @@ class PoseSet:
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Crops, targets and indices of one pass of the sampler; the augmentation depends on seed, epoch and index."""
-        shown = Shown(self.train, self.size, None if self.augment == "none" else (seed, epoch))
+        shown = Crops(self.train, self.size, None if self.augment == "none" else (seed, epoch))
         for x, y, index in load_batches(shown, self.workers, self.device, generator(0), batch_sampler=sampler):
             yield self._normalise(x), y.to(self.device), index
 
@@ -101,7 +101,7 @@ class PoseSet:
         return torch.stack([people.target(i, self.size) for i in range(len(people))])
 
     def _in_order(self, people: People, size: int) -> Batches:
-        for x, y, _ in load_batches(Shown(people, self.size), self.workers, self.device, generator(0), batch_size=size):
+        for x, y, _ in load_batches(Crops(people, self.size), self.workers, self.device, generator(0), batch_size=size):
             yield self._normalise(x), y.to(self.device)
 
     def _normalise(self, x: Tensor) -> Tensor:

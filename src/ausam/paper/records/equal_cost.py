@@ -10,7 +10,7 @@ from ausam.lab.records.store import Checked, Record
 
 
 @dataclass(frozen=True)
-class Entry(Checked):
+class BudgetEntry(Checked):
     """A contender or a control under a budget, with its results once a run has ended."""
 
     name: str
@@ -34,7 +34,7 @@ class BudgetProblem:
     about: str
     tuning: str  # which settings were tuned, and on what
     seeds: tuple[int, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[BudgetEntry, ...]
     primary: str = ""  # the contender whose difference from its twin was named before anything ran
     margin: float = 0.0  # scores whose difference is within it are level; 0: never
 

@@ -13,7 +13,7 @@ from ausam.diagnostics import Agreement
 from ausam.lab.report import charts
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.pages import sections
-from ausam.lab.report.pages.sections import EPOCH, Finding, Measurements, Section, curves
+from ausam.lab.report.pages.sections import EPOCH, Finding, Measurements, ResultSection, curves
 from ausam.lab.report.text import number, percent, span, times
 from ausam.lab.report.vega import Field
 from ausam.paper.theory.lemma1 import AverageDLP
@@ -387,34 +387,34 @@ def _theorem4_charts(result: Theorem4Result) -> Iterator[Picture]:
 
 
 SECTIONS = {
-    "lemma1": Section(
+    "lemma1": ResultSection(
         "Lemma 1: is DLP the gradient norm?",
         lemma1_sentences,
         _lemma1_charts,
         "The paper's claim: a sample's loss change under SAM's perturbation (DLP), divided by rho, approximates its "
         "gradient norm.",
     ),
-    "theorem1": Section(
+    "theorem1": ResultSection(
         "Theorem 1: does part of a batch preserve its sharpness?",
         theorem1_sentences,
         _theorem1_charts,
         "The paper's claim: the sharpness of the batch (PTF) and of the kept samples (PTS) differ by at most rho times "
         "the mean gradient norm of the samples left out, so leave out small gradients.",
     ),
-    "theorem2": Section(
+    "theorem2": ResultSection(
         "Theorem 2: does the average approximate the current norm?",
         theorem2_sentences,
         _theorem2_charts,
         "The paper's claim: with learning rates 1/t², the mean gradient norm of past epochs stays close to the current "
         "one.",
     ),
-    "theorem3": Section(
+    "theorem3": ResultSection(
         "Theorem 3: convergence",
         theorem3_sentences,
         _theorem3_charts,
         "The paper's claim: SAM on part of each batch converges, at a stated rate.",
     ),
-    "theorem4": Section(
+    "theorem4": ResultSection(
         "Theorem 4: does the bias of the selection vanish?",
         theorem4_sentences,
         _theorem4_charts,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ausam.lab.experiments.diagnose.subject import Subject
 from ausam.lab.records import store
-from ausam.lab.report.pages.sections import VERSION, Conditions, NotMeasured, Section, findings
+from ausam.lab.report.pages.sections import VERSION, Conditions, NotMeasured, ResultSection, findings
 from ausam.lab.training.environment import environment
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ OnPiece = Callable[[str, int], None]  # called with the name of the next piece a
 
 def measured(
     measurements: Mapping[str, Measurement],
-    sections: Mapping[str, Section],
+    sections: Mapping[str, ResultSection],
     what: Sequence[str] | None,
     subject: Subject,
     command: str,

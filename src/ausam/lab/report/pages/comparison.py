@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ausam.lab.config import PAIR_SETTINGS
 from ausam.lab.records.comparison import Comparison, NamedRun, Row
-from ausam.lab.records.run import Group, Selection
+from ausam.lab.records.run import SampleGroup, SelectionSummary
 from ausam.lab.records.score import VALIDATION, measured_on
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
@@ -198,7 +198,7 @@ def mislabelled_sentence(comparison: Comparison) -> str:
     return f"Are mislabelled samples chosen more often than correctly labelled ones? {'; '.join(parts)}."
 
 
-def _bins(selections: Sequence[Selection]) -> list[tuple[float, ...]]:
+def _bins(selections: Sequence[SelectionSummary]) -> list[tuple[float, ...]]:
     """Bins averaged over runs: (percent of samples below its middle, score, times chosen, fraction mislabelled)."""
     out: dict[int, list[tuple[float, ...]]] = {}
     for part in selections:
@@ -260,9 +260,9 @@ def _by_class(comparison: Comparison) -> Picture | None:
     return Picture("classes", spec, "How often samples were chosen, by class", note, rare_class_sentence(comparison))
 
 
-def _classes(comparison: Comparison, name: str) -> dict[int, list[Group]]:
+def _classes(comparison: Comparison, name: str) -> dict[int, list[SampleGroup]]:
     """How often the runs of a row chose each class of long-tailed data."""
-    out: dict[int, list[Group]] = {}
+    out: dict[int, list[SampleGroup]] = {}
     for r in comparison.runs:
         if r.name == name and r.run.selection is not None:
             for c, group in r.run.selection.classes.items():

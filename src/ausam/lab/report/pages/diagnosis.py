@@ -14,7 +14,7 @@ from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry
 from ausam.lab.report import charts
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.pages import sections
-from ausam.lab.report.pages.sections import EPOCH, Finding, Measurements, Section, curves
+from ausam.lab.report.pages.sections import EPOCH, Finding, Measurements, ResultSection, curves
 from ausam.lab.report.text import number, percent, span, times
 from ausam.lab.report.vega import Field
 
@@ -272,11 +272,11 @@ def _zero_or_below(points: Iterable[tuple[float, float, str]]) -> float:
 
 
 SECTIONS = {
-    "sharpness": Section("Sharpness at the last weights", sharpness_sentences, _sharpness_charts),
-    "hessian": Section("Curvature at the last weights", hessian_sentences, _hessian_charts),
-    "landscape": Section("The loss around the last weights", landscape_sentences, _landscape_charts),
-    "selection": Section("Which samples were selected", selection_sentences, _selection_charts),
-    "geometry": Section("The geometry of a step", geometry_sentences, _geometry_charts),
+    "sharpness": ResultSection("Sharpness at the last weights", sharpness_sentences, _sharpness_charts),
+    "hessian": ResultSection("Curvature at the last weights", hessian_sentences, _hessian_charts),
+    "landscape": ResultSection("The loss around the last weights", landscape_sentences, _landscape_charts),
+    "selection": ResultSection("Which samples were selected", selection_sentences, _selection_charts),
+    "geometry": ResultSection("The geometry of a step", geometry_sentences, _geometry_charts),
 }
 
 

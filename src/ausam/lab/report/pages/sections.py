@@ -71,7 +71,7 @@ class Measurements(Record):
 
 
 @dataclass(frozen=True)
-class Section:
+class ResultSection:
     """How the result of a measurement is shown: a title, the sentences it gives, and its charts."""
 
     title: str
@@ -80,13 +80,13 @@ class Section:
     claim: str = ""  # what is tested
 
 
-def findings(sections: Mapping[str, Section], results: Mapping[str, Any]) -> tuple[Finding, ...]:
+def findings(sections: Mapping[str, ResultSection], results: Mapping[str, Any]) -> tuple[Finding, ...]:
     """The sentences of all results, in the order of the page."""
     shown = [name for name in sections if results.get(name) is not None]
     return tuple(replace(f, part=name) for name in shown for f in sections[name].sentences(results[name]))
 
 
-def render(title: str, sections: Mapping[str, Section], measured: Measurements, lead: str = "") -> str:
+def render(title: str, sections: Mapping[str, ResultSection], measured: Measurements, lead: str = "") -> str:
     """The page of a run's measurements; it fetches nothing.
 
     Arguments:
@@ -108,7 +108,7 @@ def render(title: str, sections: Mapping[str, Section], measured: Measurements, 
 
 
 def section_fragments(
-    sections: Mapping[str, Section], results: Mapping[str, Any], sentences: Sequence[Finding]
+    sections: Mapping[str, ResultSection], results: Mapping[str, Any], sentences: Sequence[Finding]
 ) -> Iterator[Markup]:
     """Every result with its claim, its sentences and its charts."""
     shown = {name: section for name, section in sections.items() if results.get(name) is not None}
