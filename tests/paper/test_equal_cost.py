@@ -108,7 +108,7 @@ def samples(config, n):
 
 
 @pytest.mark.parametrize("block", recipe.read("equal-cost").blocks, ids=lambda block: block.name)
-def test_every_row_costs_its_budget(block):
+def test_every_row_costs_its_budget_and_a_control_at_most(block):
     config = recipe.base(block, device="cpu")
     n = config.train_size or entry(config.data).train
     if config.imbalance not in (0, 1):
@@ -121,7 +121,10 @@ def test_every_row_costs_its_budget(block):
     known = {row.name: cost / sam for row in block.rows if (cost := samples(configured(row.name, config), n))}
     assert len(known) > 0.8 * len(block.rows)
     budget = {row.name: row.budget for row in block.rows}
-    assert {name: cost for name, cost in known.items() if abs(cost / budget[name] - 1) > 0.1} == {}
+    assert {name: cost for name, cost in known.items() if cost / budget[name] > 1.1} == {}
+    # A control may cost less, which the page says: then it shows that the budget is not needed.
+    names = {name for row in block.rows if not row.control for name in (row.name, row.twin, row.sgd)} & known.keys()
+    assert {name: known[name] for name in names if known[name] / budget[name] < 0.9} == {}
 
 
 # a small one
