@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from ausam import SAM, AUSampling, Random, Scores, SharpnessAware
 from ausam.diagnostics import sample_gradients
 from ausam.lab.networks.build import build
-from ausam.lab.problems.catalogue import load
+from ausam.lab.problems.catalogue import problem, resolve
 
 BATCH, RHO, LR = 128, 0.2, 0.05
 SCORES = ("|L(w + e) - L(w)|", "loss", "gradient norm")
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2000)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    data = load("digits", label_noise=0.2)
+    data = problem(resolve(data="digits", label_noise=0.2, device="cpu"))
     x, y = data.normalise(data.train_x), data.train_y
     model = build("resnet-tiny", data.classes, data.channels, 0)
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9), SAM(rho=RHO), model)

@@ -1,0 +1,28 @@
+"""What the tests of data sets share."""
+
+import random
+import sys
+
+import pytest
+
+from ausam.lab.problems import catalogue as lab_data
+from tests.lab.problems.archives import Server
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """No data set, module or path is left over from another test."""
+    lab_data.forget()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    modules = set(sys.modules)
+    yield
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and name.startswith("mine"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def server():
+    made = Server(random.Random(0).randbytes(300_000))
+    yield made
+    made.close()

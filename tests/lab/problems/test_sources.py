@@ -1,0 +1,192 @@
+"""The published data sets: their formats and layouts."""
+
+import gzip
+import io
+import struct
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ausam.lab.problems import catalogue as lab_data
+from ausam.lab.problems.download import DownloadError, Remote
+from ausam.lab.problems.sources import cifar, ett, fashion, tiny
+from tests.lab.helpers import load
+from tests.lab.problems.archives import cifar10_files, images, md5, put, remote, tar_gz
+
+
+def test_cifar10_from_the_archive_and_from_the_folder(server, tmp_path, monkeypatch):
+    files, x, y = cifar10_files()
+    server.content = tar_gz(files, "cifar-10-batches-bin")
+    monkeypatch.setattr(cifar, "CIFAR10", remote(server))
+    for folder in (tmp_path / "downloaded", tmp_path / "there"):
+        if folder.name == "there":
+            put(files, folder / "cifar-10-batches-bin")
+        data = load("cifar10", str(folder))
+        assert (data.train_x.dtype, data.train_y.dtype) == (torch.uint8, torch.int64)
+        assert np.array_equal(data.train_x.numpy(), x[:100])
+        assert np.array_equal(data.test_x.numpy(), x[100:])
+        assert data.train_y.tolist() == y[:100].tolist()
+        assert data.test_y.tolist() == y[100:].tolist()
+        assert (data.classes, data.channels) == (10, 3)
+    assert len(server.asked) == 1
+
+
+def test_cifar100_has_the_fine_labels(tmp_path):
+    x = images(30)
+    files = {
+        name: b"".join(bytes([i % 20, 3 * i]) + x[i].tobytes() for i in rows)
+        for name, rows in (("train.bin", range(20)), ("test.bin", range(20, 30)))
+    }
+    put(files, tmp_path / "cifar-100-binary")
+    data = load("CIFAR100", str(tmp_path))
+    assert np.array_equal(torch.cat([data.train_x, data.test_x]).numpy(), x)
+    assert torch.cat([data.train_y, data.test_y]).tolist() == [3 * i for i in range(30)]
+
+
+def test_damaged_cifar_is_named(tmp_path):
+    files, _, _ = cifar10_files()
+    folder = put(files, tmp_path / "cifar-10-batches-bin")
+    for content in (files["data_batch_2.bin"][:-1], b"", bytes([10]) + files["data_batch_2.bin"][1:]):
+        (folder / "data_batch_2.bin").write_bytes(content)
+        with pytest.raises(ValueError, match=r"data_batch_2.bin is damaged"):
+            load("cifar10", str(tmp_path))
+    (folder / "data_batch_2.bin").unlink()
+    with pytest.raises(DownloadError, match=r"cifar-10-batches-bin lacks data_batch_2.bin. Add them from https"):
+        load("cifar10", str(tmp_path))
+
+
+def idx(array):
+    head = struct.pack(">HBB", 0, 8, array.ndim) + b"".join(struct.pack(">I", n) for n in array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+def fashion_arrays():
+    x = images(50, 1, 28)[:, 0]
+    y = np.arange(50) % 10
+    names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
+    return dict(zip(names, (x[:40], y[:40], x[40:], y[40:]), strict=True)), x, y
+
+
+@pytest.mark.parametrize("layout", ["fashion-mnist packed", "fashion-mnist", "FashionMNIST/raw"])
+def test_fashion_mnist_in_its_layouts(tmp_path, layout):
+    arrays, x, y = fashion_arrays()
+    folder, packed = layout.removesuffix(" packed"), layout.endswith("packed")
+    put({k + ".gz" * packed: gzip.compress(idx(v)) if packed else idx(v) for k, v in arrays.items()}, tmp_path / folder)
+    data = load("fashion-mnist", str(tmp_path))
+    assert data.train_x.shape == (40, 1, 28, 28)
+    assert np.array_equal(torch.cat([data.train_x, data.test_x])[:, 0].numpy(), x)
+    assert torch.cat([data.train_y, data.test_y]).tolist() == y.tolist()
+
+
+def test_fashion_mnist_is_downloaded_file_by_file(server, tmp_path, monkeypatch):
+    arrays, _, y = fashion_arrays()
+    packed = {k: gzip.compress(idx(v)) for k, v in arrays.items()}
+    names = list(packed)
+    put({f"{name}.gz": packed[name] for name in names[:3]}, tmp_path / "fashion-mnist")
+    server.content = packed[names[3]]
+    last = Remote(server.url.replace("thing.tar.gz", f"{names[3]}.gz"), md5(server.content))
+    monkeypatch.setitem(fashion.FILES, names[3], last)
+    assert load("fashion-mnist", str(tmp_path)).test_y.tolist() == y[40:].tolist()
+    for damaged in (packed[names[3]][:-9], gzip.compress(idx(arrays[names[3]])[:-1]), gzip.compress(b"\0\0"), b"no"):
+        (tmp_path / "fashion-mnist" / f"{names[3]}.gz").write_bytes(damaged)
+        lab_data.forget()
+        with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte.gz is damaged"):
+            load("fashion-mnist", str(tmp_path))
+
+
+def jpeg(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def tiny_files(train=4, val=3, side=64):
+    """The official layout: the ids are not in order, and one picture is grey."""
+    ids, files = ["n03", "n01", "n02"], {}
+    flat = np.full((side, side, 3), 0, np.uint8)
+    for c, wnid in enumerate(ids):
+        for i in range(train):
+            files[f"train/{wnid}/images/{wnid}_{i}.JPEG"] = jpeg(flat + np.uint8(60 * c + 10 * i))
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = b""
+    files["train/n01/images/n01_0.JPEG"] = jpeg(np.tile(np.arange(side, dtype=np.uint8) * 3, (side, 1)))
+    lines = []
+    for i in range(val):
+        files[f"val/images/val_{i}.JPEG"] = jpeg(flat + np.uint8(200 + 10 * i))
+        lines.append(f"val_{i}.JPEG\t{ids[i % 3]}\t0\t0\t62\t62\n")
+    files["val/val_annotations.txt"] = "".join(lines).encode()
+    files["wnids.txt"] = "\n".join(ids).encode() + b"\n"
+    return files
+
+
+def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in tiny_files().items():
+            archive.writestr(f"tiny-imagenet-200/{name}", content)
+    server.content = buffer.getvalue()
+    monkeypatch.setattr(tiny, "TINY", remote(server))
+    data = load("tiny-imagenet", str(tmp_path))
+    assert (data.train_x.shape, data.test_x.shape) == ((12, 3, 64, 64), (3, 3, 64, 64))
+    assert data.train_y.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # n01, n02, n03
+    assert data.test_y.tolist() == [2, 0, 1]
+    grey = data.train_x[0].float()
+    assert torch.equal(grey[0], grey[1])
+    assert (grey[2] - torch.arange(64) * 3).abs().max() < 4  # columns in their place
+    assert [int(i) for i in data.train_x[5:, 0, 9, 9].float().round()] == [130, 140, 150, 0, 10, 20, 30]
+    assert [int(i) for i in data.test_x[:, 1, 9, 9]] == [200, 210, 220]
+
+    monkeypatch.setattr(tiny, "decode", None)
+    lab_data.forget()
+    assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
+    (tmp_path / "tiny-imagenet-200").rename(tmp_path / "elsewhere")  # the cache is enough
+    lab_data.forget()
+    assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
+    assert len(server.asked) == 1
+    before = (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes()
+    data.train_x[0] = 7  # somebody's mistake stays in this process
+    assert (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes() == before
+
+
+@pytest.mark.nightly
+def test_a_disk_that_fills_while_pictures_are_decoded_is_told(tmp_path):
+    put(tiny_files(), tmp_path / "tiny-imagenet-200")
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "from ausam.lab.problems.sources.tiny import tiny_imagenet;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"  # of 147,456 bytes
+        "tiny_imagenet(sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    cache = tmp_path / "tiny-imagenet-200-uint8"
+    assert f"WriteError: {cache} cannot be written: File too large." in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny-imagenet-200"]
+
+
+def test_other_pictures_are_decoded_anew_and_bad_ones_named(tmp_path):
+    put(tiny_files(), tmp_path / "tiny-imagenet-200")
+    load("tiny-imagenet", str(tmp_path))
+    put(tiny_files(train=5), tmp_path / "tiny-imagenet-200")
+    lab_data.forget()
+    assert len(load("tiny-imagenet", str(tmp_path)).train_y) == 15
+    for damage, message in (
+        ({"train/n02/images/n02_9.JPEG": b"no"}, r"n02_9.JPEG is not a readable picture"),
+        ({"train/n02/images/n02_9.JPEG": jpeg(np.zeros((64, 50, 3), np.uint8))}, r"n02_9.JPEG is 50x64 pixels"),
+        ({"wnids.txt": b"n01\nn02\nn03\nn04\n"}, r"is not the official Tiny-ImageNet: train/n04/images is empty"),
+        ({"wnids.txt": b"n01\nn02\n"}, r"val_annotations.txt names no or other classes"),
+    ):
+        put(damage, tmp_path / "tiny-imagenet-200")
+        lab_data.forget()
+        with pytest.raises(ValueError, match=message):
+            load("tiny-imagenet", str(tmp_path))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny-imagenet-200", "tiny-imagenet-200-uint8"]
+
+
+def test_published_files_have_a_checksum_each():
+    remotes = [cifar.CIFAR10, cifar.CIFAR100, tiny.TINY, *fashion.FILES.values(), *ett.PUBLISHED.values()]
+    assert len({r.digest for r in remotes}) == len({r.url for r in remotes}) == 8
+    assert all(len(bytes.fromhex(r.digest)) == {"md5": 16, "sha256": 32}[r.kind] for r in remotes)
