@@ -1,0 +1,89 @@
+"""Weights to start from: what fits is taken, what does not is named, and nothing is executed."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from ausam.lab.training import weights
+from ausam.paper.quantisation import quantize
+
+
+@pytest.fixture
+def two():
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("form", ["plain", "state_dict", "module.", "safetensors"])
+def test_weights_from_a_file_by_name(two, tmp_path, caplog, form):
+    source, target = two
+    state = source.state_dict()
+    path = tmp_path / ("w.safetensors" if form == "safetensors" else "w.pt")
+    if form == "safetensors":
+        pytest.importorskip("safetensors.torch").save_file(state, path)
+    elif form == "state_dict":
+        torch.save({"epoch": 3, "state_dict": state}, path)
+    else:
+        torch.save({("module." if form == "module." else "") + k: v for k, v in state.items()}, path)
+    target = quantize(target)  # the names are the same
+    digest = weights.start_from(target, str(path))
+    assert all(torch.equal(target.state_dict()[k], v) for k, v in state.items())
+    assert form == "safetensors" or digest == weights.sha256(state)  # safetensors keeps an order of its own
+    assert not caplog.text
+
+
+def test_what_does_not_fit_is_left_and_told(two, tmp_path, caplog):
+    source, target = two
+    state = source.state_dict() | {"2.weight": torch.zeros(9, 4), "head.weight": torch.zeros(1)}
+    del state["1.running_var"]
+    torch.save(state, tmp_path / "w.pt")
+    before = copy.deepcopy(target.state_dict())
+    weights.start_from(target, str(tmp_path / "w.pt"))
+    after = target.state_dict()
+    assert torch.equal(after["0.weight"], state["0.weight"])
+    assert torch.equal(after["2.weight"], before["2.weight"])
+    assert "not in this network, or with another shape: 2.weight, head.weight." in caplog.text
+    assert "missing, so they keep their initial values: 1.running_var, 2.weight." in caplog.text
+
+
+class Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_weights_that_cannot_be_used_are_refused(two, tmp_path):
+    source, target = two
+    before = copy.deepcopy(target.state_dict())
+    torch.save({"a": torch.ones(2), "0.weight": torch.ones(1)}, tmp_path / "other.pt")
+    torch.save({**source.state_dict(), "x": Hostile(tmp_path / "executed")}, tmp_path / "hostile.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    (tmp_path / "text.pt").write_text("not weights")
+    (tmp_path / "text.safetensors").write_text("not weights")
+    (tmp_path / "folder").mkdir()
+    for name, message in (
+        (
+            "other.pt",
+            "other.pt has no weights that fit this network: it contains a, 0.weight, but the network has 0.weight, 0",
+        ),
+        (
+            "hostile.pt",
+            "hostile.pt cannot be read: .*Give --init the folder of a run, or a file of torch.save or safetensors",
+        ),
+        ("list.pt", "list.pt holds no named tensors. Give --init a file that does"),
+        ("text.pt", "text.pt cannot be read: "),
+        ("text.safetensors", r"text\.safetensors (cannot be read: |needs safetensors, which is not installed: pip)"),
+        ("folder", "folder cannot be read: it has no intact checkpoint"),
+        ("nothing", "nothing cannot be read: .*No such file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            weights.start_from(target, str(tmp_path / name))
+    assert not (tmp_path / "executed").exists()
+    assert all(torch.equal(before[k], v) for k, v in target.state_dict().items())
