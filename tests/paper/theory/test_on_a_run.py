@@ -45,7 +45,7 @@ def copied(trained, tmp_path):
     return out
 
 
-def found_in(folder):
+def theory_in(folder):
     return store.read(folder / "theory.json", Theory)
 
 
@@ -54,7 +54,7 @@ def test_every_measurement_has_a_section():
 
 
 def test_everything_is_measured_and_has_a_sentence(tested):
-    theory = found_in(tested)
+    theory = theory_in(tested)
     assert theory.not_measured == ()
     assert list(dict.fromkeys(f.part for f in theory.findings)) == list(SECTIONS)
     assert [row.epoch for row in theory.lemma1.rows] == [0, 1, 2, 3, 4]
@@ -73,8 +73,8 @@ def test_it_is_measured_on_request_alone(copied):
     assert run("diagnose", copied, "--samples", SAMPLES, "--what", "selection") == 0
     assert not (copied / "theory.html").exists()
     assert run("diagnose", copied, "--samples", SAMPLES, "--what", "theorem3") == 0
-    assert found_in(copied).theorem3 is not None
-    assert found_in(copied).lemma1 is None
+    assert theory_in(copied).theorem3 is not None
+    assert theory_in(copied).lemma1 is None
 
 
 def test_lemma1_is_a_slow_loop_over_samples(tested):

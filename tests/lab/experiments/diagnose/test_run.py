@@ -51,7 +51,7 @@ def copied(trained, tmp_path):
     return out
 
 
-def found_in(folder):
+def diagnosis_in(folder):
     return store.read(folder / "diagnosis.json", Diagnosis)
 
 
@@ -60,7 +60,7 @@ def test_every_measurement_has_a_section():
 
 
 def test_everything_is_measured_and_has_a_sentence(diagnosed):
-    diagnosis = found_in(diagnosed)
+    diagnosis = diagnosis_in(diagnosed)
     assert diagnosis.not_measured == ()
     assert all(getattr(diagnosis, part) is not None for part in SECTIONS)
     assert list(dict.fromkeys(f.part for f in diagnosis.findings)) == list(SECTIONS)
@@ -82,7 +82,7 @@ def test_the_subject_is_the_run(trained):
 
 
 def test_visits_are_those_of_the_run(diagnosed):
-    selection = found_in(diagnosed).selection
+    selection = diagnosis_in(diagnosed).selection
     used = [json.loads(line)["samples"] for line in (diagnosed / "metrics.jsonl").read_text().splitlines()]
     assert selection.mean * 200 == pytest.approx(sum(used))
     counts = [s.load()["sampler"]["scores"]["count"] for s in snapshots.available(diagnosed)]
@@ -124,7 +124,7 @@ def test_the_first_visit_counts_although_progress_has_no_value_for_it(tmp_path):
 
 
 def test_again_measures_nothing_and_says_the_same(diagnosed):
-    before = found_in(diagnosed)
+    before = diagnosis_in(diagnosed)
     times = {path: path.stat().st_mtime_ns for path in diagnosed.glob("diagnosis/*.json")}
     again = diagnose(diagnosed, None, SAMPLES, before.command, quiet)
     assert replace(again, created=before.created) == before
@@ -149,7 +149,7 @@ def test_a_diagnosis_that_was_killed_continues(copied, diagnosed, monkeypatch):
     assert len(list(copied.glob("diagnosis/geometry-*.json"))) == 2
     diagnosis = diagnose(copied, ["geometry"], SAMPLES, "", quiet)
     assert calls == [0, 1, 2, 2, 3, 4]
-    assert diagnosis.geometry == found_in(diagnosed).geometry
+    assert diagnosis.geometry == diagnosis_in(diagnosed).geometry
 
 
 def test_a_damaged_piece_is_measured_again(copied, caplog):
