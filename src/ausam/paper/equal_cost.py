@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 RULES = (
     "Cost is the number of samples through forward and backward passes, SAM = 100 %: SAM passes every sample twice per "
-    "epoch, SGD once. Every row costs about its budget; the column Samples% has the exact figure.",
+    "epoch, SGD once. Every row costs about its budget, but a control may cost less; the column Samples% has the figure.",
     "Every contender has a random twin: the same method on as many samples, drawn at random. The twin, the SGD that a "
     "contender is compared with, and the primary contrast of each problem were fixed before anything ran. Rows marked "
     "(c) are controls: their choice of samples uses no score.",
