@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 RULES = (
     "Cost is the number of samples through forward and backward passes, SAM = 100 %: SAM passes every sample twice per "
-    "epoch, SGD once. Every row costs about its budget, but a control may cost less; the column Samples% has the figure.",
+    "epoch, SGD once. Every row costs about its budget, a control perhaps less; the column Samples% has the figure.",
     "Every contender has a random twin: the same method on as many samples, drawn at random. The twin, the SGD that a "
-    "contender is compared with, and the primary contrast of each problem were fixed before anything ran. Rows marked "
+    "contender is compared with, and the primary contrast of each problem were fixed before its runs. Rows marked "
     "(c) are controls: their choice of samples uses no score.",
     "± is the standard deviation over seeds, which draw everything: weights, order, wrong labels, tails and splits. A "
     "difference is the mean over the common seeds, with its 95 % t interval. A star means significant at 5 %: alone "
