@@ -63,7 +63,7 @@ PROBLEMS = (
 # Rows so far from the others that nothing else could be told apart; the page names them.
 OFF_SCALE = {"etth1": ("s2-sam@0.5", "sgd", "sgd@1.5", "sgd@2")}
 EQUAL_COST = {f"equal-cost-{name}.png": name for name in PROBLEMS}
-GAINS = {"equal-cost-gains.png": None, "equal-cost-gains-narrow.png": 200}
+GAINS = {"equal-cost-gains.png": None, "equal-cost-gains-narrow.png": NARROW}
 THEORY = tuple(f"theory-{name}.png" for name in theory_charts.CHARTS)
 
 
@@ -97,9 +97,11 @@ def draw_gains(width: int | None, target: Path) -> None:
     spec = equal_cost.gains(store.read_finished(RESULTS / "equal-cost.json", EqualCost))
     if spec is None:
         raise ValueError("equal-cost.json has no finished primary contrast.")
-    files.write(
-        target, vega.png(spec if width is None else spec | {"width": width}, "light", 1.5 if width is None else 2)
-    )
+    if width is not None:
+        legend = spec["config"]["legend"] | {"columns": 1}
+        axis = spec["config"].get("axisX", {}) | {"titleAnchor": "end"}
+        spec = spec | {"width": width, "config": spec["config"] | {"legend": legend, "axisX": axis}}
+    files.write(target, vega.png(spec, "light", 1.5 if width is None else 2))
 
 
 def slim(path: Path) -> None:
