@@ -84,11 +84,15 @@ def audit(repeats: int) -> Iterator[str]:
 
         return functools.partial(_row, step, WAITING)
 
-    log = Audit(n, y)
+    log = Audit(n * WAITING, y.repeat(WAITING))
     with torch.no_grad():
         loss, z = losses(x, y)
-    feedback = Feedback(torch.arange(n), loss, loss, z)
-    fed = functools.partial(_row, lambda: log.update(feedback), WAITING)
+    epoch = [Feedback(torch.arange(n) + n * i, loss, loss, z) for i in range(WAITING)]  # each sample once
+
+    def fed() -> None:
+        for feedback in epoch:
+            log.update(feedback)
+
     seconds = _one_thread({"SGD": step_of(Plain()), "SAM": step_of(SAM(RHO)), "audit": fed}, repeats)
     middle = {k: statistics.median(t) for k, t in seconds.items()}
     for name in ("SGD", "SAM"):
