@@ -198,7 +198,7 @@ def test_rows_become_the_methods_of_the_paper():
 
 @pytest.mark.parametrize(
     ("name", "block", "row", "note", "figures"),
-    [  # typed anew from the paper
+    [  # typed in again from the paper
         ("table1", "resnet18", "ausam-0.7", "", (80.92, 0.17, 114)),
         ("table1", "wrn28-10", "sgd", "", (82.47, 0.30, 195)),
         ("table1", "wrn28-10", "ausam-0.6", "", (84.73, 0.29, 152)),

@@ -288,7 +288,7 @@ def test_the_recipe_of_table_6(scale):
                 assert (c.augment, c.label_smoothing) == ("none", 0.0)
                 assert c.batch_size == (128 if scale == "paper" else 32)
     figures = {b.name: [(r.name, r.score, r.std, r.speed) for r in b.rows if r.score is not None] for b in table.blocks}
-    assert figures == {  # typed anew from the paper
+    assert figures == {  # typed in again from the paper
         "resnet18": [
             ("full", 88.72, None, None),
             ("sgd", 88.86, 0.18, 174),
