@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,26 @@ def test_a_table_that_differs_is_written_again(tool):
     problems = tool["benchmark"]("equal-cost-0.2").problems
     row = next(e.row for p in problems for e in p.entries if p.name == "etth1" and e.name == "sam")
     assert float(sam) == round(row.mean, 4)
+
+
+def without(benchmark, *names):
+    """The benchmark as if these rows had never run."""
+    return replace(
+        benchmark,
+        problems=tuple(
+            replace(p, entries=tuple(replace(e, row=None, cost=None) if e.name in names else e for e in p.entries))
+            for p in benchmark.problems
+        ),
+    )
+
+
+def test_rows_that_ran_later_join_the_others():
+    join = runpy.run_path(str(ROOT / "tools" / "join_results.py"))["join"]
+    whole = store.read_finished(ROOT / "docs" / "results" / "equal-cost.json", EqualCost)
+    names = {e.name for p in whole.problems for e in p.entries} - {"sam", "sam+trusted-0.5"}
+    joined = join(without(whole, "sam", "sam+trusted-0.5"), without(whole, *names))
+    assert joined.problems == whole.problems  # with their differences, which neither part could know
+    assert (joined.runs, joined.missing) == (whole.runs, whole.missing)
+    more = replace(whole, problems=tuple(replace(p, seeds=(*p.seeds, 99)) for p in whole.problems))
+    with pytest.raises(ValueError, match="seeds here and .* there"):
+        join(whole, more)
