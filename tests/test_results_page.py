@@ -64,5 +64,5 @@ def test_rows_that_ran_later_join_the_others():
     assert joined.problems == whole.problems  # with their differences, which neither part could know
     assert (joined.runs, joined.missing) == (whole.runs, whole.missing)
     more = replace(whole, problems=tuple(replace(p, seeds=(*p.seeds, 99)) for p in whole.problems))
-    with pytest.raises(ValueError, match="seeds here and .* there"):
+    with pytest.raises(ValueError, match=r"seeds here and .* there"):
         join(whole, more)

@@ -23,8 +23,9 @@ def join(old: EqualCost, new: EqualCost) -> EqualCost:
     before = {problem.name: problem for problem in old.problems}
     problems = tuple(_joined(before.get(problem.name), problem) for problem in new.problems)
     rows = [(p, e.row) for p in problems for e in {e.name: e for e in p.entries}.values()]
-    missing = sum(len(p.seeds) - (0 if row is None else row.n) for p, row in rows)
-    return replace(new, command=old.command, problems=problems, runs=sum(len(p.seeds) for p, _ in rows), missing=missing)
+    runs = sum(len(problem.seeds) for problem, _ in rows)
+    done = sum(row.n for _, row in rows if row is not None)
+    return replace(new, command=old.command, problems=problems, runs=runs, missing=runs - done)
 
 
 def _joined(old: BudgetProblem | None, new: BudgetProblem) -> BudgetProblem:
@@ -47,7 +48,6 @@ def main() -> None:
     path, later = map(Path, sys.argv[1:])
     joined = join(*(store.read_finished(p, EqualCost) for p in (path, later)))
     store.write(path, joined)
-    print(f"{path}: {joined.runs - joined.missing} of {joined.runs} runs")
 
 
 if __name__ == "__main__":
