@@ -32,6 +32,11 @@ class Feedback:
                     f"Feedback: {name} is a {type(value).__name__}, but a tensor with one number per sample is "
                     "needed: torch.tensor(...)."
                 )
+        if self.loss.shape != self.perturbed.shape:
+            raise ValueError(
+                f"Feedback: loss has shape {tuple(self.loss.shape)} and perturbed {tuple(self.perturbed.shape)}, but "
+                "both have one number per sample. Use NaN for a sample whose loss was not evaluated."
+            )
 
     @property
     def sharpness(self) -> Tensor:

@@ -15,12 +15,12 @@ from tests.helpers import assert_equal, data, losses_of, network, refused, value
     ("changed", "parts"),
     [
         (lambda model, base: {"base": SharpnessAware(base, SAM(0.1), model)}, ("already a SharpnessAware", "once")),
-        (lambda model, base: {"base": []}, ("base is a list", "e.g. SGD(...)")),
+        (lambda model, base: {"base": []}, ("base is a list", "SGD(model.parameters(), lr=0.1)")),
         (
             lambda model, base: {"base": torch.optim.LBFGS(model.parameters())},
             ("LBFGS", "Use SGD, Adam, AdamW or RMSprop."),
         ),
-        (lambda model, base: {"method": SAM}, (f"method is {SAM!r}", "an instance such as SAM(rho=0.05)")),
+        (lambda model, base: {"method": SAM}, ("method is the class SAM", "an instance such as SAM(rho=0.05)")),
         (lambda model, base: {"method": "sam"}, ("method is 'sam'", "an instance such as SAM(rho=0.05)")),
         (lambda model, base: {"model": losses_of(model)}, ("model is a function", "torch.nn.Module")),
     ],

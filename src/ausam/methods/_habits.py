@@ -25,9 +25,10 @@ def answer_habits(cls: type) -> None:
 
 
 def refuse_parameters(name: str, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-    """Raise a TypeError for ``SAM(model.parameters(), SGD, rho=...)``."""
+    """Raise a TypeError for ``SAM(model.parameters(), SGD, rho=...)`` and ``SAM(SGD(...), rho=...)``."""
     first = arguments[0] if arguments else settings.get("params")
-    bases = [a for a in (*arguments, *settings.values()) if isinstance(a, type) and issubclass(a, Optimizer)]
+    kinds = [a if isinstance(a, type) else type(a) for a in (*arguments, *settings.values())]
+    bases = [kind for kind in kinds if issubclass(kind, Optimizer)]
     if bases or "params" in settings or (isinstance(first, Iterable) and not isinstance(first, (str, Tensor))):
         base = bases[0].__name__ if bases else "SGD"
         raise TypeError(

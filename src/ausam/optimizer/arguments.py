@@ -16,6 +16,8 @@ from ausam.common.tensors import CPU
 Reduction = Literal["mean", "sum"]
 P = ParamSpec("P")
 
+WRITE = "Write SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
+
 GRAPH_FROM_OUTSIDE = (
     "An argument of loss_fn has a grad_fn: it was computed from weights before opt.backward. A method needs its value "
     "at other weights too, so the gradient would be wrong, and retain_graph=True does not help. Compute it inside "
@@ -24,31 +26,36 @@ GRAPH_FROM_OUTSIDE = (
 
 
 def refuse_parameters(init: Callable[P, None]) -> Callable[P, None]:
-    """Refuse what other libraries take as the first argument, before Python complains of their settings."""
+    """Refuse what other libraries take, before Python complains of a missing or an unexpected argument."""
 
     @functools.wraps(init)
     def checked_init(*arguments: P.args, **settings: P.kwargs) -> None:
-        if len(arguments) > 1 and not isinstance(arguments[1], Optimizer):
-            raise TypeError(
-                f"base is a {type(arguments[1]).__name__}, but a torch.optim.Optimizer is needed. Write "
-                "SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
-            )
+        base = arguments[1] if len(arguments) > 1 else settings.get("base")
+        if not isinstance(base, Optimizer):
+            raise TypeError(f"base is {_kind(base)}, but a torch.optim.Optimizer is needed. {WRITE}")
+        if "rho" in settings:
+            raise TypeError(f"rho is a setting of the method. {WRITE}")
         init(*arguments, **settings)
 
     return checked_init
 
 
-def validate_parts(base: Any, method: Any) -> None:
-    """Refuse what is no torch optimizer with one gradient per step, and what is no method."""
-    if not isinstance(base, Optimizer):
-        raise TypeError(f"base is a {type(base).__name__}, but a torch.optim.Optimizer is needed, e.g. SGD(...).")
+def _kind(value: Any) -> str:
+    """What a value is, in a few words: the text of a model would fill the screen."""
+    if value is None or isinstance(value, str):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def validate_parts(base: Optimizer, method: Any) -> None:
+    """Refuse an optimizer that takes more than one gradient per step, and what is no method."""
     if isinstance(base, LBFGS):
         raise TypeError(
             "LBFGS searches along a line and evaluates its closure many times per step, so one sharpness-aware "
             "gradient per step has no meaning for it. Use SGD, Adam, AdamW or RMSprop."
         )
     if isinstance(method, type) or not hasattr(method, "gradient"):
-        raise TypeError(f"method is {method!r}, but an instance such as SAM(rho=0.05) is needed.")
+        raise TypeError(f"method is {_kind(method)}, but an instance such as SAM(rho=0.05) is needed. {WRITE}")
 
 
 def as_module(model: Any) -> nn.Module:
@@ -99,12 +106,13 @@ def backward_arguments(
 def _as_index(index: Any) -> Tensor | None:
     if index is None:
         return None
-    given: Tensor = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
+    needed = "but it must be one whole number per sample: the dataset index that Indexed(dataset) returns."
+    try:
+        given: Tensor = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"index is {index!r:.60}, {needed}") from None
     if given.dim() != 1 or given.dtype.is_floating_point or given.dtype == torch.bool:
-        raise TypeError(
-            f"index has shape {tuple(given.shape)} and type {given.dtype}, but it must be one whole number per sample: "
-            "the dataset index that Indexed(dataset) returns."
-        )
+        raise TypeError(f"index has shape {tuple(given.shape)} and type {given.dtype}, {needed}")
     return given
 
 

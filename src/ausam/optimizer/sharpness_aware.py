@@ -189,6 +189,8 @@ class SharpnessAware(OptimizerWrapper):
             loss = self.accumulate(closure)
         elif self._grad is Grad.NOTHING:
             self._warn_if_passed_by()
+        elif self._grad is Grad.GRADIENT:
+            self._warn_if_cleared()
         if self._to_be_skipped():
             self._memory = self._memory_at_step
         else:
@@ -282,13 +284,14 @@ class SharpnessAware(OptimizerWrapper):
     def _commit(self, source: Source, step: Step, gradient: Vector, memory: Memory | None, final: Action) -> None:
         """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite."""
         recorder, accepted = source.recorder, memory is not None
+        left = self._grad if all(g is None for g in gradient) else Grad.GRADIENT  # a closure may pass over a batch
         changes = {
             "samples_forward": self.samples_forward + recorder.samples_forward,
             "samples_backward": self.samples_backward + recorder.samples_backward,
             "skipped": self.skipped + (not accepted),
             "_memory": memory if accepted else self._memory,
             "_decoupled": self._pending(source, step, gradient) if accepted else None,
-            "_grad": Grad.GRADIENT if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
+            "_grad": left if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
         }
         record = self.__dict__.update, changes
         end = self._under_way.pop, source, None
@@ -353,6 +356,16 @@ class SharpnessAware(OptimizerWrapper):
             stacklevel=4,
         )
 
+    def _warn_if_cleared(self) -> None:
+        """Warn if the gradient that the method left is gone."""
+        if all(p.grad is None for g in self.param_groups for p in g["params"]):
+            self._warn_once(
+                "cleared",
+                "The gradients were cleared between opt.backward and opt.step, so this step changes nothing. Call "
+                "zero_grad after opt.step. This warning appears once.",
+                stacklevel=4,
+            )
+
     def _warn_once(self, key: str, message: str, *, stacklevel: int) -> None:
         if key not in self._warned:
             self._warned.add(key)
@@ -385,9 +398,10 @@ class SharpnessAware(OptimizerWrapper):
     def __repr__(self) -> str:
         count = sum(p.numel() for g in self.param_groups for p in g["params"])
         skipped = f", {self.skipped:,} skipped" if self.skipped else ""
+        groups = len(self.param_groups)
         return (
             f"SharpnessAware({type(self.base).__name__}, {self.method!r}, {type(self.model).__name__}): "
-            f"{count:,} parameters in {len(self.param_groups)} groups, {self.steps:,} steps{skipped}"
+            f"{count:,} parameters in {groups} group{'s' * (groups > 1)}, {self.steps:,} steps{skipped}"
         )
 
     # -- saving --------------------------------------------------------------------------------------------------

@@ -40,6 +40,18 @@ NO_LOSSES = (
     "Call opt.backward(loss_fn, *batch) and then opt.step()."
 )
 
+NO_GRAPH = (
+    "The losses have no gradient: loss_fn ran under torch.no_grad(), its result was detached by .detach(), .item() or "
+    "numpy, or no parameter of the model has requires_grad=True. Return the losses as the model computes them."
+)
+
+AGAIN = "backward through the graph a second time"  # torch's message
+
+WITHIN_LOSS_FN = (
+    "loss_fn must not call backward itself, and what depends on the weights must be computed inside it, not before "
+    "opt.backward. retain_graph=True would make the gradient wrong."
+)
+
 COMPILED = "_torchdynamo_orig_callable"  # an attribute of every function that torch.compile returns
 
 TOO_FEW_FOR_BATCHNORM = "Expected more than 1 value per channel"  # torch's message for a single sample
@@ -194,6 +206,8 @@ class SampleSource(Source):
         For the sum, the mean over any rows counts for all samples. That factor is a part of :attr:`scale`, so what a
         method remembers does not depend on the batch size.
         """
+        if not losses.requires_grad:
+            raise RuntimeError(NO_GRAPH)
         n = losses.shape[0]
         self.scale = factor = float(self.count()) if self._total else 1.0
         share = torch.full_like(losses, factor / n)  # its own memory: autograd may return this tensor as a .grad
@@ -203,13 +217,17 @@ class SampleSource(Source):
         self.recorder.samples_backward += n
         if self._sync.active:
             self._sync.before_backward()
-        if self._backward is Tensor.backward:
-            torch.autograd.backward(losses, share)  # no graph nodes for the product and the sum
-        else:
-            mean = (losses * share).sum()  # not their product @, which autocast would compute in half precision
-            if mean.requires_grad:
+        try:
+            if self._backward is Tensor.backward:
+                torch.autograd.backward(losses, share)  # no graph nodes for the product and the sum
+            else:
+                mean = (losses * share).sum()  # not their product @, which autocast would compute in half precision
                 mean.register_hook(self._keep_scale)  # type: ignore[no-untyped-call]
-            self._backward(mean)
+                self._backward(mean)
+        except RuntimeError as error:
+            if AGAIN in str(error):
+                error.add_note(WITHIN_LOSS_FN)
+            raise
         return self._collect()
 
     def predict(self, buffers: Sequence[Tensor]) -> Any:
