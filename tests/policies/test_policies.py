@@ -744,7 +744,10 @@ def test_what_drop_last_leaves_out_is_not_lost_for_the_period():
         i = torch.tensor(index)
         sampler.update(Feedback(i, i.float(), i.float()))
     sampler.update(Feedback(torch.arange(40), torch.arange(40).float(), torch.zeros(40)))
-    used = [set(flat(list(sampler))) for _ in range(20)]
+    used = []
+    for epoch in range(1, 21):
+        sampler.set_epoch(epoch)
+        used.append(set(flat(list(sampler))))
     assert all(len(u) == 14 for u in used)
     assert set.union(*used) == set(range(20, 40))
 
@@ -887,8 +890,7 @@ def test_a_policy_keeps_what_it_announces():
         next(iter(SelectiveBatchSampler(10, 8, TooMany(0.5))))
     with refused(TypeError, "Silent: count(epoch, n) returned None", "Return that number."):
         len(SelectiveBatchSampler(10, 8, Silent(0.5)))
-    sampler = SelectiveBatchSampler(10, 8, EpochLong(0.5))
-    sampler.set_epoch(1)
+    sampler = after_one_epoch(EpochLong(0.5), 0, torch.ones(10), batch=8)
     with pytest.raises(ValueError, match=r"^EpochLong kept 10 of 10 candidates in epoch 1, but"):
         next(iter(sampler))
 

@@ -65,6 +65,7 @@ def test_the_odds_are_those_of_a_slow_transcription(share):
     assert odds.tolist() == pytest.approx(slow_trust(a, labels, 4, 0.1), rel=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:No score has reached the sampler")
 def test_before_the_start_the_draw_is_that_of_random():
     labels, _, loss = losses()
     mine = SelectiveBatchSampler(600, batch_size=50, policy=Trusted(labels, epochs=8), seed=3)

@@ -186,6 +186,7 @@ def test_a_saved_pass_holds_the_rest_of_one_block():
         assert plan["done"] == 5 * (b + 1)
 
 
+@pytest.mark.filterwarnings("ignore:No score has reached the sampler")
 def test_a_choice_for_an_epoch_is_saved_while_it_is_needed():
     sampler = new(InfoBatch(0.5))
     assert sampler.state_dict()["choice"] is None

@@ -749,9 +749,10 @@ def test_no_score_at_all_is_said(how):
         kept = [sampler.pick(torch.arange(3))] if how == "pick" else list(sampler)
     assert [len(k) for k in kept] == ([1] if how == "pick" else [1, 1])
     assert [str(w.message) for w in caught] == [
-        "No score has reached the sampler before epoch 1: AUSampling draws uniformly. Call "
+        "No score has reached the sampler before epoch 1: AUSampling has nothing to choose by. Call "
         "sampler.update(opt.backward(..., index=index)) in each step, with a method that evaluates the loss at "
-        "perturbed weights."
+        "perturbed weights. If you have only looked at some batches, call sampler.set_epoch(0) before training: every "
+        "pass counts as an epoch."
     ]
 
 

@@ -89,6 +89,7 @@ class AUSampling(Policy):
     score: Annotated[str, OneOf(("sharpness", "signed", "progress"))] = "sharpness"
     odds: Annotated[str, OneOf(("minmax", "rank", "proportional"))] = "minmax"
     epochs: PositiveCount | None = None
+    reads_scores = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,6 +61,9 @@ class Policy:
     spread = False
     """Whether the policy reads ``scores.spread``, which takes four more bytes per sample."""
 
+    reads_scores = False
+    """Whether the choice depends on the scores. If it does, the sampler warns when it has to choose without any."""
+
     replacement = False
     """Whether a choice of scope "epoch" may hold a sample several times."""
 

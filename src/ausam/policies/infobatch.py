@@ -45,6 +45,7 @@ class InfoBatch(Policy):
     epochs: PositiveCount | None = None
     on: Annotated[str, OneOf(("first", "second"))] = "first"
     scope = "epoch"
+    reads_scores = True
 
     @property
     def signal(self) -> str:  # type: ignore[override]

@@ -44,6 +44,7 @@ class OrderDP(Policy):
     scope = "epoch"
     decay = 0.0
     full_epochs = 0
+    reads_scores = True
 
     @property
     def kept(self) -> float:

@@ -20,6 +20,7 @@ class _Pruning(Policy):
     """The common rule: ``int(eps M)`` of the ``M`` kept samples at random, the others by mean plus ``c`` variances."""
 
     scope = "epoch"
+    reads_scores = True
     c = 0.0
     eps = 0.0
 

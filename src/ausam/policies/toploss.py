@@ -41,6 +41,7 @@ class TopLoss(Policy):
     alpha: Part = 0.5
     signal: Signal = "loss"
     decay = 0.0
+    reads_scores = True
 
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
         """The largest of each row; among equals the first, which is fair because rows are in random order."""

@@ -83,6 +83,7 @@ class Trusted(Policy):
     guess: Positive | None = None
     epochs: PositiveCount | None = None
     full_epochs = 0
+    reads_scores = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,10 @@ from ausam.sampler.checks import (
     refuse_other_epochs,
     refuse_rebuilding,
     refuse_sizes,
+    warn_if_not_unpacked,
     warn_if_unscored,
+    warn_of_evaluation,
+    warn_of_updates,
     warn_that_unused,
 )
 from ausam.sampler.current_pass import Pass, resume
@@ -130,6 +133,7 @@ class SelectiveBatchSampler(BatchSampler):
         self._updated = False  # whether update was ever called
         self._picked = 0  # candidates that pick() has seen since the epoch was set
         self._picks = 0
+        self._warned: set[str] = set()  # what is said once
         self._unasked = 0 if policy.kept < 1 else None  # samples updated; None once batches were asked for
 
     @property
@@ -159,22 +163,33 @@ class SelectiveBatchSampler(BatchSampler):
     def announce(self) -> None:
         """Record that the scores are in use, and warn if no score has arrived that the policy needs."""
         self._unasked = None
-        warn_if_unscored(self.policy, self.scores, self.epoch)
+        warn_if_unscored(self.policy, self.scores, self.epoch, updated=self._updated)
         self._fit(self.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
         self.exchange()
         self._unasked = None
+        last, expected = self._pass, self._updated and getattr(self.policy, "reads_scores", False)
+        if expected and last is not None and last.delivered and not last.consumed and self._first("evaluation"):
+            warn_of_evaluation(last.plan.epoch)
         rank, world = self.rank_and_world_size
         current = self._upcoming()
         current.split(world, self.min_batch)
         if not current.resumed:
-            warn_if_unscored(self.policy, self.scores, current.plan.epoch)
+            warn_if_unscored(self.policy, self.scores, current.plan.epoch, updated=self._updated)
             self._begin(current)
         self._next, self._pass = None, current
         self.epoch, self._picked = current.plan.epoch + 1, 0
-        yield from current.batches(rank, world, self.min_batch)
+        current.running = True
+        try:
+            yield from current.batches(rank, world, self.min_batch)
+        except GeneratorExit:
+            if not self._updated:
+                warn_if_not_unpacked()
+            raise
+        finally:
+            current.running = False
 
     def __len__(self) -> int:
         """Exact number of batches of the next pass, if no update comes before it.
@@ -195,7 +210,7 @@ class SelectiveBatchSampler(BatchSampler):
         candidates = index_vector(index, len(self._scores))
         self._unasked = None
         epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
-        warn_if_unscored(self.policy, self.scores, epoch)
+        warn_if_unscored(self.policy, self.scores, epoch, updated=self._updated)
         if epoch != self._scores.fit_epoch:
             self._fit(epoch)
         rng = generator(self.seed, epoch, PICK, self._picks)
@@ -310,11 +325,19 @@ class SelectiveBatchSampler(BatchSampler):
             commit(changes)
         else:
             self._scores.add(index, value, changes)
+        if self._pass is not None and self._pass.ahead and self._first("updates"):
+            warn_of_updates()
         if self._unasked is not None:
             self._unasked += len(index) * self.rank_and_world_size[1]
             if self._unasked > len(self._scores):
                 self._unasked = None
                 warn_that_unused(self.policy, len(self._scores))
+
+    def _first(self, warning: str) -> bool:
+        """Whether this warning has not been shown yet; from now on it has."""
+        first = warning not in self._warned
+        self._warned.add(warning)
+        return first
 
     def exchange(self) -> None:
         """Share the scores among all processes. Runs at the start of every pass; every process must call it."""

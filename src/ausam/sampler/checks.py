@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import warnings
 from collections.abc import Sized
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Sampler, Subset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 
 from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
@@ -27,6 +29,11 @@ def dataset_length(dataset: Sized | int) -> int:
         raise TypeError(
             "Subset(Indexed(dataset)) delivers indices of the whole dataset, but the sampler counts the subset. "
             "Swap the two: Indexed(Subset(dataset, ...))."
+        )
+    if isinstance(dataset, DataLoader):
+        raise TypeError(
+            "A DataLoader counts batches, but the sampler chooses samples. Pass the dataset: "
+            "SelectiveBatchSampler(dataset, ...), and then DataLoader(dataset, batch_sampler=sampler)."
         )
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__")):
         raise TypeError(
@@ -122,16 +129,52 @@ def refuse_rebuilding(*args: Any, **kwargs: Any) -> None:
         )
 
 
-def warn_if_unscored(policy: Policy, scores: Scores, epoch: int) -> None:
-    """Warn if a policy has to choose but no score has arrived."""
-    at_risk = callable(policy.signal) or signal_name(policy.signal) in AT_PERTURBED_WEIGHTS
-    if epoch > 0 and at_risk and not scores.known:
-        ranks = policy.signal == "perturbed" or callable(policy.signal)
-        does = "has nothing to rank by" if ranks else "draws uniformly"
+def warn_if_unscored(policy: Policy, scores: Scores, epoch: int, *, updated: bool) -> None:
+    """Warn if a policy has to choose but no score has arrived; ``updated``: update was called at least."""
+    perturbed = signal_name(policy.signal) in AT_PERTURBED_WEIGHTS
+    unreliable = perturbed or callable(policy.signal)  # an update may bring no score
+    expected = unreliable or (getattr(policy, "reads_scores", False) and not updated)
+    if epoch > 0 and expected and not scores.known:
+        method = ", with a method that evaluates the loss at perturbed weights" if perturbed else ""
         warnings.warn(
-            f"No score has reached the sampler before epoch {epoch}: {type(policy).__name__} {does}. "
-            "Call sampler.update(opt.backward(..., index=index)) in each step, with a method that evaluates the loss "
-            "at perturbed weights.",
+            f"No score has reached the sampler before epoch {epoch}: {type(policy).__name__} has nothing to choose by. "
+            f"Call sampler.update(opt.backward(..., index=index)) in each step{method}. If you have only looked at "
+            "some batches, call sampler.set_epoch(0) before training: every pass counts as an epoch.",
+            stacklevel=3,
+        )
+
+
+def warn_of_evaluation(epoch: int) -> None:
+    """Warn that a pass had no update, unlike others before it."""
+    warnings.warn(
+        f"The pass over epoch {epoch} had no sampler.update, but every pass counts as an epoch. If it was an "
+        "evaluation, use a DataLoader of its own for that, without the sampler. This warning is shown once.",
+        stacklevel=3,
+    )
+
+
+def warn_of_updates() -> None:
+    """Warn that a pass has received the feedback of samples that it has not handed out yet."""
+    warnings.warn(
+        "sampler.update has received more samples than the pass has handed out, so state_dict would continue it in "
+        "the wrong place. Call update once per batch. This warning is shown once.",
+        stacklevel=4,
+    )
+
+
+def warn_if_not_unpacked() -> None:
+    """Warn if the loop over the batches is failing at taking something apart: a batch without its index, perhaps.
+
+    Called while a sampler's iterator is released. Python's error is not known at that time, only where it is raised.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("UNPACK"):
+        frame = frame.f_back
+    if frame is not None:
+        warnings.warn(
+            "The loop failed at taking a batch apart, before the first sampler.update. With "
+            "train = Indexed(train_set), given to the sampler and to DataLoader, a batch has an index: "
+            "for x, y, index in loader.",
             stacklevel=3,
         )
 

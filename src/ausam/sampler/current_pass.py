@@ -102,7 +102,9 @@ class Pass:
         self.resumed = first is not None
         self.begun = first.start if first else 0  # the position where this pass begins
         self.handed_out = 0  # batches
-        self.consumed = 0  # samples of this process
+        self.delivered = 0  # samples of this process, in these batches
+        self.consumed = 0  # samples of this process, as update counts them
+        self.running = False  # whether somebody iterates over it
         self.policy = policy
         self._scores, self._weights = scores, weights
         self._updated = updated
@@ -136,8 +138,9 @@ class Pass:
                 at, ready = start, ready[start - at :]
                 for index in self._planned(stop - start - len(ready)):
                     ready += index.tolist()
-            self.handed_out = batch + 1
-            yield ready[start - at + rank : stop - at : world]
+            mine = ready[start - at + rank : stop - at : world]
+            self.handed_out, self.delivered = batch + 1, self.delivered + len(mine)
+            yield mine
 
     def _planned(self, samples: int) -> Iterator[Tensor]:
         """Plan the next blocks until enough samples are planned."""
@@ -167,6 +170,11 @@ class Pass:
     def _has_feedback(self) -> bool:
         """Whether consumed batches are known from calls of update, in this pass or an earlier one."""
         return bool(self.consumed) or self._updated
+
+    @property
+    def ahead(self) -> bool:
+        """Whether more samples were used than handed out, while somebody iterates over the pass."""
+        return self.running and self.consumed > self.delivered
 
     @property
     def done(self) -> int:

@@ -32,6 +32,8 @@ class Indexed(Dataset[Any]):
                 "Use SelectiveStream(source, decode, sampler) to choose before decoding, or sampler.pick(index) to "
                 "choose inside a loaded batch."
             )
+        if isinstance(dataset, Indexed):
+            raise TypeError("The dataset is already Indexed: its samples would carry two indices. Wrap it once.")
         self.dataset = dataset
         self.key = key
 
