@@ -64,6 +64,8 @@ def test_labels_that_were_made_wrong_on_purpose_are_counted(audited):
     made = np.concatenate([first[:4], np.setdiff1d(np.arange(N), first)[:2]])
     text = page.text(replace(known, made_wrong=made))
     assert "6 labels were made wrong on purpose: 4 of the first 6 suspects" in text
+    nobody = replace(known, audit=Audit(N, known.audit.labels))
+    assert page.hits_line(nobody) == "30 labels were made wrong on purpose, so these are missed."
     labelled = problem(resolve(data="digits", label_noise=0.2, train_size=100))
     assert len(experiment._made_wrong(labelled)) == 20
     assert experiment._made_wrong(problem(resolve(data="digits", label_noise=0.0, train_size=100))) is None

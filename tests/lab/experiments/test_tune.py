@@ -16,6 +16,7 @@ from ausam.lab.problems.catalogue import resolve
 from ausam.lab.records import store
 from ausam.lab.records.tuning import Tuning
 from ausam.lab.report.pages import tuning
+from ausam.lab.report.pages.tuning import train_command
 from ausam.lab.report.text import moment
 from tests.lab.helpers import read
 
@@ -184,13 +185,23 @@ def test_another_search_in_the_folder_is_refused(searched, capsys):
     assert "contains another search: lr 0.05 there, 0.5 here. Choose another --out." in capsys.readouterr().err
 
 
-def test_the_line_of_the_best_settings_can_be_pasted(tmp_path):
+def test_the_line_of_the_best_settings_can_be_pasted(searched):
     """It parses to the same settings, whatever their kind, with all samples for training."""
-    given = {"method": "RST(p=0.5)", "policy": "AUSampling", "validation": 0.2, "seed": 3, "replay": True, "lr": 0.05}
-    line = commands._train_line(given | {"model": "my net.py:f"}, {"rho": 1.0, "alpha": 0.1 + 0.2, "batch_size": 64.0})
-    args = parser().parse_args(shlex.split(line)[1:])
+    search = store.read_finished(searched / "tuning.json", Tuning)
+    last = search.rounds[-1]
+    trial = replace(last.trials[0], settings={"rho": 1.0, "alpha": 0.1 + 0.2, "batch_size": 64.0})
+    command = (
+        "ausam tune --over rho=1,2 --seeds=2 --validation 0.2 --seed 3 --replay --lr 0.05 --model 'my net.py:f' --out x"
+    )
+    config = replace(search.config, method="RST(p=0.5)", policy="AUSampling")
+    search = replace(search, command=command, config=config, rounds=(replace(last, trials=(trial,)),))
+    args = parser().parse_args(shlex.split(train_command(search))[1:])
     settings = commands._settings(args)
-    assert settings == {k: v for k, v in given.items() if k not in ("validation", "seed")} | {
+    assert settings == {
+        "method": "RST(p=0.5)",
+        "policy": "AUSampling",
+        "replay": True,
+        "lr": 0.05,
         "model": "my net.py:f",
         "rho": 1.0,
         "alpha": 0.1 + 0.2,
@@ -204,6 +215,8 @@ def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
     assert page.count('<tr><th scope="row">') == 6  # every trial once
     assert page.count('<figure class="chart">') == 2  # rho, and the batch size
     assert page.count("ausam tune") == 1
+    assert f"<code>{train_command(tuning)}</code>" in page
+    assert page.index("ausam train") < page.index("<table")  # what to do next comes first
     assert moment(tuning.created) in page
     (searched / "tuning.html").unlink()
     assert main(["report", str(searched)]) == 0

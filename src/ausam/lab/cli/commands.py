@@ -187,22 +187,8 @@ def tune_command(args: argparse.Namespace) -> int:
     with Progress(None, "tune") as progress:
         logs = Logs(tuple(args.log), out)
         tuned = tune(over, seeds, config, out, args.command, progress.cells, progress.say, logs)
-    line = _train_line(given | {"method": config.method, "policy": config.policy}, tuning.best(tuned).settings)
-    terminal.write(f"{tuning.text(tuned)}\n\nTo train with these settings:\n{line}\n\n{out / 'tuning.html'}\n")
+    terminal.write(f"{tuning.text(tuned)}\n\n{out / 'tuning.html'}\n")
     return 0
-
-
-def _train_line(given: dict[str, Any], best: Mapping[str, float]) -> str:
-    """The command that trains with the best settings of a search, and on all training samples."""
-    rest = {name: value for name, value in given.items() if name not in ("method", "policy", "validation", "seed")}
-    whole = {"method": given["method"], "policy": given["policy"], **best, **rest}
-    words = ["ausam", "train"]
-    for name, value in whole.items():
-        if value is None or value is False:
-            continue
-        number = isinstance(value, float) and value.is_integer()
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value:.0f}" if number else str(value)])]
-    return shlex.join(words)
 
 
 def report_command(args: argparse.Namespace) -> int:

@@ -25,8 +25,19 @@ def metric(comparison: Comparison) -> tuple[str, str]:
     return (comparison.rows[0].metric, comparison.rows[0].unit) if comparison.rows else ("accuracy", "%")
 
 
+def featured_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows that a comparison is about: the user's own methods and policies, then those that choose by scores."""
+    own = [r for r in rows if _is_own(r)]
+    return [*own, *(r for r in scored_rows(rows) if r not in own)]
+
+
+def _is_own(row: Row) -> bool:
+    """Whether the user has written its method or policy: ``mine:MySAM``, ``sam+mine.py:MyPolicy``."""
+    return ":" in row.name
+
+
 def scored_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows that choose samples by scores: Trusted, then AUSAM, or else AUSAM's choice under another method."""
+    """The library's rows that choose by scores: Trusted, then AUSAM, or else AUSAM's choice under another method."""
     trusted = [r for r in rows if "Trusted" in r.pair]
     ausam = [r for r in rows if r.name.startswith("ausam")] or [r for r in rows if "AUSampling" in r.pair]
     return [*trusted, *ausam]
@@ -59,7 +70,7 @@ def headline(comparison: Comparison) -> str:
         return "No run has finished yet, so there is nothing to compare."
     tail = "" if comparison.complete else f" (Unfinished: {len(comparison.runs)} runs so far.)"
     by_name = {r.name: r for r in rows}
-    sam, sgd, mine = by_name.get("sam"), by_name.get("sgd"), scored_rows(rows)
+    sam, sgd, mine = by_name.get("sam"), by_name.get("sgd"), featured_rows(rows)
     name, _ = metric(comparison)
     tail = (f" Lower {name} is better." if lower_is_better(comparison) else "") + tail
     row = mine[0] if mine else best(rows)
@@ -67,7 +78,9 @@ def headline(comparison: Comparison) -> str:
     cost = cost if row.part_of_sam is None else f"{row.part_of_sam:.0f} % of SAM's training time"
     where = "" if row is sam else f" in {cost}"
     beside = ", ".join(f"{r.label}: {_score(r)}" for r in (sam, sgd) if r is not None and r is not row)
-    text = f"{row.label} reaches {_score(row)} {measured_on(name)}{where}{f' ({beside})' if beside else ''}."
+    first = best(rows)
+    text = "" if first in (row, sam, sgd) else f"The best row is {first.label} with {_score(first)}. "
+    text += f"{row.label} reaches {_score(row)} {measured_on(name)}{where}{f' ({beside})' if beside else ''}."
     if not mine:
         return f"{text} No row that chooses by scores has finished.{tail}"
     verdicts = {
@@ -93,13 +106,19 @@ def headline(comparison: Comparison) -> str:
 
 
 def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
-    """The first two rows that choose by scores, each against SAM, SGD and the baselines of its cost.
+    """The first two featured rows, each against SAM, SGD and the baselines of its cost.
 
-    Holm's correction covers all of these differences, because they are read together.
+    The user's own are also compared with Trusted and AUSAM. Holm's correction covers all of these differences,
+    because they are read together.
     """
     rows, by_name = comparison.rows, {r.name: r for r in comparison.rows}
     first = [r for r in (by_name.get("sam"), by_name.get("sgd")) if r is not None]
-    asked = [(row, rival) for row in scored_rows(rows)[:2] for rival in (*first, *_same_cost(row, rows))]
+    asked = [
+        (row, rival)
+        for row in featured_rows(rows)[:2]
+        for rival in (*first, *_same_cost(row, rows), *(scored_rows(rows) if _is_own(row) else ()))
+        if rival is not row
+    ]
     return [(*pair, d) for pair, d in zip(asked, holm([paired(*pair) for pair in asked]), strict=True)]
 
 
@@ -111,10 +130,17 @@ def comparison_lines(comparison: Comparison) -> list[list[str]]:
             rival.label,
             interval(difference, row.decimals),
             p_text(difference),
-            verdict(difference, lower_is_better=row.lower_is_better).value,
+            _verdict_text(row, difference),
         ]
         for row, rival, difference in compare_rows(comparison)
     ]
+
+
+def _verdict_text(row: Row, difference: Difference | None) -> str:
+    """The verdict; where an interval leaves out 0 but the corrected p is large, what makes it so."""
+    found = verdict(difference, lower_is_better=row.lower_is_better)
+    apart = difference is not None and (difference.low or 0.0) * (difference.high or 0.0) > 0
+    return f"{found.value} after correction" if found is Verdict.UNCLEAR and apart else found.value
 
 
 def verdict_table(comparison: Comparison) -> Table:
@@ -126,9 +152,11 @@ def verdict_table(comparison: Comparison) -> Table:
 def verdict_rule(comparison: Comparison) -> str:
     """How to read that table."""
     known = sum(d is not None and d.p is not None for _, _, d in compare_rows(comparison))
-    more = len(scored_rows(comparison.rows)) - 2
-    text = f"Each p is corrected for the {known} comparisons of this table (Holm)." if known > 1 else ""
-    return f"{text} {more} more rows that choose by scores are in the table above.".strip() if more > 0 else text
+    more = len(featured_rows(comparison.rows)) - 2
+    text = f"p and verdict are corrected for the {known} comparisons of this table (Holm), the intervals are not."
+    text = text if known > 1 else ""
+    rows = "One more row that chooses by scores is" if more == 1 else f"{more} more rows that choose by scores are"
+    return f"{text} {rows} in the table above.".strip() if more > 0 else text
 
 
 def conclusion(comparison: Comparison) -> str:

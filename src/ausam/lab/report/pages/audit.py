@@ -91,6 +91,8 @@ def hits_line(audited: Audited) -> str:
         return ""
     n, first = len(audited.made_wrong), audited.audit.suspects().index[: len(audited.made_wrong)]
     hits = int(np.isin(first, audited.made_wrong).sum())
+    if not len(first):
+        return f"{n:,} labels were made wrong on purpose, so these are missed."
     return f"{n:,} labels were made wrong on purpose: {hits:,} of the first {len(first):,} suspects are among them."
 
 

@@ -21,6 +21,7 @@ from ausam.lab.report.pages import data
 from ausam.lab.report.summary import (
     PROBABILITIES,
     RULE,
+    featured_rows,
     further_scores,
     heading,
     headline,
@@ -31,7 +32,6 @@ from ausam.lab.report.summary import (
     probability_head,
     row_cells,
     score_cells,
-    scored_rows,
     seconds_digits,
     skipped_notes,
     underfitting,
@@ -71,7 +71,7 @@ def _order(comparison: Comparison) -> list[str]:
 
 def _marked(comparison: Comparison) -> Iterator[tuple[str, dict[str, Any]]]:
     """For each row, the fields shared by its chart points: its name and whether it is highlighted."""
-    mine, labels = scored_rows(comparison.rows), _labels(comparison.rows)
+    mine, labels = featured_rows(comparison.rows), _labels(comparison.rows)
     for row in comparison.rows:
         yield row.name, {"method": labels[row.name]} | ({"strong": True} if row in mine else {})
 
@@ -182,7 +182,7 @@ def mislabelled(runs: Sequence[NamedRun]) -> dict[str, list[tuple[float, float]]
 def mislabelled_sentence(comparison: Comparison) -> str:
     """One sentence, from the figures, on whether mislabelled samples are chosen more often."""
     chosen = mislabelled(comparison.runs)
-    labels, mine = {r.name: r.label for r in comparison.rows}, [r.name for r in scored_rows(comparison.rows)]
+    labels, mine = {r.name: r.label for r in comparison.rows}, [r.name for r in featured_rows(comparison.rows)]
     if not chosen:
         unknown = "It is not known whether mislabelled samples are chosen more often"
         return f"{unknown}: no finished run chose from known wrong labels."
@@ -272,7 +272,7 @@ def _classes(comparison: Comparison, name: str) -> dict[int, list[SampleGroup]]:
 
 def rare_class_sentence(comparison: Comparison) -> str:
     """One sentence, from the figures, on whether rare classes are chosen more often; empty without figures."""
-    sentences, mine = [], scored_rows(comparison.rows)
+    sentences, mine = [], featured_rows(comparison.rows)
     for row in sorted(comparison.rows, key=lambda r: r not in mine):
         classes = _classes(comparison, row.name)
         if third := len(classes) // 3:
@@ -339,7 +339,7 @@ def _score_table(comparison: Comparison) -> Table:
     score = heading(*metric(comparison), lower_is_better(comparison), comma=",")
     probable = probability_head(comparison.rows)
     head = ("Method", score, *probable, "Difference from SAM, 95 % interval", "Speed, SAM = 100", "Samples, SAM = 100")
-    digits, mine = seconds_digits(comparison.rows), scored_rows(comparison.rows)
+    digits, mine = seconds_digits(comparison.rows), featured_rows(comparison.rows)
     lines = [
         Line(
             (row.label, *_figures(row, digits, bool(probable)), row.epochs, row.n),
@@ -358,7 +358,7 @@ def _figures(row: Row, digits: int, probable: bool) -> list[str]:
 
 
 def _further_table(comparison: Comparison, names: Sequence[str]) -> Table:
-    mine = scored_rows(comparison.rows)
+    mine = featured_rows(comparison.rows)
     lines = [
         Line((row.label, *score_cells(row, names)), style="ours" if row in mine else "") for row in comparison.rows
     ]

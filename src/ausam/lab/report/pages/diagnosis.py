@@ -198,10 +198,10 @@ def slice_curves(title: str, slices: list[tuple[Slice, str]], note: str = "", or
 def selection_sentences(result: SelectionResult) -> Iterator[Finding]:
     """Which samples were selected."""
     what = "scored visits" if result.scored else "visits"
+    never = "one sample" if result.never == 1 else f"{result.never or 'no'} samples"
     yield Finding(
         f"In {result.epochs} epochs, a sample had {result.mean:.1f} {what} on average, between {result.fewest} and "
-        f"{result.most}; {result.never} samples had none. The effective sample size is {percent(result.effective)} of "
-        "the data.",
+        f"{result.most}; {never} had none. The effective sample size is {percent(result.effective)} of the data.",
     )
     if result.worst_gap is not None:
         one = "epoch" if result.period == 1 else f"period of {result.period} epochs"

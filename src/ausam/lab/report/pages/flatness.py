@@ -18,7 +18,6 @@ from ausam.lab.report.pages.sections import (
     NotMeasured,
     closing_fragments,
     curves,
-    finding_fragments,
 )
 from ausam.lab.report.table import Table, to_html
 from ausam.lab.report.text import number, percent
@@ -157,9 +156,50 @@ def _label(runs: Sequence[FlatRun], name: str) -> str:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
+FIGURES = (
+    "Test",
+    "Training loss",
+    "Training accuracy",
+    "Largest eigenvalue",
+    "Trace",
+    "Worst rise",
+    "In groups",
+    "Adaptive",
+)
+
+
+def lead(runs: Sequence[FlatRun]) -> str:
+    """Whose minimum is the flattest, and what that may mean."""
+    names = dict.fromkeys(r.name for r in runs)
+    curved = {name: statistics.fmean(r.eigenvalues.values[0] for r in runs if r.name == name) for name in names}
+    flattest, sharpest = min(curved, key=curved.__getitem__), max(curved, key=curved.__getitem__)
+    return (
+        f"By the largest eigenvalue of the Hessian, {_label(runs, flattest)}'s minimum is the flattest "
+        f"({number(curved[flattest])}) and {_label(runs, sharpest)}'s the sharpest ({number(curved[sharpest])}). "
+        "A network that has learnt less may be flatter for that reason alone: compare the training losses."
+    )
+
+
+def means_table(flat: FlatComparison) -> Table:
+    """The means over the seeds of each method."""
+    rows = []
+    for name in dict.fromkeys(r.name for r in flat.runs):
+        runs = [r for r in flat.runs if r.name == name]
+        tests = [r.test for r in runs if r.test is not None]
+        rows.append(
+            (
+                _label(flat.runs, name),
+                f"{statistics.fmean(tests):.2f} %" if len(tests) == len(runs) else "running",
+                f"{statistics.fmean(r.whole.loss for r in runs):.3f}",
+                percent(statistics.fmean(r.fit.accuracy for r in runs)),
+                *(number(statistics.fmean(map(of, runs))) for of in MEASURES.values()),
+            )
+        )
+    return Table.of(("Mean over seeds", *FIGURES), rows)
+
+
 def table(flat: FlatComparison) -> Table:
     """The figures of every run."""
-    head = ("Run", "Seed", "Test", "Training loss", "Training accuracy", "Largest eigenvalue", "Trace", "Worst rise")
     rows = [
         (
             r.label,
@@ -173,7 +213,7 @@ def table(flat: FlatComparison) -> Table:
         )
         for r in flat.runs
     ]
-    return Table.of((*head, "In groups", "Adaptive"), rows)
+    return Table.of(("Run", "Seed", *FIGURES), rows)
 
 
 def table_note(flat: FlatComparison) -> str:
@@ -181,7 +221,7 @@ def table_note(flat: FlatComparison) -> str:
     return (
         f"Worst rise: the largest rise in loss within rho = {flat.conditions.rho:g}. In groups: each group of "
         f"{flat.runs[0].groups.m} samples has its own worst point. Adaptive: the ball is scaled by the weights, so "
-        "that their scale does not matter. ± is the standard error of the estimate for one run."
+        "that their scale does not matter."
     )
 
 
@@ -213,11 +253,15 @@ def render(flat: FlatComparison) -> str:
     body = [
         html.heading(title, 1),
         html.paragraph(about, "soft"),
-        to_html(table(flat)),
+        html.paragraph(lead(flat.runs), "lead"),
+        to_html(means_table(flat)),
         html.paragraph(table_note(flat), "note"),
-        html.heading("Findings"),
-        *finding_fragments(flat.findings),
         *html.pictures(pictures(flat)),
+        html.heading("Findings"),
+        *(html.paragraph(finding.text) for finding in flat.findings),  # each says in words whether it is flatter
+        html.heading("Every run"),
+        to_html(table(flat)),
+        html.paragraph("± is the standard error of the estimate.", "note"),
         *closing_fragments(flat.not_measured, flat.conditions, flat.created, flat.command),
     ]
     return html.page(title, body, width=62)

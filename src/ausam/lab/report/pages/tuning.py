@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,8 @@ RULE = (
 
 def text(tuning: Tuning) -> str:
     """Every trial with the last round it reached, best first, and the recommended settings."""
-    return "\n\n".join([to_text(table(tuning)), RULE, recommendation(tuning)])
+    command = f"To train with these settings:\n{train_command(tuning)}"
+    return "\n\n".join([to_text(table(tuning)), RULE, recommendation(tuning), command])
 
 
 def table(tuning: Tuning) -> Table:
@@ -53,6 +55,32 @@ def recommendation(tuning: Tuning) -> str:
     warning = underfitting([row]).removesuffix(SPEED)
     choice = f"Best: {_flags(first)} ({score} on {judge}, {seeds}).{_tie(tuning)} No test sample was used."
     return f"{warning} {choice}".strip()
+
+
+# flags of a search that a training with its best settings leaves out, or that are written anew; each has a value
+OF_THE_SEARCH = ("--method", "--policy", "--validation", "--seed", "--seeds", "--over", "--out", "--log")
+
+
+def train_command(tuning: Tuning) -> str:
+    """The command that trains with the best settings, on all training samples."""
+    rest, words = [], iter(shlex.split(tuning.command)[2:])
+    for word in words:
+        if word in OF_THE_SEARCH:
+            next(words)
+        elif word.partition("=")[0] not in OF_THE_SEARCH:
+            rest.append(word)
+    settings: dict[str, float | str] = {
+        "method": tuning.config.method,
+        "policy": tuning.config.policy,
+        **best(tuning).settings,
+    }
+    flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", _exact(value))]
+    return shlex.join(["ausam", "train", *flags, *rest])
+
+
+def _exact(value: float | str) -> str:
+    """A setting on the command line, with all of its digits."""
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def best(tuning: Tuning) -> Trial:
@@ -95,6 +123,8 @@ def _fragments(tuning: Tuning) -> Iterator[Markup]:
     yield html.heading(_title(tuning), 1)
     yield html.paragraph(f"{config.method} × {config.policy}, {config.model}, up to {config.epochs} epochs", "soft")
     yield html.paragraph(recommendation(tuning), "lead")
+    yield html.paragraph("To train with these settings:")
+    yield html.code(train_command(tuning))
     yield to_html(table(tuning))
     yield html.paragraph(RULE, "note")
     for trial in (trial for one in tuning.rounds for trial in one.trials if trial.failed):
