@@ -33,22 +33,13 @@ class Chart:
 
     source: str  # the results it is drawn from
     name: str = "time"  # which chart: time, curves, chosen or mislabelled
-    only: tuple[str, ...] = ()  # the rows that are shown, all if empty
-    without: tuple[str, ...] = ()  # the rows that are left out
     narrow: bool = False  # for a phone
 
 
 NARROW = 360  # units
-FEW = ("sgd", "sam", "sam+random", "ausam-0.5", "sam@0.5", "sgd@0.5")
 COMPARISONS = {
     "demo.png": Chart("demo.json"),
     "demo-narrow.png": Chart("demo.json", narrow=True),
-    "digits.png": Chart("digits.json"),
-    "cifar10-memorised.png": Chart("cifar10-memorised.json", without=("looksam-5",)),
-    "cifar10-memorised-curves.png": Chart("cifar10-memorised.json", "curves", only=FEW),
-    "cifar10-all.png": Chart("cifar10-all.json", without=("looksam-5",)),
-    "cifar10-clean.png": Chart("cifar10-clean.json"),
-    "cifar10-noisy.png": Chart("cifar10-noisy.json"),
     "long-tail-chosen.png": Chart("long-tail.json", "classes"),
 }
 PROBLEMS = (
@@ -69,11 +60,7 @@ THEORY = tuple(f"theory-{name}.png" for name in theory_charts.CHARTS)
 
 def draw(chart: Chart, target: Path) -> None:
     """One chart of a comparison's report, as a file."""
-    whole = store.read_finished(RESULTS / chart.source, Comparison)
-    shown = set(chart.only or (row.name for row in whole.rows)) - set(chart.without)
-    rows = tuple(row for row in whole.rows if row.name in shown)
-    runs = tuple(run for run in whole.runs if run.name in shown)
-    drawn = {picture.name: picture for picture in pictures(replace(whole, rows=rows, runs=runs))}
+    drawn = {picture.name: picture for picture in pictures(store.read_finished(RESULTS / chart.source, Comparison))}
     spec = drawn[chart.name].spec
     if chart.narrow:
         legend = spec["config"]["legend"] | {"columns": 2}

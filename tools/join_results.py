@@ -32,7 +32,7 @@ def _joined(old: BudgetProblem | None, new: BudgetProblem) -> BudgetProblem:
     if old is None:
         return new
     if old.seeds != new.seeds:
-        raise ValueError(f"{new.name} has {len(old.seeds)} seeds here and {len(new.seeds)} there. Run it anew.")
+        raise ValueError(f"{new.name} has {len(old.seeds)} seeds here and {len(new.seeds)} there. Run it again.")
     before = {entry.name: entry for entry in old.entries if entry.row is not None}
     return replace(new, entries=compare_entries(_later(before.get(e.name), e, len(new.seeds)) for e in new.entries))
 

@@ -1,7 +1,7 @@
 """Fill the tables of the documentation from docs/results: ``make figures``.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- /table -->``, where NAME is FILE/PROBLEM of a benchmark at
-equal cost, FILE/primary for its primary contrasts, or a comparison. FILE.json is the results.json of the experiment.
+equal cost, or FILE/primary for its primary contrasts. FILE.json is the results.json of the benchmark.
 NAME.jsonl is what benchmarks/NAME.py has measured, which also makes the table.
 """
 
@@ -13,10 +13,7 @@ import runpy
 from pathlib import Path
 
 from ausam.lab.records import files, store
-from ausam.lab.records.comparison import Comparison
-from ausam.lab.report.summary import heading
 from ausam.lab.report.table import Table, to_markdown
-from ausam.lab.report.text import show
 from ausam.paper import equal_cost
 from ausam.paper.records.equal_cost import BudgetProblem, EqualCost
 
@@ -43,8 +40,6 @@ def table(name: str) -> str:
         script = ROOT / "benchmarks" / f"{name.replace('-', '_')}.py"
         return str(runpy.run_path(str(script))["table"](measured))
     source, _, part = name.partition("/")
-    if not part:
-        return of_comparison(store.read_finished(RESULTS / f"{source}.json", Comparison))
     if part == "primary":
         return to_markdown(equal_cost.primary_table(benchmark(source)))
     return of_problem(next(problem for problem in benchmark(source).problems if problem.name == part))
@@ -62,15 +57,6 @@ def of_problem(problem: BudgetProblem) -> str:
         if row is not None
     ]
     return to_markdown(Table.of([*table.head, *more], lines, left=table.left))
-
-
-def of_comparison(comparison: Comparison) -> str:
-    """The score and the cost of every row of a comparison."""
-    rows = comparison.rows
-    scores = [show(row.mean, row.decimals, row.std) for row in rows]
-    head = ("Method", heading(rows[0].metric, rows[0].unit, rows[0].lower_is_better), "Samples%", "Runs")
-    lines = [(row.label, score, show(row.samples_of_sam, 1), row.n) for row, score in zip(rows, scores, strict=True)]
-    return to_markdown(Table.of(head, lines))
 
 
 def main() -> None:
