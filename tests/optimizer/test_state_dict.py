@@ -11,7 +11,7 @@ import torch
 from torch.optim import SGD, AdamW
 
 from ausam import SAM, LookSAM, SharpnessAware
-from tests.helpers import assert_equal, data, losses_of, network, train, values
+from tests.helpers import assert_equal, data, losses_of, network, refused, train, values
 from tests.optimizer.parts import BASES, Remembering
 
 
@@ -170,6 +170,14 @@ def test_a_damaged_state_is_refused_and_changes_nothing(damage):
     with pytest.raises((ValueError, TypeError)):
         opt.load_state_dict(state)
     assert_equal(opt.state_dict(), before)
+
+
+@pytest.mark.parametrize("found", [None, [], "opt.pt", {}, {"model": {}, "optimizer": {}}, network().state_dict()])
+def test_the_state_of_something_else(found):
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(), model)
+    with refused(ValueError, "opt.state_dict() returned", 'opt.load_state_dict(checkpoint["optimizer"])'):
+        opt.load_state_dict(found)
 
 
 def test_an_interrupted_load_changes_nothing():

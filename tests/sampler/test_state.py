@@ -91,6 +91,11 @@ DAMAGED = [
     *(changed(f"plan.{p}", v) for p in ("epoch", "seed", "samples", "size", "kept", "total") for v in ("x", -1, None)),
     changed("plan.samples", N + 1),
     changed("plan.done", 10_000),
+    changed("plan.total", 10**12),
+    changed("plan.total", lambda total: total + 1),
+    changed("plan.index", lambda c: c[:-1]),
+    *(changed(f"scores.{p}", lambda c: c.to("meta")) for p in ("sum", "count", "last")),
+    *(changed(f"scores.{p}", lambda c: c.to_sparse()) for p in ("sum", "count", "last")),
     changed("plan.scope", "row"),
     changed("plan.shuffle", 2),
     changed("plan.index", entry(500)),
@@ -110,7 +115,9 @@ OF_A_CHOICE = [
 ]
 
 
-@pytest.mark.parametrize("policy", [AUSampling(0.5, ramp=0), UCB(0.5, period=2)], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize(
+    "policy", [AUSampling(0.5, ramp=0), UCB(0.5, period=2), Repeated(0.5)], ids=lambda p: type(p).__name__
+)
 def test_a_damaged_state_is_refused_and_changes_nothing(policy):
     saved = in_mid_epoch(policy)[0].state_dict()
     sampler, _ = in_mid_epoch(policy, seed=8)
@@ -126,6 +133,17 @@ def test_a_damaged_state_is_refused_and_changes_nothing(policy):
             sampler.load_state_dict(nothing)
     sampler.load_state_dict(saved)
     assert_equal(sampler.state_dict(), saved)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("policy", [AUSampling(0.5, ramp=0), UCB(0.5, period=2), Repeated(0.8)])
+def test_a_pass_that_was_cut_short_ends_with_a_sentence(policy):
+    state = in_mid_epoch(policy)[0].state_dict()
+    state["plan"]["index"] = state["plan"]["index"][:-1]
+    sampler = SelectiveBatchSampler(N, 5, policy)
+    sampler.load_state_dict(state)  # the block is damaged, and the others are not planned yet
+    with refused(ValueError, "cannot be loaded", "ends before"):
+        list(sampler)
 
 
 def test_a_damaged_state_of_a_stream_is_refused_and_changes_nothing():

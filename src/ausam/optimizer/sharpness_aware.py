@@ -28,7 +28,7 @@ from ausam.optimizer.journal import get_grad, new_journal
 from ausam.optimizer.memory import Memory
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.source import ClosureSource, LossFn, SampleSource, Source
-from ausam.optimizer.state import COUNTERS, validated
+from ausam.optimizer.state import COUNTERS, refuse_other_states, validated
 from ausam.optimizer.step import Method, Step
 from ausam.optimizer.sync import average_gradients
 from ausam.optimizer.wrapper import HOOKS, OptimizerWrapper
@@ -426,10 +426,11 @@ class SharpnessAware(OptimizerWrapper):
 
         A state that does not fit is refused and changes nothing.
         """
-        state_dict = dict(state_dict)
+        state_dict = dict(state_dict) if isinstance(state_dict, dict) else state_dict
         for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
+        refuse_other_states(state_dict)
         ours = validated(state_dict.get("ausam", {}))
         name = type(self.method).__name__
         other = ours.get("method", name) != name

@@ -9,6 +9,16 @@ from ausam.common.settings import COUNT, checked_value
 COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
 
 
+def refuse_other_states(found: Any) -> None:
+    """Refuse what is no optimizer's state dict, and say where to find one."""
+    if not isinstance(found, dict) or not {"state", "param_groups"} <= found.keys():
+        keys = f" with the keys {', '.join(map(repr, list(found)[:3]))}" if isinstance(found, dict) and found else ""
+        raise ValueError(
+            f"This {type(found).__name__}{keys} is not what opt.state_dict() returned. If it is the content of a "
+            'checkpoint, pass the optimizer\'s part of it, such as opt.load_state_dict(checkpoint["optimizer"]).'
+        )
+
+
 def validated(ours: dict[str, Any]) -> dict[str, Any]:
     """Our part of a state dict, or an error that says what is wrong with it."""
     memory = ours.get("memory", {}) if isinstance(ours, dict) else None

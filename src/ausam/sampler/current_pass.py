@@ -11,12 +11,15 @@ from torch import Tensor
 
 from ausam.common.tensors import CPU
 from ausam.policies.base import Policy, Sliced
-from ausam.sampler.plan import EpochChoice, Plan
+from ausam.sampler.plan import EpochChoice, Plan, plan_batches, plan_chosen, plan_slice
 from ausam.sampler.scores import Scores
+from ausam.sampler.state import refuse
 from ausam.sampler.weights import Weights
 
 # Before the first update it is not known how far a loader is ahead, so this many blocks of the plan are kept.
 AHEAD = 64
+
+CUT_SHORT = "its plan ends before the last sample of the epoch"
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,8 @@ class Pass:
             else:
                 self._blocks = self._blocks[-AHEAD:]
             last = self._blocks[-1]
+            if self.plan.ends_before(last.after, self.choice):
+                raise refuse(CUT_SHORT)
             index = self._draw(last.after)
             self._blocks.append(Block(last.stop, index, last.after + 1))
             samples -= len(index)
@@ -217,7 +222,9 @@ def resume(
     """The rest of a saved pass; refused if the policy cannot plan the part that is not planned yet."""
     plan = Plan(**{field.name: state[field.name] for field in fields(Plan)})
     planned = state["done"] + len(state["index"]) >= plan.total
-    if not planned and not _continues(plan, policy):
+    if not planned and plan.ends_before(state["next"], choice):
+        raise refuse(CUT_SHORT)
+    if not planned and not _continues(plan, policy, choice):
         raise ValueError(
             f"The saved pass is in the middle of epoch {plan.epoch}, and {type(policy).__name__} would plan the rest "
             "of it differently. Resume with the policy of the saved run until the epoch ends."
@@ -226,11 +233,14 @@ def resume(
     return Pass(plan, policy, scores, weights, choice, first, updated=updated)
 
 
-def _continues(plan: Plan, policy: Policy) -> bool:
-    """Whether the policy would continue a plan in the way that it began."""
+def _continues(plan: Plan, policy: Policy, choice: EpochChoice | None) -> bool:
+    """Whether the policy would make the same plan, and so continue it in the way that it began."""
     if plan.scope != policy.scope:
         return False
+    shape = plan.samples, plan.epoch, plan.seed, plan.size
+    if plan.scope == "batch":
+        return plan == plan_batches(policy, *shape, drop_last=plan.offered < plan.samples)
     if plan.scope == "slice":
-        sliced = cast("Sliced", policy)
-        return sliced.slice(plan.epoch, plan.samples) == plan.slice and sliced.size(plan.size) == plan.kept
-    return plan.scope == "epoch" or policy.count(plan.epoch, plan.size) == plan.kept
+        return plan == plan_slice(cast("Sliced", policy), *shape, drop_last=plan.total < plan.offered)
+    used = 0 if choice is None else choice.samples
+    return plan == plan_chosen(used, *shape, drop_last=plan.total < used)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ausam.common.random import generator
 from ausam.common.tensors import CPU
-from ausam.policies.base import Policy, Slice, Sliced
+from ausam.policies.base import Policy, Sliced
 from ausam.policies.draws import Choice
 from ausam.sampler.permutation import Permutation
 
@@ -71,11 +71,6 @@ class Plan:
         return Permutation(self.offered, generator(self.seed, self.epoch, WITHIN))
 
     @property
-    def slice(self) -> Slice:
-        """The candidates, in the form that a policy of scope "slice" returns."""
-        return Slice(self.order_id, self.start, self.offered, self.shuffle)
-
-    @property
     def width(self) -> int:
         """Candidates per block: whole mini-batches."""
         return max(1, BLOCK // self.size) * self.size
@@ -94,6 +89,11 @@ class Plan:
                 if factor is not None:
                     weight.append(factor.flatten())
         return torch.cat(index), torch.cat(weight) if weight else None
+
+    def ends_before(self, block: int, choice: EpochChoice | None) -> bool:
+        """Whether there is no such block."""
+        draws = None if choice is None else choice.draws
+        return block * self.width >= (self.offered if draws is None else len(draws))
 
     def chosen(self, block: int, choice: EpochChoice) -> Tensor:
         """The chosen samples of a block, in order."""

@@ -47,11 +47,16 @@ def whole(low: int = 0, high: float = torch.inf) -> Rule:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
+def _dense(value: Any) -> bool:
+    """A tensor with a value in every place."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+
+
 def column(n: int, *dtypes: torch.dtype, least: float = -torch.inf) -> Rule:
     """A vector of ``n`` numbers of such a type, none below ``least`` (or NaN, if ``least`` is finite)."""
 
     def holds(value: Any) -> bool:
-        is_column = isinstance(value, Tensor) and value.shape == (n,) and value.dtype in dtypes
+        is_column = _dense(value) and value.shape == (n,) and value.dtype in dtypes
         return is_column and (least == -torch.inf or bool((value >= least).all()))
 
     return holds
@@ -67,7 +72,7 @@ def indices(n: int, *, repeats: bool) -> Rule:
     """Indices of a dataset of ``n`` samples, each once unless they may repeat."""
 
     def holds(value: Any) -> bool:
-        if not isinstance(value, Tensor) or value.dim() != 1 or value.dtype not in (torch.int32, torch.int64):
+        if not _dense(value) or value.dim() != 1 or value.dtype not in (torch.int32, torch.int64):
             return False
         inside = not len(value) or 0 <= int(value.min()) <= int(value.max()) < n
         return inside and (repeats or len(torch.unique(value)) == len(value))
