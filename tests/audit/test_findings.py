@@ -21,10 +21,17 @@ def trained(clean, wrong, n=400, share=0.2, visits=10, classes=10, seed=0):
     for _ in range(visits):
         level = np.where(bad, wrong, clean)
         loss = torch.tensor(level * np.exp(rng.normal(0, 0.4, n)), dtype=torch.float32)
-        z = torch.zeros(n, classes)
-        z[torch.arange(n), torch.tensor(np.where(bad, (labels + 1) % classes, labels))] = 1.0
-        audit.update(Feedback(torch.arange(n), loss, loss, z))
+        audit.update(Feedback(torch.arange(n), loss, loss, outputs_of(loss, labels, classes)))
     return audit, bad, labels
+
+
+def outputs_of(loss, labels, classes):
+    """Outputs with these cross-entropies, in which the next class has the rest of the probability."""
+    z = torch.full((len(loss), classes), -30.0)
+    every, label = torch.arange(len(loss)), torch.as_tensor(labels)
+    z[every, label] = -loss
+    z[every, (label + 1) % classes] = torch.log(-torch.expm1(-loss))
+    return z
 
 
 def test_flipped_labels_are_found_with_their_likely_class():
@@ -41,9 +48,10 @@ def test_flipped_labels_are_found_with_their_likely_class():
 
 def test_the_interval_is_of_the_rate_that_is_reported():
     """Classes that are not learnt yet are not suspected: neither in the rate nor in its interval."""
-    audit, bad, labels = trained(clean=0.05, wrong=4.0, n=1000, visits=1)
+    _, bad, labels = trained(clean=0.05, wrong=4.0, n=1000, visits=1)
     unlearnt = labels < 3
-    fitted_to(audit, torch.tensor(np.where(bad | unlearnt, 4.0, 0.05), dtype=torch.float32))
+    level = np.where(bad | unlearnt, 4.0, 0.05)
+    audit = fitted_to(Audit(1000, labels), torch.tensor(level, dtype=torch.float32))
     suspects = audit.suspects()
     assert set(suspects.index) == set(np.flatnonzero(bad & ~unlearnt))
     assert suspects.interval[0] < suspects.rate < suspects.interval[1]
@@ -98,6 +106,47 @@ def test_memorised_labels_are_found_by_the_mean_of_the_whole_training():
     assert set(audit.suspects().index) == set(np.flatnonzero(bad))
 
 
+def test_labels_that_may_be_known_by_heart_are_not_called_redundant():
+    """A network that agrees with every label in the end says nothing about those that it learnt late."""
+    labels, late = np.arange(400) % 2, torch.arange(400) % 5 == 0
+    audit = Audit(400, labels)
+    for epoch in range(10):
+        loss = torch.where(late & torch.tensor(epoch < 7), 0.9, 0.05)
+        audit.update(Feedback(torch.arange(400), loss, loss, outputs_of(loss, labels, 2)))
+    assert audit.redundant().share > 0.7
+    verdict = audit.verdict()
+    assert (verdict.kind, verdict.pair) == ("by heart", "")
+    assert "may still rank them" in str(verdict)
+    ranked = audit.table()["mean"]
+    assert ranked[late.numpy()].min() > ranked[~late.numpy()].max()
+
+
+def test_what_trusted_does_already_is_not_suggested():
+    noisy, clean = trained(clean=0.05, wrong=4.0)[0], trained(clean=0.05, wrong=0.05)[0]
+    for audit, kind in ((noisy, "wrong labels"), (clean, "redundant")):
+        verdict = audit.verdict(trusted=True)
+        assert (verdict.kind, verdict.pair) == (kind, "")
+        assert "less often already" in str(verdict)
+        assert "Trusted" in audit.verdict().pair
+
+
+def test_samples_that_were_seldom_seen_are_said_not_to_be_judged():
+    audit, bad, labels = trained(clean=0.05, wrong=4.0)
+    more = Audit(450, np.r_[labels, np.zeros(50, int)])
+    more.load_state_dict(padded(audit, 50))
+    loss = torch.full((50,), 4.0)
+    more.update(Feedback(torch.arange(400, 450), loss, loss, outputs_of(loss, np.zeros(50, int), 10)))
+    assert set(more.suspects().index) == set(np.flatnonzero(bad))
+    assert "11 % of the samples were seen fewer than 3 times" in str(more.verdict())
+    assert "seen fewer" not in str(audit.verdict())
+
+
+def padded(audit, n):
+    """The state of an audit of ``n`` samples more, which were never visited."""
+    state, none = audit.state_dict(), Audit(n).state_dict()
+    return state | {name: torch.cat([state[name], none[name]]) for name in ("rows", "touched")}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_clean_data_have_no_suspects(seed):
     audit, _, _ = trained(clean=0.05, wrong=0.05, seed=seed)
@@ -120,6 +169,18 @@ def test_an_unfitted_model_is_told_to_train_longer():
     assert verdict.kind == "unfitted"
     assert "smaller batches" in str(verdict)
     assert len(audit.suspects().index) == 0
+
+
+def test_many_wrong_labels_are_not_taken_for_a_model_that_has_not_fitted_the_data():
+    rng, labels, bad = np.random.default_rng(0), np.arange(1000) // 100, np.arange(1000) % 100 < 48
+    audit = Audit(1000, labels)
+    for _ in range(10):
+        level = np.where(bad, 4.0, 0.6) * np.exp(rng.normal(0, 0.4, 1000))
+        loss = torch.tensor(level, dtype=torch.float32)
+        audit.update(Feedback(torch.arange(1000), loss, loss, outputs_of(loss, labels, 10)))
+    assert np.median(audit.table()["last"]) > math.log(10) / 2
+    assert audit.suspects().rate == pytest.approx(0.48, abs=0.02)
+    assert audit.verdict().kind == "wrong labels"
 
 
 def test_redundant_samples_were_learnt_at_once():

@@ -12,16 +12,18 @@ from torch import Tensor
 
 from ausam.audit.learning import Rare, Redundant, rare, redundant
 from ausam.audit.suspects import Suspects, suspects
-from ausam.audit.table import ROW, SURE, Array, as_words, empty_table, occurrences, predictions, visit
+from ausam.audit.table import ROW, SURE, Array, as_words, empty_table, occurrences, predictions, usable, visit
 from ausam.audit.verdict import Verdict, verdict
 from ausam.common.atomic import commit
 from ausam.common.ranks import gather, rank_and_world_size
 from ausam.common.settings import POSITIVE, POSITIVE_COUNT, checked_value
 from ausam.feedback import Feedback
 
-_Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # index, loss, loss difference, predicted class or -1
+_Known = tuple[Tensor, Tensor]  # predicted class, and loss against the rival
+_Batch = tuple[Tensor, Tensor, Tensor, Tensor | _Known | None]  # index, loss, perturbed loss, outputs or what they say
 
 WAITING = 64  # batches that wait on their device: one update of many rows costs little more than one of a few
+SMALL = 2**14  # numbers in outputs that may wait; larger ones are read at once
 
 
 class Audit:
@@ -65,6 +67,7 @@ class Audit:
         self._waiting: list[_Batch] = []  # not in the table yet
         self._suspects: list[Suspects] = []  # of this table, or empty: the interval takes a second
         self.labels = None if labels is None else _checked_labels(labels, n)
+        self._targets = None if self.labels is None else torch.from_numpy(self.labels)
         known = None if self.labels is None or classes is not None else int(self.labels.max()) + 1
         self.classes = known if classes is None else checked_value("Audit", "classes", classes, POSITIVE_COUNT)
         self.guess = None if guess is None else checked_value("Audit", "guess", guess, POSITIVE, optional=True)
@@ -102,37 +105,66 @@ class Audit:
             )
         if index.device.type == "cpu":
             self._require_inside(index)
-        classes = None if self.guess is not None else predictions(feedback.outputs, len(index))
-        if self.classes is None and classes is not None:
-            self.classes = int(feedback.outputs.shape[1])
+        known: Tensor | _Known | None = None
+        if self.guess is None and usable(feedback.outputs, len(index)):
+            outputs = feedback.outputs.detach()
+            self.classes = self.classes or int(outputs.shape[1])
+            known = (
+                outputs.clone() if outputs.numel() <= SMALL else predictions(outputs, self._labels_of(index, outputs))
+            )
         # copies, because it reads them later
-        known = torch.full_like(index, -1) if classes is None else classes
-        self._waiting.append((index.clone(), loss.clone(), feedback.sharpness.detach(), known))
+        self._waiting.append((index.clone(), loss.clone(), feedback.perturbed.detach().clone(), known))
         if len(self._waiting) >= WAITING:
             self._flush()
 
     def _require_inside(self, index: Tensor) -> None:
-        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
+        if not len(index):
+            return
+        low, high = torch.aminmax(index)
+        if int(low) < 0 or int(high) >= len(self):
             outside = index[(index < 0) | (index >= len(self))]
             raise ValueError(
                 f"The feedback has index {int(outside[0])}, but the audit is of {len(self)} samples. Build it with the "
                 "length of the data set that Indexed numbers."
             )
 
+    def _labels_of(self, index: Tensor, outputs: Tensor) -> Tensor | None:
+        """The labels of samples on the device of their outputs; it waits for no device."""
+        if self._targets is None:
+            return None
+        if self._targets.device != index.device:
+            self._targets = self._targets.to(index.device)
+        return self._targets[index.clamp(0, len(self) - 1)].to(outputs.device)  # one outside is refused later
+
+    def _known(self, index: Tensor) -> tuple[Array, Array]:
+        """What the outputs that wait say: the predicted class of each sample or -1, and the loss against its rival."""
+        waiting = [batch[3] for batch in self._waiting]
+        raw = [outputs.to("cpu", torch.float32) for outputs in waiting if isinstance(outputs, Tensor)]
+        if len(raw) == len(waiting) and len({outputs.shape[1] for outputs in raw}) == 1:  # nearly always
+            parts = [predictions(torch.cat(raw), None if self.labels is None else torch.from_numpy(self.labels)[index])]
+        else:
+            parts = [self._said(*batch) for batch in self._waiting]
+        classes, rival = (torch.cat([part[i].to("cpu") for part in parts]) for i in range(2))
+        return classes.numpy(), rival.to(torch.float32).numpy()
+
+    def _said(self, index: Tensor, loss: Tensor, _: Tensor, known: Tensor | _Known | None) -> _Known:
+        if known is None:
+            return torch.full_like(index, -1), torch.full_like(loss, math.nan)
+        return predictions(known, self._labels_of(index, known)) if isinstance(known, Tensor) else known
+
     def _flush(self) -> None:
         """Enter the batches that wait into the table: all or nothing if a signal arrives."""
         if not self._waiting:
             return
-        index, loss, difference, classes = (
-            torch.cat([batch[i].to("cpu") for batch in self._waiting]) for i in range(4)
-        )
+        index, loss, perturbed = (torch.cat([part.to("cpu") for part in parts]) for parts in self._columns_waiting())
         try:
             self._require_inside(index)
         except ValueError:
             self._waiting.clear()
             raise
-        columns = index.to(torch.int64), loss.to(torch.float32), difference.to(torch.float32), classes
-        at, losses, differences, predicted = (column.numpy() for column in columns)
+        columns = index.to(torch.int64), loss.to(torch.float32), (perturbed - loss).abs().to(torch.float32)
+        at, losses, differences = (column.numpy() for column in columns)
+        predicted, rival = self._known(columns[0])
         right = losses < SURE
         if self.labels is not None:
             right = np.where(predicted < 0, right, predicted == self.labels[at])
@@ -140,13 +172,18 @@ class Audit:
         chosen, place = np.unique(at[good], return_inverse=True)
         words = as_words(self._rows)
         rows = words[chosen]
-        for part in occurrences(at[good]):
+        once = len(chosen) == len(good)  # nearly always: no sample occurs twice
+        for part in [np.arange(len(good))] if once else occurrences(at[good]):
             one, here = good[part], place[part]
             before = rows[here].view(ROW).reshape(-1)
-            rows[here] = as_words(visit(before, losses[one], differences[one], right[one], predicted[one]))
+            after = visit(before, losses[one], differences[one], rival[one], right[one], predicted[one])
+            rows[here] = as_words(after)
         changes = ((words, chosen, rows), (self._touched, chosen, True))
         cleared = ((self._waiting.clear,), (self._suspects.clear,))
         commit([*((operator.setitem, *change) for change in changes), *cleared])
+
+    def _columns_waiting(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        return [b[0] for b in self._waiting], [b[1] for b in self._waiting], [b[2] for b in self._waiting]
 
     def exchange(self) -> None:
         """Share the rows of all processes at the end of an epoch, in which each sample is seen by one. Collective.
@@ -185,9 +222,13 @@ class Audit:
         """The samples that were learnt at once and never lost, and the ``alpha`` that their share suggests."""
         return redundant(self.columns())
 
-    def verdict(self) -> Verdict:
-        """What to do, in words: underfitting first, then wrong labels, then what selection could save."""
-        return verdict(self.columns(), self.suspects(), self.redundant(), self.guessing())
+    def verdict(self, *, trusted: bool = False) -> Verdict:
+        """What to do, in words: underfitting first, then wrong labels, then what selection could save.
+
+        Arguments:
+            trusted: whether the training drew with :class:`ausam.Trusted`, which is then not suggested again.
+        """
+        return verdict(self.columns(), self.suspects(), self.redundant(), self.guessing(), trusted=trusted)
 
     def guessing(self) -> float:
         """The loss of guessing: ``guess``, or log C."""
@@ -206,13 +247,13 @@ class Audit:
         rows, visits = self._rows, self._rows["visits"].astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = rows["loss"] / visits
-            difference = rows["difference"] / visits
         return {
             "mean": mean,
             "recent": np.where(visits > 0, rows["recent"].astype(np.float64), np.nan),
+            "rival": rows["rival"].astype(np.float64),
             "spread": rows["spread"].astype(np.float64),
             "last": rows["last"].astype(np.float64),
-            "difference": difference,
+            "difference": np.where(visits > 0, rows["difference"].astype(np.float64), np.nan),
             "visits": rows["visits"].copy(),
             "right": rows["right"].copy(),
             "learnt": rows["learnt"].copy(),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ausam.audit.suspects import Suspects
 from ausam.audit.table import Array
+
+if TYPE_CHECKING:
+    from ausam.audit.suspects import Suspects
 
 AT_ONCE = 0.1  # learnt within this fraction of its visits, and never lost
 LATE = 0.5  # not learnt for good before this fraction of its visits
+BY_HEART = 0.1  # learnt late by more than this share of the samples, and not learnt by less
 FLOOR = 0.1  # odds of a redundant sample, relative to the others, in a draw in proportion to the loss
 
 
@@ -44,6 +48,17 @@ class Redundant:
     index: Array
     share: float
     alpha: float
+
+
+def by_heart(columns: dict[str, Array]) -> bool:
+    """Whether the network may know wrong labels by heart: it agrees with nearly all now, but learnt many late.
+
+    It cannot be told from data that are right, but hard.
+    """
+    visits, learnt = columns["visits"], columns["learnt"]
+    seen = visits >= 4
+    late, never = seen & (learnt > LATE * visits), seen & (learnt == 0)
+    return bool(late.sum() > BY_HEART * seen.sum() > never.sum())
 
 
 def rare(columns: dict[str, Array], labels: Array | None, wrong: Suspects) -> Rare:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from ausam.audit.groups import EVEN, GAIN, Groups, fit, two_groups
+from ausam.audit.learning import by_heart
 from ausam.audit.table import Array
-from ausam.common.mixture import fit, histogram
-from ausam.common.trust import are_apart, groups_apart, threshold, unlearnt_classes
+from ausam.common.mixture import histogram
+from ausam.common.trust import unlearnt_classes
 
 RESAMPLES = 200
 VISITS = 3  # fewer say little about a sample
+GAIN_OF_MEAN = 1.0  # the mean over the training also holds the losses from before a sample was learnt
 
 
 @dataclass(frozen=True)
@@ -37,58 +42,77 @@ class Suspects:
     score: Array
 
 
-def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -> Suspects:
-    """Fit two groups to the averaged losses, and suspect the upper one.
+@dataclass(frozen=True)
+class _Rule:
+    """What is asked of two groups, and from which loss on a sample is suspected."""
 
-    The moving average is asked first: there, learnt samples have left their early losses behind. If it shows one group,
-    as after a training that memorised the wrong labels, the mean over the whole training is asked. Nobody is suspected
+    even: float  # the loss between learnt and not learnt
+    gain: float  # least gain in BIC per sample of the upper group
+
+    def limit(self, groups: Groups | None) -> float:
+        apart = groups is not None and groups.are_apart(self.even, self.gain)
+        return max(EVEN, groups.crossing) if groups is not None and apart else math.inf
+
+
+def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -> Suspects:
+    """Fit two groups to averaged losses, and suspect the upper one.
+
+    The loss is that of the label against its strongest rival where outputs and labels are known, otherwise the
+    cross-entropy. Its moving average is asked first: there, learnt samples have left their early losses behind. If the
+    training ended with nearly all labels known by heart, the mean over the whole training is asked. Nobody is suspected
     where one group describes the losses as well, where the model has not learnt the data, or in a class of which most
-    samples resist. See :func:`ausam.common.trust.groups_apart`.
+    samples resist. See :class:`ausam.audit.groups.Groups`.
     """
     often = columns["visits"] >= VISITS
-    for name in ("recent", "mean"):
-        mean = np.where(often, columns[name], np.nan)
-        groups = groups_apart(mean, guessing)
-        if groups is not None:
+    for name, rule in _rules(columns, often, guessing):
+        loss = np.where(often, columns[name], np.nan)
+        groups = two_groups(loss)
+        if math.isfinite(limit := rule.limit(groups)):
             break
-    limit = threshold(groups)
-    score = np.where(np.isfinite(mean), 0.0, np.nan)
-    suspected, unlearnt = np.zeros(len(mean), bool), np.zeros(len(mean), bool)
-    if groups is not None:
+    score = np.where(np.isfinite(loss), 0.0, np.nan)
+    suspected, unlearnt = np.zeros(len(loss), bool), np.zeros(len(loss), bool)
+    if groups is not None and math.isfinite(limit):
         if labels is not None:
-            unlearnt = np.isin(labels, unlearnt_classes(mean, limit, labels))
-        score = np.where(unlearnt & np.isfinite(mean), 0.0, groups.posterior(mean))
-        suspected = (np.nan_to_num(mean) > limit) & ~unlearnt
+            unlearnt = np.isin(labels, unlearnt_classes(loss, limit, labels))
+        score = np.where(unlearnt & np.isfinite(loss), 0.0, groups.posterior(loss))
+        suspected = (np.nan_to_num(loss) > limit) & ~unlearnt
     index = np.flatnonzero(suspected)
-    index = index[np.argsort(-mean[index], kind="stable")]
+    index = index[np.argsort(-loss[index], kind="stable")]
     guess = columns["guess"][index]
     if labels is not None:
         guess = np.where(guess == labels[index], -1, guess)
-    known = max(1, int(np.isfinite(mean).sum()))
+    known = max(1, int(np.isfinite(loss).sum()))
     return Suspects(
         index,
         score[index],
         guess,
         len(index) / known,
-        _interval(mean, unlearnt, guessing) if len(index) else (0.0, 0.0),
+        _interval(loss, unlearnt, rule, groups) if len(index) else (0.0, 0.0),
         _by_class(labels, suspected),
         score,
     )
 
 
-def _interval(mean: Array, unlearnt: Array, guessing: float) -> tuple[float, float]:
+def _rules(columns: dict[str, Array], often: Array, guessing: float) -> Iterator[tuple[str, _Rule]]:
+    half = max(EVEN, guessing / 2)  # among many classes, a loss above log 2 is not yet bad
+    compared = often.any() and np.isfinite(columns["rival"][often]).all()
+    yield ("rival", _Rule(EVEN, GAIN)) if compared else ("recent", _Rule(half, GAIN))
+    if by_heart(columns):
+        yield "mean", _Rule(half, GAIN_OF_MEAN)
+
+
+def _interval(loss: Array, unlearnt: Array, rule: _Rule, groups: Groups | None) -> tuple[float, float]:
     """The 2.5 and 97.5 percentiles of the rate over resampled data sets, each judged as the data set was.
 
     Bins of the histogram are drawn again, those of unlearnt classes apart: which classes these are stays fixed.
     """
-    x, n = histogram(mean)
-    taught = histogram(mean, among=~unlearnt)[1]
+    x, n = histogram(loss)
+    taught = histogram(loss, among=~unlearnt)[1]
     rng = np.random.default_rng(0)
     rates = []
     for counts in rng.multinomial(int(n.sum()), np.concatenate([taught, n - taught]) / n.sum(), RESAMPLES):
         of_taught, of_others = counts.reshape(2, -1).astype(np.float64)
-        groups = fit(x, of_taught + of_others)
-        limit = threshold(groups if groups is not None and are_apart(groups, guessing) else None)
+        limit = rule.limit(fit(x, of_taught + of_others, groups))
         rates.append(of_taught[np.exp(x) > limit].sum() / counts.sum())
     low, high = np.percentile(rates, (2.5, 97.5))
     return float(low), float(high)

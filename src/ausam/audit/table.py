@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import softplus
 
 Array = NDArray[Any]
 
@@ -16,7 +18,8 @@ Array = NDArray[Any]
 ROW = np.dtype(
     [
         ("loss", np.float32),  # sum over visits
-        ("difference", np.float32),  # sum of |perturbed - loss|
+        ("difference", np.float16),  # mean of |perturbed - loss|
+        ("rival", np.float16),  # moving average of the loss against the strongest rival
         ("recent", np.float16),  # moving average of the loss, without a bias towards the first visits
         ("spread", np.float16),  # standard deviation of the loss over visits
         ("last", np.float16),
@@ -29,6 +32,8 @@ ROW = np.dtype(
     ]
 )
 DECAY = 0.8  # weight of the past in the moving average
+# of a new loss in the average, by the number of visits before: without a bias towards the first
+WEIGHT = ((1 - DECAY) / (1 - DECAY ** np.arange(1, 200))).astype(np.float32)
 MOST = np.iinfo(np.uint16).max
 LARGEST = float(np.finfo(np.float16).max)
 SURE = math.log(2.0)  # a cross-entropy below it means a probability above 1/2 for the label
@@ -37,7 +42,7 @@ SURE = math.log(2.0)  # a cross-entropy below it means a probability above 1/2 f
 def empty_table(n: int) -> Array:
     """A table of ``n`` samples that were never visited."""
     table = np.zeros(n, ROW)
-    table["last"] = np.nan
+    table["last"] = table["rival"] = np.nan
     return table
 
 
@@ -61,29 +66,38 @@ def occurrences(index: Array) -> Iterator[Array]:
         yield np.flatnonzero(number == i)
 
 
-def visit(rows: Array, loss: Array, difference: Array, right: Array, predicted: Array) -> Array:
+def visit(rows: Array, loss: Array, difference: Array, rival: Array, right: Array, predicted: Array) -> Array:
     """The rows after one more visit each.
 
     Arguments:
         rows: the rows before.
         loss: the loss of each sample.
         difference: the absolute change of its loss under the perturbation; NaN if there was none.
+        rival: its loss against its strongest rival; NaN where that is not known.
         right: whether the network agreed with the label.
         predicted: the class that the network predicted; -1 where it is not known.
     """
     rows = as_words(rows).copy().view(ROW).reshape(-1)
-    full = rows["visits"] == MOST
-    for name in ("loss", "difference", "visits", "right", "learnt"):
-        rows[name][full] = rows[name][full] / 2
-    loss = np.minimum(loss, LARGEST)
-    before = rows["visits"].astype(np.float64)
+    if len(full := np.flatnonzero(rows["visits"] == MOST)):
+        for name in ("loss", "visits", "right", "learnt"):
+            rows[name][full] = rows[name][full] / 2
+    # halves are slow to calculate with: each column is widened once
+    recent, past, spread, mean_difference = (
+        rows[name].astype(np.float32) for name in ("recent", "rival", "spread", "difference")
+    )
+    loss = np.minimum(loss, np.float32(LARGEST))
+    before = rows["visits"].astype(np.float32)
     n = before + 1
+    weight = WEIGHT[np.minimum(rows["visits"], len(WEIGHT) - 1)]
     distance = loss - rows["loss"] / np.maximum(before, 1)  # from the mean so far, for Welford's variance
-    variance = rows["spread"].astype(np.float64) ** 2 * before / n + (before > 0) * distance**2 * before / n**2
-    rows["spread"] = np.minimum(np.sqrt(variance), LARGEST)
-    rows["recent"] += (loss - rows["recent"]) * (1 - DECAY) / (1 - DECAY**n)
+    variance = (spread * spread + distance * distance / n * (before > 0)) * before / n
+    rows["spread"] = np.minimum(np.sqrt(variance), np.float32(LARGEST))
+    rows["recent"] = recent + (loss - recent) * weight
+    past = np.where(np.isnan(past), rival, past)
+    rows["rival"] = np.where(np.isnan(rival), past, np.minimum(past + (rival - past) * weight, np.float32(LARGEST)))
     rows["loss"] += loss
-    rows["difference"] += np.nan_to_num(difference)
+    difference = np.minimum(np.nan_to_num(difference), np.float32(LARGEST))
+    rows["difference"] = mean_difference + (difference - mean_difference) / n
     rows["last"] = loss
     rows["visits"] += 1
     rows["right"] += right
@@ -99,10 +113,30 @@ def visit(rows: Array, loss: Array, difference: Array, right: Array, predicted: 
     return rows
 
 
-def predictions(outputs: Any, n: int) -> Tensor | None:
-    """The class that each row of the outputs predicts: their largest entry; None unless they are one row per sample."""
+def usable(outputs: Any, n: int) -> bool:
+    """Whether the outputs are one row of class scores per sample."""
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != n or not outputs.is_floating_point():
-        return None
-    if not 2 <= outputs.shape[1] <= MOST:
-        return None
-    return outputs.detach().argmax(dim=1)
+        return False
+    return 2 <= outputs.shape[1] <= MOST
+
+
+def predictions(outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The class that each row of the outputs predicts, and the loss of its label against the strongest rival.
+
+    That is ``log(1 + exp(rival - given))`` of the output of the given label and the largest of the others: above log 2
+    the network prefers the rival. Unlike the cross-entropy it is small where the network is merely unsure among many
+    classes. NaN without labels, or where a label has no output.
+
+    >>> import torch
+    >>> best, loss = predictions(torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]]), torch.tensor([1, 1]))
+    >>> best.tolist()[0], [round(value, 2) for value in loss.tolist()]
+    (0, [2.13, 0.69])
+    """
+    top, at = outputs.topk(2, dim=1)
+    if labels is None:
+        return at[:, 0], torch.full_like(top[:, 0], math.nan)
+    inside = labels < outputs.shape[1]
+    label = labels.where(inside, 0)
+    given = outputs.gather(1, label[:, None])[:, 0]
+    rival = torch.where(at[:, 0] == label, top[:, 1], top[:, 0])
+    return at[:, 0], softplus(rival - given).masked_fill(~inside, math.nan)

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ausam.audit.learning import Redundant
-from ausam.audit.suspects import Suspects
+from ausam.audit.learning import Redundant, by_heart
+from ausam.audit.suspects import VISITS, Suspects
 from ausam.audit.table import Array
 
 UNFITTED = 0.5  # of the loss of guessing: above it, the median sample is not fitted
 ENOUGH = 4  # visits of the median sample
 LITTLE = 0.25  # share of redundant samples below which a choice has little to save
+FEW = 0.01  # share of samples that need not be judged
+HEART = (
+    "The network agrees with nearly all labels now, but learnt many of them late: it may know wrong ones by heart, and "
+    "then their recent losses do not give them away."
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Verdict:
     """What to do with the data.
 
     Attributes:
-        kind: "unfitted", "too short", "wrong labels", "redundant" or "nothing".
+        kind: "unfitted", "too short", "wrong labels", "by heart", "redundant" or "nothing".
         sentences: the verdict in words.
         pair: the pair of method and policy to try, as ``ausam compare`` spells it; empty if none.
     """
@@ -46,10 +51,13 @@ def fitted(last: Array, guessing: float) -> bool:
     return bool(len(seen)) and float(np.median(seen)) < UNFITTED * guessing
 
 
-def verdict(columns: dict[str, Array], wrong: Suspects, easy: Redundant, guessing: float) -> Verdict:
+def verdict(
+    columns: dict[str, Array], wrong: Suspects, easy: Redundant, guessing: float, *, trusted: bool = False
+) -> Verdict:
     """Underfitting first: before the network fits the data, no score means anything."""
-    if not fitted(columns["last"], guessing):
-        level = float(np.nanmedian(columns["last"])) if np.isfinite(columns["last"]).any() else guessing
+    trusted_ones = np.delete(columns["last"], wrong.index)  # many wrong labels would lift the median
+    if not fitted(trusted_ones, guessing):
+        level = float(np.nanmedian(trusted_ones)) if np.isfinite(trusted_ones).any() else guessing
         return Verdict(
             "unfitted",
             (
@@ -70,27 +78,26 @@ def verdict(columns: dict[str, Array], wrong: Suspects, easy: Redundant, guessin
             "",
         )
     if len(wrong.index):
-        low, high = wrong.interval
-        pair = "sam x Trusted(alpha=0.5)"
+        return _wrong_labels(columns, wrong, trusted)
+    if by_heart(columns):
         return Verdict(
-            "wrong labels",
+            "by heart",
             (
-                f"About {100 * wrong.rate:.1f} % of the labels look wrong (95 % interval {100 * low:.1f} to "
-                f"{100 * high:.1f}).",
-                f"Look at the {len(wrong.index):,} suspects first. To train without them, try {pair}.",
+                "No wrong labels stand out, which says little here.",
+                HEART,
+                "The mean loss and the times forgotten in audit.table() may still rank them. Train with SAM, or for "
+                "fewer epochs, to find out.",
             ),
-            pair,
+            "",
         )
     if easy.share >= LITTLE:
-        return Verdict(
-            "redundant",
-            (
-                f"No wrong labels stand out. {100 * easy.share:.0f} % of the samples were learnt at once and never "
-                "lost.",
-                f"A choice can save time here: try alpha {easy.alpha:g}, beside a random part of the same size.",
-            ),
-            f"sam x Trusted(alpha={easy.alpha:g})",
+        learnt = (
+            f"No wrong labels stand out. {100 * easy.share:.0f} % of the samples were learnt at once and never lost."
         )
+        if trusted:
+            return Verdict("redundant", (learnt, "Trusted draws them less often already."), "")
+        choice = f"A choice can save time here: try alpha {easy.alpha:g}, beside a random part of the same size."
+        return Verdict("redundant", (learnt, choice), f"sam x Trusted(alpha={easy.alpha:g})")
     return Verdict(
         "nothing",
         (
@@ -99,3 +106,23 @@ def verdict(columns: dict[str, Array], wrong: Suspects, easy: Redundant, guessin
         ),
         "",
     )
+
+
+def _wrong_labels(columns: dict[str, Array], wrong: Suspects, trusted: bool) -> Verdict:
+    low, high = wrong.interval
+    pair = "" if trusted else "sam x Trusted(alpha=0.5)"
+    advice = "Trusted draws them less often already." if trusted else f"To train without them, try {pair}."
+    sentences = [
+        f"About {100 * wrong.rate:.1f} % of the labels look wrong (95 % interval {100 * low:.1f} to {100 * high:.1f}).",
+        f"Look at the {len(wrong.index):,} suspects first. {advice}",
+    ]
+    seen = columns["visits"] > 0
+    seldom = float((columns["visits"][seen] < VISITS).mean())
+    if seldom > FEW:
+        sentences.append(
+            f"{100 * seldom:.0f} % of the samples were seen fewer than {VISITS} times and are not judged"
+            + (", most of which Trusted suspects: ask sampler.suspects()." if trusted else ".")
+        )
+    if by_heart(columns):
+        sentences.append(f"There may be more. {HEART}")
+    return Verdict("wrong labels", tuple(sentences), pair)

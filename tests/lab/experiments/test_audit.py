@@ -145,8 +145,9 @@ def noisy(n, classes, share=0.5, names=()):
     audit = Audit(n, labels)
     for _ in range(6):
         loss = torch.tensor(np.where(bad, 4.0, 0.05) * np.exp(rng.normal(0, 0.4, n)), dtype=torch.float32)
-        z = torch.zeros(n, classes)
-        z[torch.arange(n), torch.tensor(np.where(bad, (labels + 1) % classes, labels))] = 1.0
+        z = torch.full((n, classes), -30.0)  # the next class has the rest of the probability
+        z[torch.arange(n), torch.from_numpy(labels)] = -loss
+        z[torch.arange(n), torch.from_numpy((labels + 1) % classes)] = torch.log(-torch.expm1(-loss))
         audit.update(Feedback(torch.arange(n), loss, loss, z))
     suspects = audit.suspects().index
     return Audited(
@@ -155,6 +156,7 @@ def noisy(n, classes, share=0.5, names=()):
         command="ausam audit",
         created="today",
         audit=audit,
+        verdict=audit.verdict(),
         names=tuple(names) or tuple(map(str, range(classes))),
         origin=np.arange(n) + 1000,
         suspects=tuple(Sample(text=f"sample {i}") for i in suspects[:CARDS]),

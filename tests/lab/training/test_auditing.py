@@ -11,6 +11,7 @@ from ausam import Feedback
 from ausam.audit import Audit
 from ausam.lab.experiments import audit as experiment
 from ausam.lab.problems.windows import Forecasting
+from ausam.lab.report.pages import audit as page
 from ausam.lab.training import auditing, checkpoint
 from ausam.lab.training.loop import train
 from tests.lab.blobs import CLASSES, ME, config
@@ -28,6 +29,16 @@ def test_flipped_labels_are_found_with_their_class(audited):
     assert record["rate"] == pytest.approx(0.1)
     assert [s["index"] for s in record["first"]] == suspects.index[:10].tolist()
     assert [s["suggested"] for s in record["first"]] == [i % CLASSES for i in suspects.index[:10]]
+
+
+def test_a_run_that_used_trusted_is_not_told_to_try_it(audited, tmp_path):
+    list(train(config(policy="trusted(alpha=0.9)"), tmp_path))
+    record, plain = (read(folder / "result.json")["audit"] for folder in (tmp_path, audited))
+    assert (record["kind"], record["pair"]) == ("wrong labels", "")
+    assert "Trusted draws them less often already" in " ".join(record["sentences"])
+    assert plain["pair"] == "sam x Trusted(alpha=0.5)"
+    assert "To try" in page.text(experiment.read(audited))
+    assert "To try" not in page.text(experiment.read(tmp_path))
 
 
 @pytest.mark.parametrize("policy", ["full", "random(alpha=0.5)"])
@@ -81,7 +92,7 @@ def test_targets_that_are_no_classes_have_a_table_and_no_verdict(tmp_path):
     audit = auditing.start(Windows)
     auditing.update(audit, Feedback(torch.arange(5), torch.ones(5), torch.ones(5), torch.ones(5, 3)), torch.ones(5), 0)
     assert audit.classes is None
-    assert auditing.findings(audit, Windows) is None
+    assert auditing.findings(audit, Windows, "Full") is None
     auditing.write(tmp_path, audit)
     assert auditing.read(tmp_path).table()["mean"].tolist() == [1.0] * 5
 

@@ -67,6 +67,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
         command=command,
         created=store.now(),
         audit=audit,
+        verdict=auditing.verdict(audit, config.policy),
         names=_names(data, audit),
         origin=np.arange(len(audit)) if data is None else data.origin.numpy(),
         suspects=_shown(data, wrong[:CARDS]),

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ausam.audit import Audit
+from ausam.audit import Audit, Verdict
 from ausam.audit.table import ROW
 from ausam.feedback import Feedback
 from ausam.lab.problems.classification import Classification, Labelled
@@ -41,20 +41,23 @@ def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> Non
     audit.update(feedback)
 
 
-def findings(audit: Audit | None, data: Problem) -> Findings | None:
+def verdict(audit: Audit, policy: str) -> Verdict:
+    """What the audit of a run with this policy says, as a Config spells it: what it used is not suggested again."""
+    return audit.verdict(trusted=policy.lower().startswith("trusted"))
+
+
+def findings(audit: Audit | None, data: Problem, policy: str) -> Findings | None:
     """What the record of a run says about its data; None if the losses say nothing about labels."""
     if audit is None or audit.labels is None or not audit.columns()["visits"].any():
         return None
-    verdict, wrong, easy = audit.verdict(), audit.suspects(), audit.redundant()
+    said, wrong, easy = verdict(audit, policy), audit.suspects(), audit.redundant()
     origin = data.origin if isinstance(data, Labelled) else torch.arange(len(audit))
     first = tuple(
         Suspect(int(origin[i]), int(audit.labels[i]), None if likely < 0 else int(likely), float(p))
         for i, likely, p in zip(wrong.index[:FIRST], wrong.suggested[:FIRST], wrong.probability[:FIRST], strict=True)
     )
     low, high = wrong.interval
-    return Findings(
-        verdict.kind, verdict.sentences, verdict.pair, wrong.rate, low, high, len(wrong.index), easy.share, first
-    )
+    return Findings(said.kind, said.sentences, said.pair, wrong.rate, low, high, len(wrong.index), easy.share, first)
 
 
 def write(folder: Path, audit: Audit | None) -> None:

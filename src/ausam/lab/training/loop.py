@@ -357,7 +357,7 @@ def result(state: State, out: Path) -> None:
         environment=environment(state.config.device),
         config=state.config,
         best_epoch=None if state.best is None else state.best.epoch,
-        audit=None if state.here.rank else auditing.findings(state.audit, data),
+        audit=None if state.here.rank else auditing.findings(state.audit, data, state.config.policy),
     )
     if state.here.rank == 0:
         auditing.write(out, state.audit)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ausam.audit import Audit
+from ausam.audit import Audit, Verdict
 from ausam.audit.table import Array
 from ausam.lab.report import charts, html
 from ausam.lab.report.charts import Picture
@@ -52,6 +52,7 @@ class Audited:
     command: str
     created: str
     audit: Audit
+    verdict: Verdict
     names: tuple[str, ...]  # of the classes
     origin: Array  # index of each sample in the whole data set
     suspects: tuple[Sample, ...]  # the first CARDS, or none
@@ -79,7 +80,7 @@ def rate_line(audited: Audited) -> str:
     """The estimated share of wrong labels, with its interval."""
     wrong, n = audited.audit.suspects(), len(audited.audit)
     low, high = (f"{100 * end:.1f}" for end in wrong.interval)
-    if audited.audit.verdict().kind == "unfitted" and not len(wrong.index):
+    if audited.verdict.kind == "unfitted" and not len(wrong.index):
         return "No label is judged before the model has fitted the data."
     share = f"{100 * wrong.rate:.1f} %, 95 % interval {low} to {high}"
     return f"{len(wrong.index):,} of {n:,} labels are suspected ({share})." if len(wrong.index) else "No suspects."
@@ -98,13 +99,13 @@ def hits_line(audited: Audited) -> str:
 
 def to_try(audited: Audited) -> str:
     """The command that tries the verdict's pair beside its random twin; empty without a pair."""
-    pair = audited.audit.verdict().pair
+    pair = audited.verdict.pair
     return f'ausam compare sgd sam "{pair.replace("Trusted", "Random")}" "{pair}"' if pair else ""
 
 
 def text(audited: Audited) -> str:
     """For a terminal: the verdict, the share of wrong labels, the first suspects."""
-    verdict = audited.audit.verdict()
+    verdict = audited.verdict
     parts = [str(verdict), " ".join(filter(None, (rate_line(audited), hits_line(audited))))]
     if len(audited.audit.suspects().index):
         parts.append(to_text(suspects_table(audited, FIRST)))
@@ -153,7 +154,7 @@ def render(audited: Audited) -> str:
 
 
 def _fragments(audited: Audited) -> Iterator[Markup]:
-    verdict = audited.audit.verdict()
+    verdict = audited.verdict
     yield html.heading(audited.title, 1)
     yield html.paragraph(audited.about, "soft")
     yield html.paragraph(str(verdict), "lead")
@@ -204,7 +205,7 @@ def _suspects(audited: Audited) -> Iterator[Markup]:
 
 def _rare(audited: Audited) -> Iterator[Markup]:
     hard = audited.audit.rare()
-    unfitted = audited.audit.verdict().kind == "unfitted"
+    unfitted = audited.verdict.kind == "unfitted"
     title = "Highest losses so far" if unfitted else "Learnt late or never, although the label is trusted"
     yield html.heading(title, key="rare")
     how = "Their labels are not judged, because the model has not fitted the data." if unfitted else "Hardest first."
