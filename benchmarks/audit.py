@@ -116,12 +116,12 @@ def detection(score: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
 
 def decision(suspected: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
     """The share that is suspected; of these, the share that is wrong; and of the wrong, the share that is suspected."""
-    hits = float((suspected & wrong).sum())
-    return {
-        "rate": float(suspected.mean()),
-        "hits": hits / max(1, suspected.sum()),
-        "found": hits / max(1, wrong.sum()),
-    }
+    shares = {"rate": float(suspected.mean())}
+    if wrong.any():
+        shares["found"] = float(suspected[wrong].mean())
+        if suspected.any():
+            shares["hits"] = float(wrong[suspected].mean())
+    return shares
 
 
 def cleanlab(x: torch.Tensor, given: np.ndarray, wrong: np.ndarray, name: str, seed: int) -> dict[str, float]:
@@ -172,7 +172,7 @@ def table(path: Path) -> str:
         "suspected: audit | cleanlab | wrong among the audit's | found by the audit | suggested class right |",
         "|---|" + "---:|" * 12,
     ]
-    for key in dict.fromkeys((c["data"], c["noise"], c["share"]) for c in cases):
+    for key in sorted({(c["data"], c["noise"], c["share"]) for c in cases}, key=_place):
         rows = [c["found"] for c in cases if (c["data"], c["noise"], c["share"]) == key]
 
         def mean(who: str, what: str, digits: int, rows: list[dict[str, dict[str, float]]] = rows) -> str:
@@ -194,6 +194,10 @@ def table(path: Path) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _place(key: tuple[str, str, float]) -> tuple[int, int, float]:
+    return list(SETTINGS).index(key[0]), ("clean", "symmetric", "pair").index(key[1]), key[2]
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -106,6 +106,18 @@ def test_memorised_labels_are_found_by_the_mean_of_the_whole_training():
     assert set(audit.suspects().index) == set(np.flatnonzero(bad))
 
 
+def test_labels_known_by_heart_but_for_a_few_are_found_by_the_mean_too():
+    """The few that still resist are not all: the mean over the training knows the others."""
+    labels, bad = np.arange(400) // 5 % 10, torch.arange(400) % 5 == 0
+    audit = Audit(400, labels)
+    for epoch in range(20):
+        rng = torch.Generator().manual_seed(epoch)
+        learnt = ~bad | torch.tensor(epoch >= 12) & (torch.arange(400) % 50 != 0)
+        loss = torch.where(learnt, 0.05, 4.0) * torch.exp(0.4 * torch.randn(400, generator=rng))
+        audit.update(Feedback(torch.arange(400), loss, loss, outputs_of(loss, labels, 10)))
+    assert set(audit.suspects().index) == set(bad.nonzero().flatten().tolist())
+
+
 def test_labels_that_may_be_known_by_heart_are_not_called_redundant():
     """A network that agrees with every label in the end says nothing about those that it learnt late."""
     labels, late = np.arange(400) % 2, torch.arange(400) % 5 == 0

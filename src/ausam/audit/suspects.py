@@ -58,8 +58,8 @@ def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -
     """Fit two groups to averaged losses, and suspect the upper one.
 
     The loss is that of the label against its strongest rival where outputs and labels are known, otherwise the
-    cross-entropy. Its moving average is asked first: there, learnt samples have left their early losses behind. If the
-    training ended with nearly all labels known by heart, the mean over the whole training is asked. Nobody is suspected
+    cross-entropy. Its moving average is asked: there, learnt samples have left their early losses behind. If the
+    training ended with labels known by heart, the mean loss over the whole training is asked first. Nobody is suspected
     where one group describes the losses as well, where the model has not learnt the data, or in a class of which most
     samples resist. See :class:`ausam.audit.groups.Groups`.
     """
@@ -96,9 +96,9 @@ def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -
 def _rules(columns: dict[str, Array], often: Array, guessing: float) -> Iterator[tuple[str, _Rule]]:
     half = max(EVEN, guessing / 2)  # among many classes, a loss above log 2 is not yet bad
     compared = often.any() and np.isfinite(columns["rival"][often]).all()
-    yield ("rival", _Rule(EVEN, GAIN)) if compared else ("recent", _Rule(half, GAIN))
     if by_heart(columns):
-        yield "mean", _Rule(half, GAIN_OF_MEAN)
+        yield "mean", _Rule(EVEN, GAIN_OF_MEAN)
+    yield ("rival", _Rule(EVEN, GAIN)) if compared else ("recent", _Rule(half, GAIN))
 
 
 def _interval(loss: Array, unlearnt: Array, rule: _Rule, groups: Groups | None) -> tuple[float, float]:

@@ -121,7 +121,7 @@ def _wrong_labels(columns: dict[str, Array], wrong: Suspects, trusted: bool) -> 
     if seldom > FEW:
         sentences.append(
             f"{100 * seldom:.0f} % of the samples were seen fewer than {VISITS} times and are not judged"
-            + (", most of which Trusted suspects: ask sampler.suspects()." if trusted else ".")
+            + (", and Trusted seldom draws what it suspects: ask sampler.suspects(), too." if trusted else ".")
         )
     if by_heart(columns):
         sentences.append(f"There may be more. {HEART}")

@@ -171,8 +171,9 @@ def _fragments(audited: Audited) -> Iterator[Markup]:
     yield html.heading("How it was found")
     yield html.paragraph(
         "The loss of every sample at every visit of the training, and the class that the network preferred; no pass "
-        "was made for this page. Suspects are samples whose loss stayed high while the others were learnt. The "
-        "interval covers chance, not a wrong model of the losses: look before you change a label.",
+        "was made for this page. Suspects are samples whose label stayed less likely than another class while the "
+        "others were learnt. The interval covers chance, not a wrong model of the losses: look before you change a "
+        "label.",
         "note",
     )
     yield html.code(audited.command or NONE)
