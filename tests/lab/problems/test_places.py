@@ -26,6 +26,12 @@ def class_folders(folder, held_out="val", side=lambda i: 8):
     return folder
 
 
+def test_a_path_without_its_kind(tmp_path, capsys):
+    class_folders(tmp_path / "pets")
+    assert run("train", "--data", tmp_path / "pets", *FLAGS) == 2
+    assert f"write --data folder:{tmp_path / 'pets'}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("held_out", ["val", "test"])
 def test_class_folders(tmp_path, held_out):
     folder = class_folders(tmp_path / "pets", held_out)

@@ -66,6 +66,7 @@ def test_weights_that_cannot_be_used_are_refused(two, tmp_path):
     torch.save({**source.state_dict(), "x": Hostile(tmp_path / "executed")}, tmp_path / "hostile.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     (tmp_path / "text.pt").write_text("not weights")
+    (tmp_path / "hello.pt").write_text("hello")
     (tmp_path / "text.safetensors").write_text("not weights")
     (tmp_path / "folder").mkdir()
     for name, message in (
@@ -79,6 +80,7 @@ def test_weights_that_cannot_be_used_are_refused(two, tmp_path):
         ),
         ("list.pt", "list.pt holds no named tensors. Give --init a file that does"),
         ("text.pt", "text.pt cannot be read: "),
+        ("hello.pt", "hello.pt cannot be read: it is damaged, or not a file of torch.save"),
         ("text.safetensors", r"text\.safetensors (cannot be read: |needs safetensors, which is not installed: pip)"),
         ("folder", "folder cannot be read: it has no intact checkpoint"),
         ("nothing", "nothing cannot be read: .*No such file"),

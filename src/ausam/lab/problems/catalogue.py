@@ -136,6 +136,8 @@ DATASETS: dict[str, Entry] = {
 def entry(name: str) -> Entry:
     """The data set of this name, or a ValueError."""
     refuse_other_form("data set", name)
+    if name.lower() not in DATASETS and os.path.isdir(name):
+        raise ValueError(f'There is no data set "{name}". For images in class folders write --data folder:{name}.')
     return find("data set", name, DATASETS, OWN)
 
 

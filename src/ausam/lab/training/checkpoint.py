@@ -144,6 +144,8 @@ def brief(error: Exception) -> str:
     """The message on one line."""
     if isinstance(error, pickle.UnpicklingError):  # torch's own text advises to switch the protection off
         return "it holds more than tensors and plain values, and is not executed"
+    if isinstance(error, (KeyError, EOFError)):  # their text alone says nothing: a key, or a byte that pickle met
+        return f"it is damaged, or not a file of torch.save ({type(error).__name__}: {error})"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) < 200 else f"{text[:200]} ..."
 
