@@ -14,7 +14,6 @@ run, because a network that fits it takes minutes.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
+import wrong_labels
 from torch.nn import functional
 
 from ausam import SAM, SharpnessAware
@@ -104,16 +103,6 @@ def out_of_sample(x: torch.Tensor, y: torch.Tensor, name: str, seed: int) -> tup
     return p, cost
 
 
-def detection(score: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
-    """Area under the curve, and precision among as many as there are."""
-    k = int(wrong.sum())
-    if not k:
-        return {}
-    ranks = rankdata(score)
-    area = (ranks[wrong].sum() - k * (k + 1) / 2) / (k * (len(wrong) - k))
-    return {"auc": float(area), "precision": float(wrong[np.argsort(-score, kind="stable")[:k]].mean())}
-
-
 def decision(suspected: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
     """The share that is suspected; of these, the share that is wrong; and of the wrong, the share that is suspected."""
     shares = {"rate": float(suspected.mean())}
@@ -131,7 +120,7 @@ def cleanlab(x: torch.Tensor, given: np.ndarray, wrong: np.ndarray, name: str, s
 
     p, cost = out_of_sample(x, torch.from_numpy(given), name, seed)
     issues, quality = find_label_issues(given, p), get_label_quality_scores(given, p)
-    return {"cost": cost, **decision(issues, wrong), **detection(-quality, wrong)}
+    return {"cost": cost, **decision(issues, wrong), **wrong_labels.detection(-quality, wrong)}
 
 
 def case(name: str, kind: str, rate: float, seed: int, kept: dict[str, float] | None) -> dict[str, object]:
@@ -153,11 +142,11 @@ def case(name: str, kind: str, rate: float, seed: int, kept: dict[str, float] | 
             "suggested right": float(right.mean()) if len(right) else None,
             "cost": cost,
             **decision(suspected, wrong),
-            **detection(columns["rival"], wrong),
+            **wrong_labels.detection(columns["rival"], wrong),
         },
-        "recent loss": {"cost": cost, **detection(columns["recent"], wrong)},
-        "mean loss": {"cost": cost, **detection(columns["mean"], wrong)},
-        "margin": {"cost": cost, **detection(-margin, wrong)},
+        "recent loss": {"cost": cost, **wrong_labels.detection(columns["recent"], wrong)},
+        "mean loss": {"cost": cost, **wrong_labels.detection(columns["mean"], wrong)},
+        "margin": {"cost": cost, **wrong_labels.detection(-margin, wrong)},
         "cleanlab": cleanlab(x, given, wrong, name, seed) if kept is None else kept,
     }
     training = {"verdict": audit.verdict().kind, "median loss": float(np.median(columns["last"]))}
@@ -166,7 +155,7 @@ def case(name: str, kind: str, rate: float, seed: int, kept: dict[str, float] | 
 
 def table(path: Path) -> str:
     """Means over seeds as Markdown."""
-    cases = _read(path)
+    cases = wrong_labels.read(path)
     lines = [
         "| data, wrong labels | seeds | AUC: audit | cleanlab | margin | precision at k: audit | cleanlab | margin | "
         "suspected: audit | cleanlab | wrong among the audit's | found by the audit | suggested class right |",
@@ -200,10 +189,6 @@ def _place(key: tuple[str, str, float]) -> tuple[int, int, float]:
     return list(SETTINGS).index(key[0]), ("clean", "symmetric", "pair").index(key[1]), key[2]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def _key(case: dict[str, Any]) -> tuple[str, str, float, int]:
     return case["data"], case["noise"], case["share"], case["seed"]
 
@@ -221,8 +206,8 @@ def main() -> None:
         print(table(args.table))
         return
     torch.set_num_threads(1)
-    done = set(map(_key, _read(args.out)))
-    kept = {_key(c): c["found"]["cleanlab"] for c in _read(args.keep)} if args.keep else {}
+    done = set(map(_key, wrong_labels.read(args.out)))
+    kept = {_key(c): c["found"]["cleanlab"] for c in wrong_labels.read(args.keep)} if args.keep else {}
     for seed in range(args.seeds):
         for kind, rate in FEW if args.data == "cifar10" else NOISE:
             if (args.data, kind, rate, seed) in done:
@@ -230,8 +215,7 @@ def main() -> None:
             began = time.perf_counter()
             known = kept.get((args.data, kind, rate, seed), {}) if args.keep else None
             result = case(args.data, kind, rate, seed, known)
-            with args.out.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+            wrong_labels.append(args.out, result)
             print(f"{args.data} {kind} {rate:g} seed {seed}: {time.perf_counter() - began:.0f} s", flush=True)
 
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata, t
+import wrong_labels
+from scipy.stats import t
 from torch.nn import functional
 
 from ausam import SAM, Full, Plain, Random, Trusted
@@ -56,7 +57,7 @@ TWIN, PLAIN = "SAM, random half", "AdamW"
 
 def read(path: Path) -> tuple[list[str], np.ndarray]:
     """The sentences of a file and their labels."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = wrong_labels.read(path)
     return [line["text"] for line in lines], np.array([line["label"] for line in lines])
 
 
@@ -77,15 +78,6 @@ def quality(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict[str,
     gap = torch.zeros(bins, dtype=torch.float64).scatter_add_(0, bin_of, right - sure)
     nll = functional.cross_entropy(z, torch.from_numpy(labels))
     return {"accuracy": float(right.mean()), "nll": float(nll), "ece": float(gap.abs().sum() / len(labels))}
-
-
-def detection(score: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
-    """Area under the curve, and precision among as many samples as have a wrong label."""
-    k = int(wrong.sum())
-    if not k:
-        return {}
-    area = (rankdata(score)[wrong].sum() - k * (k + 1) / 2) / (k * (len(wrong) - k))
-    return {"auc": float(area), "precision": float(wrong[np.argsort(-score, kind="stable")[:k]].mean())}
 
 
 def run(row: Row, n: int, share: float, seed: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -162,7 +154,7 @@ def run(row: Row, n: int, share: float, seed: int, args: argparse.Namespace) -> 
             "suspects": len(suspects.index),
             "hits": int(wrong[suspects.index].sum()),
             "verdict": audit.verdict().kind,
-            **detection(np.nan_to_num(audit.columns()["recent"], nan=-1.0), wrong),
+            **wrong_labels.detection(np.nan_to_num(audit.columns()["recent"], nan=-1.0), wrong),
         },
         "seconds": round(time.perf_counter() - began),
     }
@@ -180,7 +172,7 @@ def difference(runs: list[dict[str, Any]], row: str, control: str, what: str, ti
 
 def table(path: Path) -> str:
     """Means over the seeds that have all rows, and paired differences, as Markdown."""
-    everything = [json.loads(line) for line in path.read_text().splitlines()]
+    everything = wrong_labels.read(path)
     problems = dict.fromkeys((r["sentences"], r["wrong"]) for r in everything)
     return "\n\n".join(filter(None, (_problem(everything, *problem) for problem in problems)))
 
@@ -239,8 +231,7 @@ def main() -> None:
         parser.error("give --model, --train and --test, or --table")
     torch.set_num_threads(1)
     keys = ("sentences", "wrong", "row", "seed", "epochs", "lr")
-    have = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
-    done = {tuple(r[k] for k in keys) for r in have}
+    done = {tuple(r[k] for k in keys) for r in wrong_labels.read(args.out)}
     for n in args.sentences:
         for share in args.wrong:
             for seed in args.seeds:
@@ -248,8 +239,7 @@ def main() -> None:
                     if (n, share, row.name, seed, args.epochs, args.lr) in done:
                         continue
                     result = run(row, n, share, seed, args)
-                    with args.out.open("a") as file:
-                        file.write(json.dumps(result) + "\n")
+                    wrong_labels.append(args.out, result)
                     print(json.dumps(result), flush=True)
 
 

@@ -12,7 +12,6 @@ used. Each seed draws the split, the wrong labels, the weights and the order. No
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import wrong_labels
 from scipy.stats import t
 from torch import Tensor
 from torch.nn import functional
@@ -266,7 +266,7 @@ def run(row: Row, kind: str, rate: float, seed: int) -> dict[str, object]:
 
 def table(path: Path) -> str:
     """The gain of each rule over its random twin, as Markdown: accuracy with its 95 % t interval, and NLL."""
-    runs = [json.loads(line) for line in path.read_text().splitlines()]
+    runs = wrong_labels.read(path)
     of = {(r["row"], r["noise"], r["share"], r["seed"]): r for r in runs}
     seeds = sorted({r["seed"] for r in runs})
     problems = [p for p in PROBLEMS if any((r["noise"], r["share"]) == p for r in runs)]
@@ -305,14 +305,12 @@ def main() -> None:
         print(table(args.table))
         return
     torch.set_num_threads(1)
-    have = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
-    done = {(r["row"], r["noise"], r["share"], r["seed"]) for r in have}
+    done = {(r["row"], r["noise"], r["share"], r["seed"]) for r in wrong_labels.read(args.out)}
     for seed in range(args.seeds):
         for p in PROBLEMS:
             for row in ROWS:
                 if (row.name, *p, seed) not in done and (p in FEW or not row.few):
-                    with args.out.open("a") as file:
-                        file.write(json.dumps(run(row, *p, seed)) + "\n")
+                    wrong_labels.append(args.out, run(row, *p, seed))
 
 
 if __name__ == "__main__":

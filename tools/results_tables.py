@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import runpy
+import sys
 from pathlib import Path
 
 from ausam.lab.records import files, store
@@ -18,6 +19,7 @@ from ausam.paper import equal_cost
 from ausam.paper.records.equal_cost import BudgetProblem, EqualCost
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmarks"))  # a benchmark imports its neighbours
 RESULTS = ROOT / "docs" / "results"
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), *sorted(RESULTS.glob("*.md")))
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
