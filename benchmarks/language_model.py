@@ -171,7 +171,7 @@ def difference(runs: list[dict[str, Any]], row: str, control: str, what: str, ti
 
 
 def table(path: Path) -> str:
-    """Means over the seeds that have all rows, and paired differences, as Markdown."""
+    """Means of the rows that ran with every seed of their problem, and paired differences, as Markdown."""
     everything = wrong_labels.read(path)
     problems = dict.fromkeys((r["sentences"], r["wrong"]) for r in everything)
     return "\n\n".join(filter(None, (_problem(everything, *problem) for problem in problems)))
@@ -179,13 +179,13 @@ def table(path: Path) -> str:
 
 def _problem(everything: list[dict[str, Any]], n: int, share: float) -> str:
     of = [r for r in everything if (r["sentences"], r["wrong"]) == (n, share)]
-    names = [row.name for row in ROWS]
-    whole = {r["seed"] for r in of if {s["row"] for s in of if s["seed"] == r["seed"]} >= set(names)}
-    runs = [r for r in of if r["seed"] in whole]
-    if not runs:
+    seeds = {r["seed"] for r in of}
+    names = [row.name for row in ROWS if {r["seed"] for r in of if r["row"] == row.name} == seeds]
+    runs = [r for r in of if r["row"] in names]
+    if not {PLAIN, TWIN} <= set(names):
         return ""
     lines = [
-        f"**{n:,} sentences, {100 * share:g} % of the labels wrong, {len(whole)} seeds**",
+        f"**{n:,} sentences, {100 * share:g} % of the labels wrong, {len(seeds)} seeds**",
         "",
         "| | cost | accuracy % | NLL | calibration error % |" + (" audit: AUC | precision at k |" if share else ""),
         "|---|" + "---:|" * (6 if share else 4),
