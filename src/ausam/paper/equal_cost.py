@@ -92,19 +92,18 @@ def primary_table(benchmark: EqualCost) -> Table:
         cells = (
             problem.title,
             contender.label,
+            VERDICTS[verdict],
             _percent(contender.budget),
             _score(contender),
             interval(difference(contender, twin), digits),
             interval(nll_difference(contender, twin), 3),
             interval(contender.from_sgd, digits),
             interval(headroom(problem), digits),
-            VERDICTS[verdict],
         )
         lines.append(Line(cells, style=STYLES.get(verdict, "")))
-    head = ("Problem", "Contender", "Cost", "Score", "from its random twin [95 %]", "NLL from its twin [95 %]")
-    return Table(
-        (*head, "from SGD [95 %]", "Headroom [95 %]", "Against chance"), (Section(tuple(lines)),), FIRST, left=(0, 1, 8)
-    )
+    head = ("Problem", "Contender", "Against chance", "Cost", "Score")
+    differences = ("from its random twin [95 %]", "NLL from its twin [95 %]", "from SGD [95 %]", "Headroom [95 %]")
+    return Table((*head, *differences), (Section(tuple(lines)),), FIRST, left=(0, 1, 2))
 
 
 def shown(problem: BudgetProblem, budget: float | None = None) -> list[BudgetEntry]:
