@@ -168,7 +168,9 @@ def test_the_state_is_saved_and_loaded():
         np.testing.assert_array_equal(column, copy.table()[name])
 
 
-@pytest.mark.parametrize("change", [{"rows": torch.zeros(3)}, {"touched": None}, {"classes": "x"}, {"rows": 1}])
+@pytest.mark.parametrize(
+    "change", [{"rows": torch.zeros(3)}, {"touched": None}, {"classes": "x"}, {"rows": 1}, {"layout": "loss:<f4"}]
+)
 def test_a_state_that_does_not_fit_changes_nothing(change):
     audit = Audit(2)
     audit.update(Feedback(torch.tensor([0]), torch.tensor([1.0]), torch.tensor([1.0])))

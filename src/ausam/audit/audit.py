@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ausam.audit.learning import Rare, Redundant, rare, redundant
 from ausam.audit.suspects import Suspects, suspects
-from ausam.audit.table import ROW, SURE, Array, as_words, empty_table, occurrences, predictions, usable, visit
+from ausam.audit.table import LAYOUT, ROW, SURE, Array, as_words, empty_table, occurrences, predictions, usable, visit
 from ausam.audit.verdict import Verdict, verdict
 from ausam.common.atomic import commit
 from ausam.common.ranks import gather, rank_and_world_size
@@ -272,6 +272,7 @@ class Audit:
         """The whole state, as tensors and numbers. Labels are not part of it. Local: it exchanges nothing."""
         self._flush()
         return {
+            "layout": LAYOUT,
             "rows": torch.from_numpy(self._rows.view(np.uint8).copy()),
             "touched": torch.from_numpy(self._touched.copy()),
             "classes": self.classes,
@@ -283,6 +284,7 @@ class Audit:
         fits = (
             isinstance(rows, Tensor)
             and isinstance(touched, Tensor)
+            and state.get("layout") == LAYOUT
             and rows.dtype == torch.uint8
             and rows.numel() == len(self) * ROW.itemsize
             and touched.dtype == torch.bool
@@ -291,8 +293,8 @@ class Audit:
         )
         if not fits or not isinstance(rows, Tensor) or not isinstance(touched, Tensor):
             raise ValueError(
-                f"This is not the state of an audit of {len(self)} samples. Load it with the data set that it was "
-                "saved for, or start a new audit."
+                f"This is not the state of an audit of {len(self)} samples. Load it with the data set and the "
+                "version that it was saved with, or start a new audit."
             )
         new: dict[str, Any] = {
             "_rows": rows.numpy().copy().view(ROW),

@@ -31,6 +31,7 @@ ROW = np.dtype(
         ("forgotten", np.uint8),  # times that agreement was lost
     ]
 )
+LAYOUT = ",".join(f"{name}:{ROW[name].str}" for name in ROW.names or ())  # saved with the rows, which are bytes
 DECAY = 0.8  # weight of the past in the moving average
 # of a new loss in the average, by the number of visits before: without a bias towards the first
 WEIGHT = ((1 - DECAY) / (1 - DECAY ** np.arange(1, 200))).astype(np.float32)

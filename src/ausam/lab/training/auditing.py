@@ -64,7 +64,8 @@ def write(folder: Path, audit: Audit | None) -> None:
     """Write the audit of a finished run."""
     if audit is None:
         return
-    content: dict[str, Any] = {"rows": audit.state_dict()["rows"].numpy()}
+    state = audit.state_dict()
+    content: dict[str, Any] = {"layout": np.array(state["layout"]), "rows": state["rows"].numpy()}
     if audit.labels is not None:
         content |= {"labels": audit.labels, "classes": np.array(audit.classes)}
     buffer = io.BytesIO()
@@ -81,7 +82,11 @@ def read(folder: Path) -> Audit:
             stored = dict(content)
         rows, labels, classes = stored["rows"], stored.get("labels"), stored.get("classes")
         audit = Audit(len(rows) // ROW.itemsize, labels, classes=None if classes is None else int(classes))
-        state = {"rows": torch.from_numpy(rows), "touched": torch.zeros(len(audit), dtype=torch.bool)}
+        state = {
+            "layout": str(stored["layout"]),
+            "rows": torch.from_numpy(rows),
+            "touched": torch.zeros(len(audit), dtype=torch.bool),
+        }
         audit.load_state_dict(state | {"classes": audit.classes})
     except FileNotFoundError:
         raise ValueError(
