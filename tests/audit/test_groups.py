@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from ausam.audit.groups import EVEN, GAIN, fit, two_groups
+from ausam.audit.groups import GAIN, fit, two_groups
 from ausam.common.mixture import histogram
+from ausam.common.trust import EVEN
 from tests.helpers import few_or_many
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from ausam.audit.table import Array
 from ausam.common.mixture import FLOOR, histogram
+from ausam.common.trust import EVEN
 
-EVEN = math.log(2.0)  # a loss above it: the network prefers another class
 GAIN = 0.25  # least gain in BIC over one group, per sample of the upper group
 SHAPE = 0.5  # least shape of the lower group
 STARTS = (0.5, 0.7, 0.8, 0.9, 0.97)  # quantiles at which the groups are split at first

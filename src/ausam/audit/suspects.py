@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ausam.audit.groups import EVEN, GAIN, Groups, fit, two_groups
+from ausam.audit.groups import GAIN, Groups, fit, two_groups
 from ausam.audit.learning import by_heart
 from ausam.audit.table import Array
 from ausam.common.mixture import histogram
-from ausam.common.trust import unlearnt_classes
+from ausam.common.trust import EVEN, unlearnt_classes
 
 RESAMPLES = 200
 VISITS = 3  # fewer say little about a sample

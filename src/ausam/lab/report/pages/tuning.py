@@ -57,7 +57,7 @@ def recommendation(tuning: Tuning) -> str:
     return f"{warning} {choice}".strip()
 
 
-# flags of a search that a training with its best settings leaves out, or that are written anew; each has a value
+# flags of a search that a training with its best settings leaves out, or sets itself; each has a value
 OF_THE_SEARCH = ("--method", "--policy", "--validation", "--seed", "--seeds", "--over", "--out", "--log")
 
 
