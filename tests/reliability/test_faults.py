@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from torch.utils.data import Subset
 
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
 from ausam.lab.cli.main import main
+from ausam.lab.problems import loading
 from ausam.lab.problems.loading import DataError, load_batches
 from ausam.lab.records import files
 from ausam.lab.training import checkpoint
@@ -376,6 +378,39 @@ def test_broken_data_is_named_and_can_be_mended(mine, monkeypatch, capsys, fault
     assert run(*own("run"), "--resume") == 0  # with other workers, or none
     mended, never = outcome(Path("run")), outcome(Path("calm"))
     assert mended == never
+
+
+def lose_connection():
+    raise ConnectionResetError
+
+
+class Broken:
+    """A batch that arrives as a broken connection, from a worker that is dead a moment later."""
+
+    def __init__(self, _):
+        pass
+
+    def __reduce__(self):
+        threading.Timer(0.2, os._exit, [3]).start()
+        return lose_connection, ()
+
+
+def test_a_worker_that_dies_while_it_hands_over_a_batch_is_reported_as_dead(monkeypatch):
+    monkeypatch.setattr(loading, "_together", Broken)
+    rows = Indexed([(torch.zeros(2), 0)] * 4)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.* exited unexpectedly with exit code 3") as raised:
+        list(load_batches(rows, 1, "cpu", torch.Generator(), batch_size=2))
+    assert isinstance(raised.value.__context__, ConnectionResetError)
+
+
+def test_a_broken_connection_of_no_worker_is_raised_at_once():
+    class Remote(list):
+        def __iter__(self):
+            raise ConnectionResetError
+
+    batches = load_batches(Indexed([(torch.zeros(2), 0)] * 4), 0, "cpu", torch.Generator(), batch_sampler=Remote([[0]]))
+    with pytest.raises(ConnectionResetError):
+        next(batches)
 
 
 def test_the_number_of_a_sample_is_that_of_the_innermost_dataset():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate, get_worker_info
 
 from ausam.sampler.indexed import Indexed
+
+NOTICED = 5.0  # seconds in which the system reports a dead worker, however busy it is; the report ends the wait
 
 
 class DataError(RuntimeError):
@@ -45,10 +48,17 @@ def load_batches(
         collate_fn=_together,
         **how,
     )
-    for batch in loader:
-        if isinstance(batch, DataError):
-            raise batch
-        yield batch
+    try:
+        for batch in loader:
+            if isinstance(batch, DataError):
+                raise batch
+            yield batch
+    except (ConnectionError, EOFError):
+        # A worker that dies while it hands over a batch first shows as a broken connection. A moment later DataLoader's
+        # signal handler says what happened, wherever the program is by then: let it be here.
+        if workers:
+            time.sleep(NOTICED)
+        raise
 
 
 class _Carried(Dataset[Any]):
