@@ -2,22 +2,26 @@
 
 import errno
 import gc
+import itertools
 import json
 import multiprocessing
 import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.data import Subset
+from torch.utils.data._utils import signal_handling
 
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
 from ausam.lab.cli.main import main
@@ -380,26 +384,42 @@ def test_broken_data_is_named_and_can_be_mended(mine, monkeypatch, capsys, fault
     assert mended == never
 
 
-def lose_connection():
-    raise ConnectionResetError
-
-
 class Broken:
-    """A batch that arrives as a broken connection, from a worker that is dead a moment later."""
+    """A batch that arrives as a broken connection."""
+
+    workers: ClassVar[list[int]] = []
 
     def __init__(self, _):
         pass
 
     def __reduce__(self):
-        threading.Timer(0.2, os._exit, [3]).start()
-        return lose_connection, ()
+        return self.lose_connection, (os.getpid(),)
+
+    @classmethod
+    def lose_connection(cls, worker):
+        cls.workers.append(worker)
+        raise ConnectionResetError
 
 
-def test_a_worker_that_dies_while_it_hands_over_a_batch_is_reported_as_dead(monkeypatch):
+@pytest.mark.parametrize("handler", ["torch's", "none"])
+def test_a_worker_that_dies_while_it_hands_over_a_batch_is_reported_as_dead(monkeypatch, handler):
+    """Whether its death is signalled or, because Lightning has removed torch's handler, only seen."""
+
+    def die(_):  # in the wait, so that the broken connection comes first
+        os.kill(Broken.workers[-1], signal.SIGKILL)
+        os.waitid(os.P_PID, Broken.workers[-1], os.WEXITED | os.WNOWAIT)
+
     monkeypatch.setattr(loading, "_together", Broken)
+    monkeypatch.setattr(loading, "time", SimpleNamespace(monotonic=itertools.count().__next__, sleep=die))
     rows = Indexed([(torch.zeros(2), 0)] * 4)
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.* exited unexpectedly with exit code 3") as raised:
-        list(load_batches(rows, 1, "cpu", torch.Generator(), batch_size=2))
+    before = signal.getsignal(signal.SIGCHLD)
+    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", handler == "none")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.* is killed by signal") as raised:
+            list(load_batches(rows, 1, "cpu", torch.Generator(), batch_size=2))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
     assert isinstance(raised.value.__context__, ConnectionResetError)
 
 

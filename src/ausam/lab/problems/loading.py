@@ -55,9 +55,12 @@ def load_batches(
             yield batch
     except (ConnectionError, EOFError):
         # A worker that dies while it hands over a batch first shows as a broken connection. A moment later DataLoader's
-        # signal handler says what happened, wherever the program is by then: let it be here.
-        if workers:
-            time.sleep(NOTICED)
+        # signal handler says what happened, wherever the program is by then: let it be here. We ask as well, because
+        # another library (Lightning) may have removed that handler.
+        end = time.monotonic() + NOTICED
+        while workers and time.monotonic() < end:
+            torch._C._error_if_any_worker_fails()
+            time.sleep(0.05)
         raise
 
 
