@@ -98,6 +98,12 @@ def test_a_short_training_is_not_judged():
     assert fitted_to(Audit(50, classes=10), torch.full((50,), 0.1), visits=3).verdict().kind == "too short"
 
 
+def test_an_audit_without_feedback_says_so():
+    verdict = Audit(50, classes=10).verdict()
+    assert verdict.kind == "too short"
+    assert "call audit.update" in str(verdict)
+
+
 def test_memorised_labels_are_found_by_the_mean_of_the_whole_training():
     audit, bad, _ = trained(clean=0.05, wrong=4.0, visits=40)
     for _ in range(40):  # then everything is known by heart

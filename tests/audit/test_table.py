@@ -101,10 +101,32 @@ def test_large_outputs_are_read_at_once_and_outputs_may_come_and_go(monkeypatch)
     assert not torch.equal(rows[0], rows[1])
 
 
-def test_a_label_without_an_output_has_no_rival():
-    audit = Audit(2, [0, 5])
-    audit.update(Feedback(torch.arange(2), torch.ones(2), torch.ones(2), torch.tensor([[0.0, 1.0], [0.0, 1.0]])))
-    assert np.isnan(audit.table()["rival"]).tolist() == [False, True]
+@pytest.mark.parametrize("labels", [[1, 2], [0, 5]])
+def test_labels_that_the_outputs_do_not_have_are_refused(labels):
+    """Labels from 1 to C would be compared with the scores of their neighbours, and nobody would be suspected."""
+    audit = Audit(2, labels)
+    with pytest.raises(ValueError, match="2 columns, for the classes 0 to 1"):
+        audit.update(Feedback(torch.arange(2), torch.ones(2), torch.ones(2), torch.tensor([[0.0, 1.0], [0.0, 1.0]])))
+    assert audit.table()["visits"].tolist() == [0, 0]
+    with pytest.raises(ValueError, match="but classes is 2"):
+        Audit(2, labels, classes=2)
+
+
+@pytest.mark.parametrize("outputs", [{"logits": torch.zeros(2, 2)}, (torch.zeros(2, 2), None), torch.zeros(2, 3, 4)])
+def test_outputs_that_are_no_class_scores_are_said_to_be_left_out(outputs):
+    audit, feedback = Audit(2, [0, 1]), Feedback(torch.arange(2), torch.ones(2), torch.ones(2), outputs)
+    with pytest.warns(UserWarning, match="goes by the losses alone") as warned:
+        audit.update(feedback)
+    audit.update(feedback)  # this one in silence: a second warning would be an error
+    assert len(warned) == 1
+    assert audit.table()["visits"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("outputs", [torch.zeros(2), torch.zeros(2, 1), None])
+def test_one_score_for_two_classes_is_nothing_to_warn_of(outputs, recwarn):
+    Audit(2, [0, 1]).update(Feedback(torch.arange(2), torch.ones(2), torch.ones(2), outputs))
+    Audit(2).update(Feedback(torch.arange(2), torch.ones(2), torch.ones(2), {"boxes": torch.zeros(2, 4)}))
+    assert not recwarn
 
 
 def test_it_takes_24_bytes_per_sample():

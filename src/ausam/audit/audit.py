@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,10 @@ class Audit:
 
     Arguments:
         n: number of samples in the data set, >= 1.
-        labels: class of each sample, or None. With labels, and outputs in the feedback (let ``loss_fn`` return
-            ``losses, outputs``), the audit counts how often the network agrees and suggests the likely class. Without
-            them, a sample counts as right when its loss is below log 2: a cross-entropy that small means more than even
-            odds for the label.
+        labels: class of each sample, from 0, or None. With labels, and outputs in the feedback (let ``loss_fn`` return
+            ``losses, outputs``, these of shape (n, classes)), the audit counts how often the network agrees and
+            suggests the likely class. Without them, a sample counts as right when its loss is below log 2: a
+            cross-entropy that small means more than even odds for the label.
         classes: number of classes; None reads it from the labels or the outputs. It sets the loss of guessing, log C.
         guess: the loss of guessing, > 0; None: log C. Give it where a sample has several labels or none: log 2 for
             the mean of binary cross-entropies. Outputs are then not read as one class per sample.
@@ -68,8 +69,12 @@ class Audit:
         self._suspects: list[Suspects] = []  # of this table, or empty: the interval takes a second
         self.labels = None if labels is None else _checked_labels(labels, n)
         self._targets = None if self.labels is None else torch.from_numpy(self.labels)
-        known = None if self.labels is None or classes is not None else int(self.labels.max()) + 1
+        self._largest = -1 if self.labels is None else int(self.labels.max())
+        self._warned = False
+        known = None if self.labels is None or classes is not None else self._largest + 1
         self.classes = known if classes is None else checked_value("Audit", "classes", classes, POSITIVE_COUNT)
+        if self.classes is not None and self.classes <= self._largest:
+            raise ValueError(f"labels go up to {self._largest}, but classes is {classes}. Number the classes from 0.")
         self.guess = None if guess is None else checked_value("Audit", "guess", guess, POSITIVE, optional=True)
         if self.guess is not None and self.labels is not None:
             raise ValueError("labels= says what guessing costs, log C. Leave out guess=, or labels= for other targets.")
@@ -108,10 +113,13 @@ class Audit:
         known: Tensor | _Known | None = None
         if self.guess is None and usable(feedback.outputs, len(index)):
             outputs = feedback.outputs.detach()
+            self._require_outputs_for(int(outputs.shape[1]))
             self.classes = self.classes or int(outputs.shape[1])
             known = (
                 outputs.clone() if outputs.numel() <= SMALL else predictions(outputs, self._labels_of(index, outputs))
             )
+        elif feedback.outputs is not None and self.guess is None:
+            self._warn_of_outputs(feedback.outputs)
         # copies, because it reads them later
         self._waiting.append((index.clone(), loss.clone(), feedback.perturbed.detach().clone(), known))
         if len(self._waiting) >= WAITING:
@@ -127,6 +135,29 @@ class Audit:
                 f"The feedback has index {int(outside[0])}, but the audit is of {len(self)} samples. Build it with the "
                 "length of the data set that Indexed numbers."
             )
+
+    def _require_outputs_for(self, columns: int) -> None:
+        """Refuse outputs without a column for the largest label: every sample would be compared with another class."""
+        if self.labels is not None and self._largest >= columns:
+            raise ValueError(
+                f"labels go up to {self._largest}, but the outputs have {columns} columns, for the classes 0 to "
+                f"{columns - 1}. Number the classes from 0, and let loss_fn return (losses, scores) with one score per "
+                "class, or the losses alone."
+            )
+
+    def _warn_of_outputs(self, outputs: Any) -> None:
+        """Warn once if the outputs may hold the scores of classes where the audit does not find them."""
+        one_score = isinstance(outputs, Tensor) and outputs.shape[1:].numel() == 1  # of two classes: in the loss, too
+        if self.labels is None or one_score or self._warned:
+            return
+        self._warned = True
+        shape = f"tensor of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+        warnings.warn(
+            f"The outputs are a {shape}, not a tensor of class scores, shape (n, classes), so the audit goes by the "
+            "losses alone: it finds fewer wrong labels and suggests no class. Let loss_fn return (losses, scores), or "
+            "pass audit.update(dataclasses.replace(feedback, outputs=scores)). This warning appears once.",
+            stacklevel=3,
+        )
 
     def _labels_of(self, index: Tensor, outputs: Tensor) -> Tensor | None:
         """The labels of samples on the device of their outputs; it waits for no device."""

@@ -126,7 +126,7 @@ def predictions(outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]
 
     That is ``log(1 + exp(rival - given))`` of the output of the given label and the largest of the others: above log 2
     the network prefers the rival. Unlike the cross-entropy it is small where the network is merely unsure among many
-    classes. NaN without labels, or where a label has no output.
+    classes. NaN without labels.
 
     >>> import torch
     >>> best, loss = predictions(torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]]), torch.tensor([1, 1]))
@@ -136,8 +136,6 @@ def predictions(outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]
     top, at = outputs.topk(2, dim=1)
     if labels is None:
         return at[:, 0], torch.full_like(top[:, 0], math.nan)
-    inside = labels < outputs.shape[1]
-    label = labels.where(inside, 0)
-    given = outputs.gather(1, label[:, None])[:, 0]
-    rival = torch.where(at[:, 0] == label, top[:, 1], top[:, 0])
-    return at[:, 0], softplus(rival - given).masked_fill(~inside, math.nan)
+    given = outputs.gather(1, labels[:, None])[:, 0]
+    rival = torch.where(at[:, 0] == labels, top[:, 1], top[:, 0])
+    return at[:, 0], softplus(rival - given)

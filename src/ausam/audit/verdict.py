@@ -55,6 +55,8 @@ def verdict(
     columns: dict[str, Array], wrong: Suspects, easy: Redundant, guessing: float, *, trusted: bool = False
 ) -> Verdict:
     """Underfitting first: before the network fits the data, no score means anything."""
+    if not columns["visits"].any():
+        return Verdict("too short", ("No sample was seen: call audit.update with the feedback of every step.",), "")
     trusted_ones = np.delete(columns["last"], wrong.index)  # many wrong labels would lift the median
     if not fitted(trusted_ones, guessing):
         level = float(np.nanmedian(trusted_ones)) if np.isfinite(trusted_ones).any() else guessing
