@@ -1,4 +1,4 @@
-"""What MkDocs cannot do by itself: notebooks as pages, and CONTRIBUTING.md with the links of the site."""
+"""What MkDocs cannot do by itself: notebooks as pages, CONTRIBUTING.md with the site's links, guides found first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(text: str, page: Page, **_: Any) -> str:
-    """Fill contributing.md with CONTRIBUTING.md; links to files outside docs become their names."""
+    """Fill contributing.md with CONTRIBUTING.md; links to files outside docs become their names.
+
+    A search finds the guides before the reference, and both before the appendices.
+    """
+    for start, weight in (("api/", 0.6), ("results/", 0.3), ("changelog", 0.3)):
+        if page.file.src_uri.startswith(start):
+            page.meta["search"] = {"boost": weight}
     if page.file.src_uri != "contributing.md":
         return text
     whole = Path("CONTRIBUTING.md").read_text(encoding="utf-8").replace("](CHANGELOG.md)", "](changelog.md)")
