@@ -158,7 +158,7 @@ def headline(benchmark: EqualCost) -> str:
         return "No conclusion yet: no primary contrast has all of its runs."
     clauses = []
     for kind, says in (
-        (Verdict.BETTER, "better than as many random ones on {}"),
+        (Verdict.BETTER, "better on {}"),
         (Verdict.WORSE, "worse on {}"),
         (Verdict.LEVEL, "level on {}"),
         (Verdict.UNCLEAR, "not shown to differ on {}"),
@@ -166,7 +166,7 @@ def headline(benchmark: EqualCost) -> str:
         if names := [name for name, v in decided.items() if v is kind]:
             clauses.append(says.format(join(names)))
     rest = len(verdicts) - len(decided)
-    return f"The chosen samples were {join(clauses)}." + (
+    return f"Compared with as many random samples, the chosen ones were {join(clauses)}." + (
         f" {rest} of {len(verdicts)} problems are unfinished." if rest else ""
     )
 

@@ -151,7 +151,7 @@ def footnotes(paper: PaperTable) -> list[str]:
         "SAM%: speed of training, SAM = 100, against runs on the same machine."
     )
     if any(line.bold for lines in groups(paper).values() for line in lines):
-        notes.append(f"{MARKS} The paper's figures and ours are marked apart.")
+        notes.append(f"{MARKS} The paper's figures and ours are marked separately.")
     if any(cell.ours is not None and cell.ours.lower_is_better for cell in every):
         notes.append(f"Lower {paper.metric} is better.")
     if paper.scale == "small":

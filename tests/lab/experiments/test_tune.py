@@ -1,5 +1,6 @@
 """The search for settings: rounds, what is kept, what is refused, and that no test sample is looked at."""
 
+import re
 import shlex
 import statistics
 from dataclasses import replace
@@ -215,7 +216,7 @@ def test_the_page_has_the_table_the_charts_and_the_command(searched, capsys):
     assert page.count('<tr><th scope="row">') == 6  # every trial once
     assert page.count('<figure class="chart">') == 2  # rho, and the batch size
     assert page.count("ausam tune") == 1
-    assert f"<code>{train_command(tuning)}</code>" in page
+    assert train_command(tuning) in re.sub("</?span>", "", page)  # a word of a command is not broken
     assert page.index("ausam train") < page.index("<table")  # what to do next comes first
     assert moment(tuning.created) in page
     (searched / "tuning.html").unlink()

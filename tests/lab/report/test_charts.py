@@ -43,6 +43,13 @@ def test_frontier_by_hand():
     assert [row["name"] for row in frontier(turned, "x", "y", lower=True)] == ["f", "b", "e"]
 
 
+def test_all_words_follow_the_theme_of_the_page():
+    squares = charts.heat([{"x": 0.0, "y": 0.0, "v": 1.0}, {"x": 1.0, "y": 0.0, "v": 2.0}], X, Y, Field("v", "loss"))
+    for spec in (a_scatter(), some_lines(), some_pairs(), squares):
+        texts = ET.fromstring(vega.svg(spec)).iter("{http://www.w3.org/2000/svg}text")
+        assert {(text.get("fill") or text.get("stroke")).partition("(")[0] for text in texts} == {"var"}
+
+
 def test_positions_are_to_scale():
     svg = vega.svg(a_scatter())
     marks = re.search(r'<g class="mark-symbol role-mark marks_marks".*?</g>', svg, re.S)[0]

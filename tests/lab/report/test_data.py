@@ -1,5 +1,7 @@
 """What a comparison and a search say about their data, and first of all whether it was fitted."""
 
+import re
+
 import pytest
 
 from ausam.lab.config import Config
@@ -10,6 +12,7 @@ from ausam.lab.report import statistics
 from ausam.lab.report.pages import comparison as page
 from ausam.lab.report.pages import data, tuning
 from ausam.lab.report.summary import conclusion, underfitting
+from ausam.lab.report.text import NONE
 from tests.lab.helpers import a_comparison, a_run
 
 FIRST = (Suspect(17, 3, 5, 0.98), Suspect(4, 1, None, 0.7))
@@ -51,6 +54,12 @@ def test_the_best_row_that_has_fitted_speaks_for_the_data():
     assert "What the training says about the data" in text
     assert "98\u00a0%" in text or "98 %" in text
     assert "ausam audit" in text
+
+
+def test_a_run_that_has_not_fitted_judges_no_label():
+    text = page.render(compared(sgd=[NOISY, UNFITTED], sam=[UNFITTED]))
+    cells = [re.findall("<td.*?>(.*?)</td>", row) for row in re.findall('<th scope="row">S.*', text)[-2:]]
+    assert [row[1] for row in cells] == ["10.0 %", NONE]
 
 
 @pytest.mark.parametrize("audits", [{}, {"sam": [None]}])

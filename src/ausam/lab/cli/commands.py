@@ -41,8 +41,9 @@ from ausam.lab.registry.pairs import label, pair, with_alpha
 from ausam.lab.report.pages import audit as audit_page
 from ausam.lab.report.pages import tuning
 from ausam.lab.report.pages.diagnosis import Diagnosis
-from ausam.lab.report.pages.flatness import FlatComparison
+from ausam.lab.report.pages.flatness import FlatComparison, means_table
 from ausam.lab.report.summary import SKIPPED_BECAUSE, skipped_text
+from ausam.lab.report.table import to_text
 from ausam.lab.selftest.run import selftest
 from ausam.lab.training import ranks, run_folder
 from ausam.lab.training.logs import Logs
@@ -215,6 +216,7 @@ def diagnose_command(args: argparse.Namespace) -> int:
     if together:
         with Progress(None, "diagnose") as progress:
             flat = diagnose_comparison(folder, args.samples, args.command, progress.pieces(), **here)
+        terminal.write(f"{to_text(means_table(flat))}\n\n")
         return _measured(flat, folder / "flatness.html")
     what = None if args.what is None else parts_of(args.what, [*MEASUREMENTS, *THEORY])
     tested = [name for name in THEORY if args.theory or (what is not None and name in what)]

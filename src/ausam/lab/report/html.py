@@ -72,8 +72,9 @@ def badge(text: str, good: bool) -> Markup:
 
 
 def code(text: str) -> Markup:
-    """A command, as it was typed."""
-    return _safe("<code>{}</code>").format(clean(text))
+    """A command, as it was typed; a line breaks between words, not inside ``--seeds``."""
+    words = [_safe("<span>{}</span>").format(word) if "-" in word else word for word in clean(text).split(" ")]
+    return _safe("<code>{}</code>").format(_safe(" ").join(words))
 
 
 def facts(values: Mapping[str, object]) -> Markup:

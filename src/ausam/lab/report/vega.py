@@ -39,7 +39,8 @@ CONFIG = {  # Vega-Lite's, of every chart
     "font": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif",
     "axis": {"labelColor": SOFT, "labelFontSize": 12, "gridColor": RULE, "domainColor": RULE, "tickColor": RULE}
     | {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal", "labelSeparation": 6},
-    "legend": {"orient": "bottom", "labelColor": INK, "labelFontSize": 12, "symbolSize": 90, "symbolStrokeWidth": 2},
+    "legend": {"orient": "bottom", "labelColor": INK, "labelFontSize": 12, "symbolSize": 90, "symbolStrokeWidth": 2}
+    | {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"},
     "view": {"stroke": RULE},
 }
 

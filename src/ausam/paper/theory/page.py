@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ausam.diagnostics import Agreement
+from ausam.lab.problems.catalogue import changes
 from ausam.lab.report import charts
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.pages import sections
@@ -427,4 +428,5 @@ def render(theory: Theory) -> str:
     """The page; it fetches nothing."""
     claims = [finding.holds for finding in theory.findings if finding.holds is not None]
     lead = f"{sum(claims)} of the {len(claims)} claims that can be tested hold here." if claims else ""
-    return sections.render(f"The paper's theory on a run on {theory.conditions.config.data}", SECTIONS, theory, lead)
+    config = theory.conditions.config
+    return sections.render(f"The paper's theory on a run on {config.data}{changes(config)}", SECTIONS, theory, lead)

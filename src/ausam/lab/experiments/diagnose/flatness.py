@@ -10,6 +10,7 @@ from ausam.lab.experiments.cells import pair_of
 from ausam.lab.experiments.diagnose.measures import FIT, MEASUREMENTS
 from ausam.lab.experiments.diagnose.pieces import OnPiece, Piece, Store, conditions
 from ausam.lab.experiments.diagnose.subject import Subject, open_run
+from ausam.lab.problems.catalogue import changes
 from ausam.lab.records import files, store
 from ausam.lab.records.comparison import Comparison
 from ausam.lab.records.run import Run
@@ -60,7 +61,7 @@ def diagnose_comparison(folder: Path, samples: int, command: str, on_piece: OnPi
     whole = FlatComparison(
         command=command,
         created=store.now(),
-        title=first.config.data,
+        title=f"{first.config.data}{changes(first.config)}",
         conditions=conditions(first),
         findings=tuple(flatness.sentences(measured)),
         not_measured=tuple(not_measured),

@@ -68,7 +68,7 @@ class Card:
 
     index: int
     given: str
-    likely: str
+    likely: str  # empty: no other class
     chance: str
     classes: tuple[int, ...]  # by which it can be filtered
     image: str  # data URI
@@ -229,7 +229,7 @@ def _cards(
         image = f"data:image/png;base64,{base64.b64encode(sample.png).decode()}" if sample.png else ""
         given, its = _given(audited, i), _name(audited, other)
         small = sample.side <= 48
-        cards.append(Card(int(audited.origin[i]), given, its or NONE, chance, classes, image, sample.text, small))
+        cards.append(Card(int(audited.origin[i]), given, its, chance, classes, image, sample.text, small))
     return cards
 
 

@@ -60,14 +60,15 @@ def _rows_table(comparison: Comparison) -> Table:
         audits = [r.run.audit for r in comparison.runs if r.name == row.name and r.run.audit is not None]
         if audits:
             kinds = list(dict.fromkeys(a.kind for a in audits))
-            lines.append([row.label, ", ".join(map(capital, kinds)), _mean(audits, "rate"), _mean(audits, "redundant")])
+            fitted = [a for a in audits if not a.unfitted]  # the others judge no label
+            lines.append([row.label, ", ".join(map(capital, kinds)), _mean(fitted, "rate"), _mean(audits, "redundant")])
     head = ["Method", "Verdict", "Suspected labels", "Learnt at once and never lost"]
     return Table.of(head, lines, left=(0, 1))
 
 
 def _mean(audits: Sequence[Findings], name: str) -> str:
-    """The mean over seeds, in per cent."""
-    return f"{100 * fmean(getattr(a, name) for a in audits):.1f} %"
+    """The mean over seeds, in per cent; a dash without any."""
+    return f"{100 * fmean(getattr(a, name) for a in audits):.1f} %" if audits else NONE
 
 
 def _suspects_table(findings: Findings) -> Table:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry, Surface, Trace
+from ausam.lab.problems.catalogue import changes
 from ausam.lab.report import charts
 from ausam.lab.report.charts import Picture
 from ausam.lab.report.pages import sections
@@ -198,10 +199,10 @@ def slice_curves(title: str, slices: list[tuple[Slice, str]], note: str = "", or
 def selection_sentences(result: SelectionResult) -> Iterator[Finding]:
     """Which samples were selected."""
     what = "scored visits" if result.scored else "visits"
-    never = "one sample" if result.never == 1 else f"{result.never or 'no'} samples"
+    never = {0: "", 1: ", and one sample had none"}.get(result.never, f", and {result.never} samples had none")
     yield Finding(
         f"In {result.epochs} epochs, a sample had {result.mean:.1f} {what} on average, between {result.fewest} and "
-        f"{result.most}; {never} had none. The effective sample size is {percent(result.effective)} of the data.",
+        f"{result.most}{never}. The effective sample size is {percent(result.effective)} of the data.",
     )
     if result.worst_gap is not None:
         one = "epoch" if result.period == 1 else f"period of {result.period} epochs"
@@ -282,4 +283,5 @@ SECTIONS = {
 
 def render(diagnosis: Diagnosis) -> str:
     """The page; it fetches nothing."""
-    return sections.render(f"Diagnosis of a run on {diagnosis.conditions.config.data}", SECTIONS, diagnosis)
+    config = diagnosis.conditions.config
+    return sections.render(f"Diagnosis of a run on {config.data}{changes(config)}", SECTIONS, diagnosis)

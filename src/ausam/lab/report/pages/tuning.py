@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ausam.lab.problems.catalogue import changes
 from ausam.lab.records.comparison import Row
 from ausam.lab.records.score import measured_on
 from ausam.lab.records.tuning import Round, Trial, Tuning
@@ -115,7 +116,7 @@ def pictures(tuning: Tuning) -> list[Picture]:
 
 
 def _title(tuning: Tuning) -> str:
-    return f"{tuning.config.data}: search for settings"
+    return f"{tuning.config.data}{changes(tuning.config)}: search for settings"
 
 
 def _fragments(tuning: Tuning) -> Iterator[Markup]:
