@@ -129,6 +129,8 @@ class SelectiveStream:
         offered = 0
         loader: DataLoader[Any] = DataLoader(reader, batch_size=None, **{**self._kwargs, "collate_fn": _as_it_is})
         for choice in loader:
+            if choice is None:
+                continue
             offered += choice.candidates
             self._refuse_repeats(offered)
             self._waiting.append(choice)
@@ -218,8 +220,11 @@ class _Choice(NamedTuple):
 
 
 @dataclass
-class _Reader(IterableDataset[_Choice]):
-    """One pass: reads pairs, lets the policy choose and decodes the kept ones. Runs in the workers."""
+class _Reader(IterableDataset[_Choice | None]):
+    """One pass: reads pairs, lets the policy choose and decodes the kept ones. Runs in the workers.
+
+    None stands for the turn of a worker that had it before the pass was interrupted.
+    """
 
     source: Iterable[Pair]
     decode: Callable[[Any], Any]
@@ -233,11 +238,13 @@ class _Reader(IterableDataset[_Choice]):
     sharded: bool
     done: list[int]
 
-    def __iter__(self) -> Iterator[_Choice]:
+    def __iter__(self) -> Iterator[_Choice | None]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         rank, world = self.rank_and_world_size
         if self.sharded:
+            if self.done[worker] == max(self.done) > min(self.done):
+                yield None
             for number, pairs in enumerate(self._mini_batches()):
                 if number >= self.done[worker]:
                     yield self._choose(pairs, worker, (rank, worker, number))
@@ -283,7 +290,7 @@ def _groups(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield group
 
 
-def _as_it_is(choice: _Choice) -> _Choice:
+def _as_it_is(choice: _Choice | None) -> _Choice | None:
     """Stands in for collation, which the reader has already done."""
     return choice
 
