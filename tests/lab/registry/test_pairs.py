@@ -9,7 +9,7 @@ import torch
 from ausam import METHODS, POLICIES
 from ausam.lab.experiments.cells import pair_of, run_folder
 from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.expressions import brief
+from ausam.lab.registry.expressions import brief, construct
 from ausam.lab.registry.from_config import configured, method_and_policy, with_own_rho
 from ausam.lab.registry.pair_names import label_of
 from ausam.lab.registry.pair_table import PAIRS, Pair
@@ -235,6 +235,11 @@ def test_a_name_that_is_nearly_one_gets_the_remedy(name, message):
     with pytest.raises(ValueError) as error:
         pair(name)
     assert message in str(error.value)
+
+
+def test_the_reason_why_an_argument_is_refused_ends_with_one_full_stop():
+    with pytest.raises(ValueError, match=r"has the wrong type: .*>= 0\.$"):
+        construct("method", "SAM(rho='x')")
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ def construct(kind: str, text: str, **settings: Any) -> Any:
     try:
         return _construct(parse(kind, text), {k: v for k, v in settings.items() if v is not None})
     except TypeError as error:
-        raise ValueError(f'An argument of "{text}" is missing or has the wrong type: {error}.') from None
+        why = str(error).removesuffix(".")
+        raise ValueError(f'An argument of "{text}" is missing or has the wrong type: {why}.') from None
 
 
 def _construct(expression: Expression, settings: dict[str, Any]) -> Any:
