@@ -189,6 +189,7 @@ def dicts(): return [{"x": 1}], [{"x": 1}]
 def text(): return [("a", 1)], [("a", 1)]
 def raw(): return [(torch.zeros(1, 8, 8, dtype=torch.uint8), 1)], [(torch.zeros(1, 8, 8), 1)]
 def regression(): return [(torch.zeros(2), 0.5)], [(torch.zeros(2), 0.5)]
+def numbers(): return [TensorDataset(torch.zeros(4, 5), torch.ones(4))] * 2
 def onehot(): return [(torch.zeros(2), torch.tensor([0, 1]))], [(torch.zeros(2), 0)]
 def negative(): return [(torch.zeros(2), -1)], [(torch.zeros(2), 0)]
 def vectors(): return [TensorDataset(torch.zeros(4, 5), torch.tensor([0, 1, 0, 1]))] * 2
@@ -235,6 +236,8 @@ network = nn.Sequential()
         (["--data", "mine_bad:text"], "returns a str as x. Convert it to a tensor"),
         (["--data", "mine_bad:raw"], "returns bytes as x. Convert them to floats"),
         (["--data", "mine_bad:regression"], "returns a float as y. Return the number of a class"),
+        (["--data", "mine_bad:numbers"], "a Tensor of shape () and type torch.float32 as y. Return the number of"),
+        (["--data", "mine_bad:numbers"], "for targets of another kind, give a --task."),
         (["--data", "mine_bad:onehot"], "returns a Tensor of shape (2,) as y"),
         (["--data", "mine_bad:negative"], "Use one whole number >= 0 per sample"),
         (["--data", "mine_bad:good", "--augment", "cutout"], "which do their own augmentation. Use --augment none."),

@@ -184,12 +184,16 @@ def check_inputs(sample: Any, what: str) -> None:
 def _label(y: Any, what: str) -> int:
     value = torch.as_tensor(y) if isinstance(y, (int, np.generic, np.ndarray, Tensor)) else None
     if value is None or value.dim() != 0 or value.is_floating_point():
-        raise ValueError(f"{what} returns {described(y)} as y. Return the number of a class: 0, 1, 2, ...")
+        raise ValueError(
+            f"{what} returns {described(y)} as y. Return the number of a class: 0, 1, 2, ...; for targets of another "
+            "kind, give a --task."
+        )
     return int(value)
 
 
 def described(thing: Any) -> str:
-    """A value in words: its type, and its shape or length."""
+    """A value in words: its type, and its shape or length; of a single number, what it is."""
     shape = f" of shape {tuple(thing.shape)}" if isinstance(thing, (Tensor, np.ndarray)) else ""
+    shape += f" and type {thing.dtype}" if shape and not thing.shape else ""
     length = f" of {len(thing)}" if isinstance(thing, (tuple, list)) else ""
     return f"a {type(thing).__name__}{shape}{length}"
