@@ -71,3 +71,12 @@ def test_no_command():
 def test_an_optional_number_is_read_as_a_number():
     args = parser().parse_args(["train", "--data-seed", "3", "--ramp", "0.2", "--rho", "0.1"])
     assert (args.data_seed, args.ramp, args.rho) == (3, 0.2, 0.1)
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune", "reproduce", "diagnose"])
+def test_no_default_is_pythons_none(command, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args([command, "--help"])
+    text = capsys.readouterr().out
+    assert "(default:" in text
+    assert "None" not in text

@@ -62,6 +62,8 @@ def _default(f: Field[Any], of_command: Mapping[str, str]) -> str:
     """The text that says what a setting is without its flag."""
     if f.name in of_command:
         return f" (default: {of_command[f.name]})"
+    if f.default is None and f.name not in ARGUMENTS:
+        return ""  # the help says what stands in
     own = f"the {ARGUMENTS[f.name]}'s own" if f.name in ARGUMENTS else f"{f.default}" or "none"
     return f" (default: {own}, or chosen for the data)" if f.name in SUITED else f" (default: {own})"
 
