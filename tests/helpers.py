@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from ausam import AESAM, METHODS, POLICIES, RST, SAM, WSAM, Feedback, LookSAM, SharpnessAware
 
@@ -158,6 +159,27 @@ def through_a_file(state):
     torch.save(state, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
+
+
+class Elsewhere(torch.Tensor):
+    """Stands for a tensor on a GPU: whatever is computed from it stays there, until it is brought to the CPU."""
+
+    def numpy(self, **_):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
+
+    def tolist(self):
+        return self.cpu().tolist()
+
+    def cpu(self):
+        return self.to("cpu")
+
+    def to(self, *where, **how):
+        return super().to(*where, **how).as_subclass(torch.Tensor)
+
+
+def moved(state):
+    """A state as ``torch.load(file, map_location="cuda")`` returns it."""
+    return tree_map(lambda x: x.as_subclass(Elsewhere) if isinstance(x, torch.Tensor) else x, state)
 
 
 def assert_equal(a, b):

@@ -10,6 +10,7 @@ import torch
 from ausam import Feedback
 from ausam.audit import Audit
 from ausam.audit.table import DECAY, ROW
+from tests.helpers import moved
 
 
 def slow(losses, differences, outputs, label):
@@ -188,6 +189,23 @@ def test_the_state_is_saved_and_loaded():
     copy.load_state_dict(audit.state_dict())
     for name, column in audit.table().items():
         np.testing.assert_array_equal(column, copy.table()[name])
+
+
+def test_a_state_that_was_loaded_onto_another_device_comes_back():
+    audit, copy = Audit(2, [0, 1]), Audit(2, [0, 1])
+    audit.update(Feedback(torch.tensor([0]), torch.tensor([1.0]), torch.tensor([1.0])))
+    copy.load_state_dict(moved(audit.state_dict()))
+    assert torch.equal(copy.state_dict()["rows"], audit.state_dict()["rows"])
+
+
+@pytest.mark.parametrize(
+    "state", [None, [], {}, {"classes": 1}, {"rows": torch.empty(48, dtype=torch.uint8, device="meta")}]
+)
+def test_what_is_no_state_is_refused(state):
+    """A state with fewer classes than the labels have is not of this data, and a meta tensor has no values."""
+    audit = Audit(2, [0, 1])
+    with pytest.raises(ValueError, match="not the state of an audit of 2 samples"):
+        audit.load_state_dict(audit.state_dict() | state if state else state)
 
 
 @pytest.mark.parametrize(

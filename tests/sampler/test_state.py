@@ -1,11 +1,13 @@
 """Saved states: damaged ones change nothing, copies continue, one process can save; and what the sampler answers."""
 
 import copy
+import itertools
 import math
 import pickle
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from ausam import (
@@ -18,9 +20,10 @@ from ausam import (
     Repeated,
     SelectiveBatchSampler,
     SelectiveStream,
+    Trusted,
     Weighted,
 )
-from tests.helpers import assert_equal, feedback, refused
+from tests.helpers import Elsewhere, assert_equal, feedback, moved, refused
 
 N = 30
 
@@ -239,3 +242,25 @@ def test_wrong_objects_get_a_sentence():
         sampler.weight([30])
     with refused(TypeError, "keys is a list", "enumerate(names)"):
         SelectiveStream([(0, 0)], int, SelectiveBatchSampler(1, 1, Full()), keys=[])
+
+
+@pytest.mark.parametrize("policy", [AUSampling(0.5, ramp=1), InfoBatch(), Weighted(0.5), Trusted(torch.arange(40) % 2)])
+def test_a_state_that_was_loaded_onto_another_device_comes_back(policy):
+    """``torch.load(file, map_location=device)`` moves the tensors of the sampler, too."""
+
+    def batches(sampler, stop=None):
+        seen = []
+        for index in itertools.islice(sampler, stop):
+            loss = torch.sin(torch.tensor(index) * 1.7) ** 2
+            sampler.update(Feedback(torch.tensor(index), loss, 2 * loss))
+            seen.append(index)
+        return seen
+
+    whole, first, second = (SelectiveBatchSampler(40, 8, policy, epochs=4) for _ in range(3))
+    expected = [batches(whole) for _ in range(3)]
+    assert [batches(first), begun := batches(first, 2)] == [expected[0], expected[1][:2]]
+    second.load_state_dict(moved(first.state_dict()))
+    assert begun + batches(second) == expected[1]
+    assert batches(second) == expected[2]
+    for tensor in tree_leaves(second.state_dict()):
+        assert not isinstance(tensor, Elsewhere)

@@ -311,16 +311,18 @@ class Audit:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved audit of as many samples, or refuse it and change nothing."""
-        rows, touched = state.get("rows"), state.get("touched")
+        state = state if isinstance(state, dict) else {}
+        rows, touched, classes = (state.get(name) for name in ("rows", "touched", "classes"))
         fits = (
             isinstance(rows, Tensor)
             and isinstance(touched, Tensor)
+            and not (rows.is_meta or touched.is_meta)
             and state.get("layout") == LAYOUT
             and rows.dtype == torch.uint8
             and rows.numel() == len(self) * ROW.itemsize
             and touched.dtype == torch.bool
             and touched.numel() == len(self)
-            and (state.get("classes") is None or isinstance(state["classes"], int))
+            and (classes is None or (isinstance(classes, int) and classes > self._largest))
         )
         if not fits or not isinstance(rows, Tensor) or not isinstance(touched, Tensor):
             raise ValueError(
@@ -328,9 +330,9 @@ class Audit:
                 "version that it was saved with, or start a new audit."
             )
         new: dict[str, Any] = {
-            "_rows": rows.numpy().copy().view(ROW),
-            "_touched": touched.numpy().copy(),
-            "classes": state.get("classes"),
+            "_rows": rows.cpu().numpy().copy().view(ROW),
+            "_touched": touched.cpu().numpy().copy(),
+            "classes": classes,
             "_waiting": [],
             "_suspects": [],
         }

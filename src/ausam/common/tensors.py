@@ -49,11 +49,11 @@ def whole(t: Tensor) -> Tensor:
 
 
 def clone_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the dict with tensors of its own.
+    """A copy of the dict with tensors of its own, on the CPU: ``torch.load(map_location=...)`` moves every tensor.
 
     ``copy.deepcopy`` disables gradients while it copies a tensor, and a signal at that moment leaves them disabled.
     """
-    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in values.items()}
+    return {name: value.to(CPU, copy=True) if isinstance(value, Tensor) else value for name, value in values.items()}
 
 
 def present(x: Vector) -> list[Tensor]:

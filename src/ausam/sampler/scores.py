@@ -214,8 +214,8 @@ class Scores:
         pairs = torch.from_numpy(np.empty((len(self), 2), dtype=np.float32))
         pairs[:, 0].copy_(state["sum"])
         pairs.view(torch.int32)[:, 1].copy_(state["count"])
-        spread = None if self.spread is None else state["spread"].clone()
-        columns: dict[str, Any] = {"_pairs": pairs, "last": state["last"].clone(), "spread": spread}
+        spread = None if self.spread is None else state["spread"].to(CPU, copy=True)
+        columns: dict[str, Any] = {"_pairs": pairs, "last": state["last"].to(CPU, copy=True), "spread": spread}
         columns |= {"_known": False, "fit": tuple(state["fit"]), "fit_epoch": state["fit_epoch"]}
         return [(setattr, self, name, column) for name, column in columns.items()]
 
