@@ -145,9 +145,22 @@ def test_blocks_have_their_own_rows_and_seeds(micro):
         recipe.read("micro")
 
 
+def test_a_pattern_stands_for_every_row_that_it_matches_and_a_later_key_wins(micro):
+    text = MICRO.replace('without = ["sgd"]', 'without = ["s?d", "*-0.5"]')
+    text = text.replace(
+        "settings_of.sgd ", 'settings_of."sam*" = { lr = 0.5 }\nsettings_of.sam = { lr = 0.3 }\nsettings_of.sgd '
+    )
+    (recipe.FOLDER / "micro.toml").write_text(text)
+    two = recipe.read("micro").blocks[1]
+    assert two.names == ["sam@0.5x0.5", "sam"]
+    rates = {cell.name: cell.config.lr for cell in recipe.cells(recipe.read("micro")) if cell.block == "one"}
+    assert rates == {"sgd": 0.02, "sam@0.5x0.5": 0.5, "ausam-0.5": 0.05, "sam": 0.3, "gsam": 0.05}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ('twin = "sam@0.5x0.5"', 'twin = "sam*"', "one compares ausam-0.5 with sam.*, which is not one of"),
         ('twin = "sam@0.5x0.5"', 'twin = "sam+random"', "one compares ausam-0.5 with sam.random, which is not one of"),
         ('primary = "ausam-0.5"', 'primary = "gsam"', "The primary row of one, gsam, must .* have a twin"),
         ("settings_of.sgd ", "settings_of.sgdd ", "one has settings of sgdd, which is not one of its rows"),

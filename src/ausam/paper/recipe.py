@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -20,7 +21,7 @@ catalogue.register()  # recipes name the paper's networks and data
 
 FOLDER = Path(__file__).parent / "recipes"
 SCALES = ("paper", "small")
-OF_ROWS = "settings_of"  # the one table with settings of single rows, by name
+OF_ROWS = "settings_of"  # the one table with settings of single rows, by name or pattern
 SHARED_KEYS = {"settings", OF_ROWS, "small", "budget", "seeds", "tuning", "margin"}  # of a recipe and of a block
 RECIPE_KEYS = SHARED_KEYS | {"title", "metric", "notes", "deviations", "block"}
 BLOCK_KEYS = SHARED_KEYS | {"name", "group", "column", "rows", "extra", "without", "primary"}
@@ -51,7 +52,7 @@ class Block:
     group: str  # its heading in the table
     column: str
     settings: dict[str, Any]  # of all rows
-    settings_of: dict[str, dict[str, Any]]  # of single rows, by name; they override the common ones
+    settings_of: dict[str, dict[str, Any]]  # of single rows; they override the common ones
     rows: tuple[RecipeRow, ...]
     seeds: int  # runs of each row
     tuning: str = ""  # which settings were tuned, and on what
@@ -145,12 +146,15 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
     rows = [_row(row) for row in block.get("rows", [])]
     rows += [RecipeRow(extra) for extra in block.get("extra", [])]
     rows += _budget_rows(content.get("budget", {}), block.get("budget", {}))
-    without = block.get("without", [])
-    _check_known(name, "leaves out", without, rows)
+    without = {row for key in block.get("without", []) for row in _matching(name, "leaves out", key, rows)}
     rows = [row for row in rows if row.name not in without]
-    _check_known(name, "has settings of", settings_of, rows)
+    of_row: dict[str, dict[str, Any]] = {}
+    for key, own in settings_of.items():
+        for row_name in _matching(name, "has settings of", key, rows):
+            of_row[row_name] = of_row.get(row_name, {}) | own
     for row in rows:
-        _check_known(name, f"compares {row.name} with", filter(None, (row.twin, row.sgd)), rows)
+        for beside in {row.twin, row.sgd} - {"", *(other.name for other in rows)}:
+            raise _unknown(name, f"compares {row.name} with", beside)
     if (primary := block.get("primary", "")) and not any(row.name == primary and row.twin for row in rows):
         raise ValueError(f"The primary row of {name}, {primary}, must be one of its rows and have a twin.")
     return Block(
@@ -158,7 +162,7 @@ def _block(block: dict[str, Any], content: dict[str, Any], scale: str) -> Block:
         block.get("group", ""),
         block["column"],
         settings,
-        settings_of,
+        of_row,
         tuple(rows),
         block.get("seeds", content["seeds"]),
         block.get("tuning", ""),
@@ -192,10 +196,17 @@ def _check_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
         raise ValueError(f"{what} has {min(strange)}, which is unknown. It may have {', '.join(sorted(known))}.")
 
 
-def _check_known(block: str, does: str, names: Iterable[str], rows: list[RecipeRow]) -> None:
-    """Refuse the name of a row that the block does not have."""
-    if strange := set(names) - {row.name for row in rows}:
-        raise ValueError(f"{block} {does} {min(strange)}, which is not one of its rows.")
+def _matching(block: str, does: str, key: str, rows: list[RecipeRow]) -> list[str]:
+    """The rows that a name or a pattern (``sgd*``) stands for; one that stands for none is refused."""
+    names = list(dict.fromkeys(row.name for row in rows))
+    found = [key] if key in names else fnmatch.filter(names, key)  # a row's own name may have a *
+    if not found:
+        raise _unknown(block, does, key)
+    return found
+
+
+def _unknown(block: str, does: str, row: str) -> ValueError:
+    return ValueError(f"{block} {does} {row}, which is not one of its rows.")
 
 
 def _budget_rows(shared: dict[str, Any], own: dict[str, Any]) -> list[RecipeRow]:
