@@ -26,6 +26,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ausam import SAM, AUSampling, Plain, Policy, Random, Scores, SelectiveBatchSampler, SharpnessAware, Trusted
+from ausam.audit.groups import two_groups
+from ausam.common.trust import EVEN
 from ausam.lab.networks.build import build
 from ausam.lab.problems.sources.digits import digits
 from ausam.policies.draws import Choice, kept_count, weighted_sample
@@ -67,6 +69,15 @@ class Balanced(Trusted):
     def odds(self, loss: Tensor, index: Tensor, fitted: tuple[float, ...]) -> Tensor:
         share = self.labels.bincount() / len(self.labels) * CLASSES
         return super().odds(loss, index, fitted) / share[self.labels[index]]
+
+
+class AuditGroups(Trusted):
+    """Trusted, with the groups of the audit: right labels have a Weibull distribution."""
+
+    def _limit(self, loss: np.ndarray) -> float:
+        groups = two_groups(loss)
+        apart = groups is not None and groups.are_apart(max(EVEN, self.guessing / 2))
+        return max(EVEN, groups.crossing) if apart else math.inf
 
 
 class EasyFirst(Trusted):
@@ -164,6 +175,7 @@ ROWS = (
     Row("small losses, rate known", "random half", SAM_, lambda _, rate, __: SmallLoss(0.5, rate)),
     Row("suspects only", "random half", SAM_, _of(Suspicion, 0.5)),
     Row("Trusted, paper's odds", "random half", SAM_, _of(TrustedAU, 0.5)),
+    Row("Trusted, the audit's groups", "random half", SAM_, _of(AuditGroups, 0.5)),
     Row("Trusted, balanced", "random half", SAM_, _of(Balanced, 0.5)),
     Row("Trusted from a tenth on", "random half", SAM_, lambda labels, *_: Trusted(labels, start=0.1)),
     Row("Trusted, easy halves first", "random half", SAM_, _of(EasyFirst, 0.5)),

@@ -149,10 +149,13 @@ class Trusted(Policy):
         known = max(1, int(np.isfinite(loss).sum()))
         return Suspected(torch.from_numpy(index), torch.from_numpy(probability), len(index) / known)
 
+    def _limit(self, loss: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+        return threshold(groups_apart(loss, self.guessing))
+
     def _fitted(self, loss: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, ...]:
         if not np.isfinite(loss).any():
             return math.inf, 1.0
-        limit = threshold(groups_apart(loss, self.guessing))
+        limit = self._limit(loss)
         trusted = np.isfinite(loss) & ~(loss > limit)
         unlearnt: list[float] = []
         if self.labels is None:
