@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from dataclasses import dataclass
@@ -37,12 +38,13 @@ LONGEST, LONGEST_TEST = (
 
 @dataclass(frozen=True)
 class Row:
-    """A contender: its method, its policy, and its share of the batch size."""
+    """A contender: its method, its policy, its share of the batch size, and the share of the steps that warm up."""
 
     name: str
     sam: bool
     policy: str
     batch: float = 1.0
+    warmup: float = 0.0
 
 
 ROWS = (
@@ -51,6 +53,8 @@ ROWS = (
     Row("SAM", True, "full"),
     Row("SAM, random half", True, "random"),
     Row("SAM, trusted half", True, "trusted"),
+    Row("AdamW, warm-up", False, "full", warmup=0.1),
+    Row("SAM, random half, warm-up", True, "random", warmup=0.1),
 )
 TWIN, PLAIN = "SAM, random half", "AdamW"
 
@@ -122,6 +126,7 @@ def run(row: Row, n: int, share: float, seed: int, args: argparse.Namespace) -> 
                 per_device_train_batch_size=round(BATCH * row.batch),
                 per_device_eval_batch_size=64,
                 learning_rate=args.lr,
+                warmup_steps=round(row.warmup * args.epochs * math.ceil(n / round(BATCH * row.batch))),
                 weight_decay=0.01,
                 seed=seed,
                 save_strategy="no",
@@ -219,7 +224,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, nargs="+", default=[500])
     parser.add_argument("--wrong", type=float, nargs="+", default=[0.2, 0.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--rows", nargs="+", default=[row.name for row in ROWS])
+    parser.add_argument("--rows", nargs="+", default=[row.name for row in ROWS if not row.warmup])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--table", type=Path)
