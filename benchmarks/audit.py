@@ -142,7 +142,7 @@ def case(name: str, kind: str, rate: float, seed: int, kept: dict[str, float] | 
             "suggested right": float(right.mean()) if len(right) else None,
             "cost": cost,
             **decision(suspected, wrong),
-            **wrong_labels.detection(columns["rival"], wrong),
+            **wrong_labels.detection(suspects.loss, wrong),
         },
         "recent loss": {"cost": cost, **wrong_labels.detection(columns["recent"], wrong)},
         "mean loss": {"cost": cost, **wrong_labels.detection(columns["mean"], wrong)},

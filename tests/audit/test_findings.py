@@ -134,9 +134,19 @@ def test_labels_that_may_be_known_by_heart_are_not_called_redundant():
     assert audit.redundant().share > 0.7
     verdict = audit.verdict()
     assert (verdict.kind, verdict.pair) == ("by heart", "")
-    assert "may still rank them" in str(verdict)
-    ranked = audit.table()["mean"]
+    assert "still ranks them" in str(verdict)
+    ranked = audit.suspects().loss
+    assert np.array_equal(ranked, audit.table()["mean"])
     assert ranked[late.numpy()].min() > ranked[~late.numpy()].max()
+
+
+def test_every_sample_that_was_seen_often_is_ranked_and_suspects_come_first():
+    wrong = trained(clean=0.05, wrong=4.0)[0].suspects()
+    assert len(wrong.index)
+    assert (np.diff(wrong.loss[wrong.index]) <= 0).all()
+    assert wrong.loss[wrong.index].min() > np.delete(wrong.loss, wrong.index).max()
+    seldom = fitted_to(Audit(30, classes=10), torch.full((30,), 0.1), visits=2)
+    assert np.isnan(seldom.suspects().loss).all()
 
 
 def test_what_trusted_does_already_is_not_suggested():

@@ -31,6 +31,8 @@ class Suspects:
         interval: 95 % bootstrap interval of the rate. It covers chance, not a wrong model of the losses.
         by_class: (class, samples, suspects) of each class, if labels are known.
         score: of every sample of the data set, the probability that its label is wrong; NaN where it was seldom seen.
+        loss: of every sample, the averaged loss that ranks it: over the whole training where labels may be known by
+            heart, otherwise the one that is judged; NaN where it was seldom seen. Look at the largest first.
     """
 
     index: Array
@@ -40,6 +42,7 @@ class Suspects:
     interval: tuple[float, float]
     by_class: tuple[tuple[int, int, int], ...]
     score: Array
+    loss: Array
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -
     samples resist. See :class:`ausam.audit.groups.Groups`.
     """
     often = columns["visits"] >= VISITS
-    for name, rule in _rules(columns, often, guessing):
+    rules = list(_rules(columns, often, guessing))
+    for name, rule in rules:
         loss = np.where(often, columns[name], np.nan)
         groups = two_groups(loss)
         if math.isfinite(limit := rule.limit(groups)):
@@ -90,6 +94,7 @@ def suspects(columns: dict[str, Array], labels: Array | None, guessing: float) -
         _interval(loss, unlearnt, rule, groups) if len(index) else (0.0, 0.0),
         _by_class(labels, suspected),
         score,
+        np.where(often, columns[rules[0][0]], np.nan),
     )
 
 

@@ -87,8 +87,8 @@ def verdict(
             (
                 "No wrong labels stand out, which says little here.",
                 HEART,
-                "The mean loss and the times forgotten in audit.table() may still rank them. Train with SAM, or for "
-                "fewer epochs, to find out.",
+                "audit.suspects().loss, over the whole training here, still ranks them: look at the highest first. To "
+                "know more, train with SAM, or for fewer epochs.",
             ),
             "",
         )

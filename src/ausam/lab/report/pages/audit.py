@@ -32,6 +32,10 @@ MAP_NOTE = (
     "visit. Learnt samples are at the lower left; labels that the network never accepted are at the right. Large "
     "points are suspects."
 )
+HARDEST = {  # of the samples that are not suspected, where their labels cannot be trusted either
+    "unfitted": ("Highest losses so far", "Their labels are not judged, because the model has not fitted the data."),
+    "by heart": ("Learnt late or never", "Hardest first. Wrong labels, if there are any, are among them."),
+}
 
 
 @dataclass(frozen=True)
@@ -206,10 +210,10 @@ def _suspects(audited: Audited) -> Iterator[Markup]:
 
 def _rare(audited: Audited) -> Iterator[Markup]:
     hard = audited.audit.rare()
-    unfitted = audited.verdict.kind == "unfitted"
-    title = "Highest losses so far" if unfitted else "Learnt late or never, although the label is trusted"
+    title, how = HARDEST.get(
+        audited.verdict.kind, ("Learnt late or never, although the label is trusted", "Hardest first.")
+    )
     yield html.heading(title, key="rare")
-    how = "Their labels are not judged, because the model has not fitted the data." if unfitted else "Hardest first."
     yield html.paragraph(f"{len(hard.index):,} samples, {100 * hard.share:.1f} % of the data. {how}")
     if audited.rare and not audited.hidden:
         columns = audited.audit.columns()
