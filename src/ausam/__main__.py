@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 
+UNREAD = 141  # what a shell reports of a program that a broken pipe ends
+
 
 def main() -> int:
-    """Run the command line, or say which extra it needs."""
+    """Run the command line; if the reader of its output leaves (``ausam ... | head``), end without a word."""
+    try:
+        code = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        return UNREAD
+    return code
+
+
+def _run() -> int:
+    """Run the command, or say which extra it needs."""
     if sys.argv[1:2] == ["selftest"]:  # it needs nothing but torch
         from ausam.lab.selftest.run import main as selftest
 
@@ -19,6 +34,16 @@ def main() -> int:
     from ausam.lab.cli.main import main as run
 
     return run()
+
+
+def _reader_left() -> bool:
+    """Whether it is standard output that is broken, and not another pipe; if so, its rest goes nowhere."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ NOT_AN_INDEX = ("one whole number per sample", "Indexed(dataset)")
     [
         (lambda z: z.mean(), {}, TypeError, ("a scalar", 'reduction="none"')),
         (lambda z: z, {}, ValueError, ("shape (8, 3)", "shape (n,)", "losses.flatten(1).mean(1)")),
+        (lambda z: z[:, :1] - z[:, 0], {}, ValueError, ("shape (8, 8)", "(n, 1) met targets", "outputs.squeeze(1)")),
         (lambda z: [1.0], {}, TypeError, ("returned a list", "shape (n,), or (losses, outputs)")),
         (lambda z: None, {}, TypeError, ("returned a NoneType", "shape (n,), or (losses, outputs)")),
         (lambda z: z.sum(1), {"index": torch.arange(5)}, ValueError, ("8 losses for 5 samples", "one loss per sample")),
@@ -65,6 +66,7 @@ NOT_AN_INDEX = ("one whole number per sample", "Indexed(dataset)")
     ids=[
         "scalar",
         "2d",
+        "broadcast",
         "list",
         "none",
         "length",

@@ -111,9 +111,11 @@ def per_sample(losses: Any, expected: int | None) -> Tensor:
             'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
         )
     if len(shape) != 1:
+        square = len(shape) == 2 and 1 < shape[0] == shape[1] and expected in (None, shape[0])
+        broadcast = "If outputs of shape (n, 1) met targets of shape (n,), use outputs.squeeze(1). " if square else ""
         raise ValueError(
             f"loss_fn returned losses of shape {tuple(shape)}, but one loss per sample is needed, shape (n,). "
-            "Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
+            f"{broadcast}Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
         )
     if expected is not None and shape[0] != expected:
         raise ValueError(f"loss_fn returned {shape[0]} losses for {expected} samples. Return one loss per sample.")

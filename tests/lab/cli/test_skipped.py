@@ -1,5 +1,6 @@
 """Steps that were skipped are said; a run that took none has failed."""
 
+import json
 import re
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def test_some_skipped_steps_are_in_the_last_line(mine, capsys):
     assert f"; 2 of 8 steps skipped, {WHY}; run/result.json" in capsys.readouterr().out
     result = read("run/result.json")
     assert (result["skipped_steps"], result["steps"]) == (2, 6)
+    losses = [json.loads(line)["train_loss"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert all(0 < loss < 2 for loss in losses)  # the mean of those that are finite
 
 
 @pytest.mark.filterwarnings("ignore:The loss or the gradient")

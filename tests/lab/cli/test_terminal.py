@@ -1,5 +1,12 @@
 """What reaches the terminal."""
 
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ausam.__main__ import main as program
 from ausam.lab.cli import terminal
 from ausam.lab.records import store
 from tests.lab.helpers import a_comparison, named, run
@@ -31,3 +38,26 @@ def test_a_folder_without_runs_whose_parts_vanish_or_may_not_be_read_is_refused(
     monkeypatch.setattr(type(tmp_path), "rglob", vanishing)
     assert run("report", tmp_path) == 2
     assert "contains no finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("command", [["list"], ["train", "--epochs", "1", "--train-size", "64", "--threads", "1"]])
+def test_a_reader_that_leaves_ends_the_command_without_a_word(tmp_path, command, buffered):
+    """``ausam ... | head``: no traceback, and the exit code of a program that such a pipe ends."""
+    read, write = os.pipe()
+    os.close(read)
+    env = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "-m", "ausam", *command]
+    done = subprocess.run(command, cwd=tmp_path, env=env, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.returncode == 141
+    assert "Error" not in done.stderr
+
+
+def test_another_broken_pipe_is_not_hidden(monkeypatch, capfd):
+    def fail():
+        raise BrokenPipeError
+
+    monkeypatch.setattr("ausam.__main__._run", fail)
+    with pytest.raises(BrokenPipeError):
+        program()

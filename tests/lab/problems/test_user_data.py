@@ -196,6 +196,7 @@ def vectors(): return [TensorDataset(torch.zeros(4, 5), torch.tensor([0, 1, 0, 1
 def one(classes): return nn.Linear(2, classes)
 def nothing(): return None
 def wide(classes, channels): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes + 1))
+def narrow(classes, channels): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes - 1))
 def pair(classes, channels):
     class Pair(nn.Linear):
         def forward(self, x): return x, x
@@ -252,6 +253,7 @@ network = nn.Sequential()
         ),
         (["--model", "mine_bad:nothing"], 'model "mine_bad:nothing" returned a NoneType. Return a torch.nn.Module'),
         (["--model", "mine_bad:wide"], "returns shape (2, 11) for a batch of 2, but the data needs (2, 10)"),
+        (["--model", "mine_bad:narrow"], "Classes are numbered from 0: are yours from 1? Choose"),
         (["--model", "mine_bad:pair"], "returns a tuple for a batch of 2"),
         (["--model", "absent:net"], 'model "absent:net": there is no module absent in'),
         (["--workers", "-1"], "workers is -1. It must be a whole number >= 0."),

@@ -84,9 +84,11 @@ def check_fit(name: str, model: nn.Module, x: Tensor, answer: tuple[int, ...]) -
         ) from error
     if not isinstance(z, Tensor) or z.shape != (len(x), *answer):
         got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
+        one_less = isinstance(z, Tensor) and len(answer) == 1 and z.shape == (len(x), answer[0] - 1)
+        counted = "Classes are numbered from 0: are yours from 1? " if one_less else ""
         raise ValueError(
             f"{name} returns {got} for a batch of {len(x)}, but the data needs {(len(x), *answer)}. "
-            "Choose a network for this kind of data."
+            f"{counted}Choose a network for this kind of data."
         )
 
 

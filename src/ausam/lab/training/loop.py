@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -225,7 +226,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
     """Train one pass of the sampler, then compute the test score."""
     config, here, opt, sampler = state.config, state.here, state.opt, state.sampler
     state.wrapped.train()
-    total, count = torch.zeros((), device=config.device), 0
+    total, finite, count = torch.zeros((), device=config.device), torch.zeros((), device=config.device), 0
     with random_numbers(state.random) as state.random:
         start = time.perf_counter()
         batches = len(sampler)
@@ -243,12 +244,14 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
             opt.zero_grad()
             if state.averaged is not None:
                 state.averaged.update_parameters(state.model)
-            total += feedback.loss.sum()
+            known = feedback.loss.isfinite()  # the loss of a skipped step may not be
+            total += feedback.loss.where(known, 0).sum()
+            finite += known.sum()
             count += len(index)
             on_step(Batch(epoch + 1, b + 1, batches, here.world * len(index)))
         # reading the total waits for the device, so stop the clock afterwards
-        loss, count, forward, backward = here.sum_over_ranks(
-            float(total), count, opt.samples_forward, opt.samples_backward
+        loss, finite, count, forward, backward = here.sum_over_ranks(
+            float(total), float(finite), count, opt.samples_forward, opt.samples_backward
         )
         spent = time.perf_counter() - start
     state.seconds += spent
@@ -263,7 +266,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
     return Epoch(
         epoch=epoch + 1,
         lr=lr,
-        train_loss=loss / count,
+        train_loss=loss / finite if finite else math.nan,
         test=evaluate(here.for_evaluation(state.evaluated), state.data, "test", config.memory_format),
         seconds=state.seconds,
         samples=count,
