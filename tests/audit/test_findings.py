@@ -94,6 +94,12 @@ def test_with_several_labels_per_sample_the_loss_of_guessing_is_given():
         Audit(3, guess=0.0)
 
 
+@pytest.mark.parametrize("visits", [9, 10])
+def test_after_few_visits_the_verdict_warns_of_hard_samples(visits):
+    said = str(trained(clean=0.05, wrong=4.0, visits=visits)[0].verdict())
+    assert ("After 9 visits of a sample, hard ones are among them" in said) == (visits == 9)
+
+
 def test_a_short_training_is_not_judged():
     assert fitted_to(Audit(50, classes=10), torch.full((50,), 0.1), visits=3).verdict().kind == "too short"
 

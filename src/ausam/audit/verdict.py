@@ -11,7 +11,7 @@ from ausam.audit.suspects import VISITS, Suspects
 from ausam.audit.table import Array
 
 UNFITTED = 0.5  # of the loss of guessing: above it, the median sample is not fitted
-ENOUGH = 4  # visits of the median sample
+ENOUGH, MANY = 4, 10  # visits of the median sample: to judge it at all, and to tell hard from wrong
 LITTLE = 0.25  # share of redundant samples below which a choice has little to save
 FEW = 0.01  # share of samples that need not be judged
 HEART = (
@@ -118,6 +118,8 @@ def _wrong_labels(columns: dict[str, Array], wrong: Suspects, trusted: bool) -> 
         f"About {100 * wrong.rate:.1f} % of the labels look wrong (95 % interval {100 * low:.1f} to {100 * high:.1f}).",
         f"Look at the {len(wrong.index):,} suspects first. {advice}",
     ]
+    if (visits := float(np.median(columns["visits"]))) < MANY:
+        sentences.append(f"After {visits:.0f} visits of a sample, hard ones are among them: look before you act.")
     seen = columns["visits"] > 0
     seldom = float((columns["visits"][seen] < VISITS).mean())
     if seldom > FEW:
