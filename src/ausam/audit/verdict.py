@@ -14,6 +14,7 @@ UNFITTED = 0.5  # of the loss of guessing: above it, the median sample is not fi
 ENOUGH, MANY = 4, 10  # visits of the median sample: to judge it at all, and to tell hard from wrong
 LITTLE = 0.25  # share of redundant samples below which a choice has little to save
 FEW = 0.01  # share of samples that need not be judged
+PAIR = "SAM(ascent=0.5) x Trusted(alpha=0.67)"  # best at SGD's price where labels are wrong (docs/results.md)
 HEART = (
     "The network agrees with nearly all labels now, but learnt many of them late: it may know wrong ones by heart, and "
     "then their recent losses do not give them away."
@@ -112,7 +113,7 @@ def verdict(
 
 def _wrong_labels(columns: dict[str, Array], wrong: Suspects, trusted: bool) -> Verdict:
     low, high = wrong.interval
-    pair = "" if trusted else "sam x Trusted(alpha=0.5)"
+    pair = "" if trusted else PAIR
     advice = "Trusted draws them less often already." if trusted else f"To train without them, try {pair}."
     sentences = [
         f"About {100 * wrong.rate:.1f} % of the labels look wrong (95 % interval {100 * low:.1f} to {100 * high:.1f}).",

@@ -169,6 +169,16 @@ def test_only_baselines_of_about_the_same_cost_count():
     assert "No baseline of the same cost was run (sam@0.5x0.5, sam+random)" in headline(only("sgd", "sam", "ausam-0.5"))
 
 
+@pytest.mark.parametrize("method", ["sam-ascent-0.5", "gsam"])
+def test_the_random_twin_of_a_method_is_a_baseline_of_the_same_cost(method):
+    rows = {f"{method}+trusted-0.67": FIGURES["ausam-0.5"], f"{method}+random-0.67": FIGURES["sam+random"]}
+    comparison = compared({name: FIGURES[name] for name in ("sgd", "sam")} | rows)
+    pairs = (replace(row, pair="Trusted" if "trusted" in row.name else row.pair) for row in comparison.rows)
+    text = headline(replace(comparison, rows=tuple(pairs)))
+    assert "No baseline of the same cost" not in text
+    assert f"is not shown to differ from {method.upper()}+RANDOM-0.67" in text
+
+
 def test_headline_without_sam_gives_seconds():
     text = headline(only("sgd", "ausam-0.5", "sam+random"))
     assert text.startswith("AUSAM-0.5 reaches 95.5 % test accuracy in 6.4 s of training (SGD: 94.0 %).")

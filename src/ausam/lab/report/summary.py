@@ -184,8 +184,9 @@ def _score(row: Row) -> str:
 
 def _same_cost(row: Row, rows: Sequence[Row]) -> list[Row]:
     """Baselines of the same cost: fewer epochs, smaller batches, or samples chosen without scores."""
-    base = "sam" if row.name.startswith("ausam") else re.split(r"\+|-(?=0?\.)", row.name)[0]
-    control = re.compile(rf"({re.escape(base)}|sgd)(@|\+(random|repeated|balanced)).*")
+    method = "sam" if row.name.startswith("ausam") else row.name.partition("+")[0]
+    bases = method, re.split(r"-(?=0?\.)", method)[0], "sgd"  # gsam-0.5 is gsam with a choice
+    control = re.compile(rf"({'|'.join(map(re.escape, bases))})(@|\+(random|repeated|balanced)).*")
 
     def cost(r: Row) -> tuple[float, float]:
         known = row.samples_of_sam is not None and r.samples_of_sam is not None
