@@ -30,10 +30,8 @@ from ausam import SAM, Full, Plain, Random, Trusted
 from ausam.audit import Audit
 
 RHO, BATCH = 0.05, 32
-LONGEST, LONGEST_TEST = (
-    24,
-    48,
-)  # tokens; longer training sentences are not drawn, because padding would cost most of the time
+# Tokens. Longer training sentences are not drawn, because padding would cost most of the time.
+LONGEST, LONGEST_TEST = 24, 48
 
 
 @dataclass(frozen=True)
