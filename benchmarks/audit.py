@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from ausam import SAM, SharpnessAware
 from ausam.audit import Audit
-from ausam.lab.networks.build import build
+from ausam_lab.networks.build import build
 
 NOISE = [("clean", 0.0), *((kind, rate) for kind in ("symmetric", "pair") for rate in (0.05, 0.1, 0.2, 0.4))]
 # images for training, epochs, batch size, learning rate, rho, network
@@ -42,11 +42,11 @@ CLASSES = 10
 def images(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """All training images, normalised, and their labels; Fashion-MNIST at half its size."""
     if name == "digits":
-        from ausam.lab.problems.sources.digits import digits as load
+        from ausam_lab.problems.sources.digits import digits as load
     elif name == "fashion-mnist":
-        from ausam.lab.problems.sources.fashion import fashion_mnist as load
+        from ausam_lab.problems.sources.fashion import fashion_mnist as load
     else:
-        from ausam.lab.problems.sources.cifar import cifar10 as load
+        from ausam_lab.problems.sources.cifar import cifar10 as load
     data = load("data")
     x = data.train_x.float()
     x = (x - x.mean()) / x.std()

@@ -31,12 +31,12 @@ from ausam import SAM, Feedback, Method, Plain, Scores, SharpnessAware, Trusted
 from ausam.audit import Audit
 from ausam.audit.audit import WAITING
 from ausam.common.random import generator
-from ausam.lab.experiments.side_by_side import interleaved
-from ausam.lab.networks.build import build
 from ausam.optimizer.buffers import Snapshot
 from ausam.optimizer.displacement import Displacement, Swappable
 from ausam.optimizer.gradients import GradientSlots
 from ausam.optimizer.parameters import TrainedParameters
+from ausam_lab.experiments.side_by_side import interleaved
+from ausam_lab.networks.build import build
 
 RHO, LR, MOMENTUM = 0.05, 1e-3, 0.9
 PARTS: dict[str, list[tuple[Any, str]]] = {

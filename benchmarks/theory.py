@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ausam import SAM, AUSampling, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware, TopLoss
 from ausam import diagnostics as dg
-from ausam.paper import theory
+from ausam_lab.paper import theory
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 N, BATCH, EPOCHS, RHO, LR = 1024, 64, 60, 0.2, 0.1

@@ -22,7 +22,7 @@ import torch
 from theory import RESULTS, rounded  # beside this file
 
 from ausam import diagnostics as dg
-from ausam.lab.experiments.diagnose.subject import open_run
+from ausam_lab.experiments.diagnose.subject import open_run
 
 SETTINGS = (
     "--data cifar10 --train-size 2000 --test-size 2000 --model resnet-small-w8 --augment none --batch-size 64 "

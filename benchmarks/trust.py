@@ -28,9 +28,9 @@ from torch.nn import functional
 from ausam import SAM, AUSampling, Plain, Policy, Random, Scores, SelectiveBatchSampler, SharpnessAware, Trusted
 from ausam.audit.groups import two_groups
 from ausam.common.trust import EVEN
-from ausam.lab.networks.build import build
-from ausam.lab.problems.sources.digits import digits
 from ausam.policies.draws import Choice, kept_count, weighted_sample
+from ausam_lab.networks.build import build
+from ausam_lab.problems.sources.digits import digits
 
 EPOCHS, BATCH, LR, RHO, CLASSES, TRAIN = 30, 64, 0.1, 0.4, 10, 800
 PROBLEMS = (

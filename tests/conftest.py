@@ -10,7 +10,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 LOOKED_AT = TESTS / "lab" / "report"
-MAKE_PAGES = [TESTS / "lab", TESTS / "paper", TESTS / "reliability"]
+MAKE_PAGES = [TESTS / "lab", TESTS / "reliability"]
 EMPTY = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
 
 
@@ -24,7 +24,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     makes_pages = any(path.is_relative_to(folder) for folder in MAKE_PAGES) and not path.is_relative_to(LOOKED_AT)
     if not item.config.option.markexpr or not makes_pages:
         return (yield)
-    from ausam.lab.report import html, vega  # here: the core is tested without what the lab needs
+    from ausam_lab.report import html, vega  # here: the core is tested without what the lab needs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vega, "_svg", lambda _: EMPTY)
@@ -35,8 +35,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def four_epochs(tmp_path_factory):
     """The folder of an AUSAM run of four epochs that keeps them all. Copy it before you write into it."""
-    from ausam.lab.problems.catalogue import resolve
-    from ausam.lab.training.loop import train
+    from ausam_lab.problems.catalogue import resolve
+    from ausam_lab.training.loop import train
 
     out = tmp_path_factory.mktemp("four-epochs") / "run"
     small = {"train_size": 200, "test_size": 100, "batch_size": 32, "threads": 1}

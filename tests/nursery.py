@@ -15,15 +15,15 @@ from pathlib import Path
 
 import torch
 
-from ausam.lab.cli import commands
-from ausam.lab.cli.main import main
-from ausam.lab.experiments import compare, run_cells
-from ausam.lab.problems.catalogue import problem, resolve
-from ausam.lab.records import files
-from ausam.lab.records.epoch import read_epochs
-from ausam.lab.training import loop as training
-from ausam.lab.training.checkpoint import NAME
-from ausam.paper import recipe
+from ausam_lab.cli import commands
+from ausam_lab.cli.main import main
+from ausam_lab.experiments import compare, run_cells
+from ausam_lab.paper import recipe
+from ausam_lab.problems.catalogue import problem, resolve
+from ausam_lab.records import files
+from ausam_lab.records.epoch import read_epochs
+from ausam_lab.training import loop as training
+from ausam_lab.training.checkpoint import NAME
 
 RNG = random.Random(11)
 SMALL = ["--train-size", "192", "--test-size", "100", "--threads", "1"]

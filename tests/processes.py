@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 SHARDS = ("torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict")
-LIGHT = ("torch._dynamo", "ausam.lab.cli.main", "sklearn.datasets", "pytest", "hypothesis", *SHARDS)
+LIGHT = ("torch._dynamo", "ausam_lab.cli.main", "sklearn.datasets", "pytest", "hypothesis", *SHARDS)
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "accelerate", "transformers.trainer")
 _imported: list[str] = []
 

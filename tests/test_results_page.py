@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ausam.lab.records import store
-from ausam.paper.records.equal_cost import EqualCost
+from ausam_lab.paper.records.equal_cost import EqualCost
+from ausam_lab.records import store
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,7 +13,7 @@ import pytest
 
 import ausam
 import ausam.diagnostics
-import ausam.paper.theory
+import ausam_lab.paper.theory
 
 pytest.importorskip("mkdocs", reason='needs pip install "ausam[docs]"')
 pytest.importorskip("mkdocstrings_handlers.python", reason='needs pip install "ausam[docs]"')
@@ -102,7 +102,7 @@ def test_topics_are_found_by_title(site):
     assert any(title.startswith("Wrong labels") for title in titles)
 
 
-@pytest.mark.parametrize("module", [ausam, ausam.diagnostics, ausam.paper.theory], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [ausam, ausam.diagnostics, ausam_lab.paper.theory], ids=lambda m: m.__name__)
 def test_the_reference_has_every_public_name(site, module):
     text = "".join(page.read_text() for page in (site / "api").rglob("index.html"))
     headings = {name.split(".")[-1] for name in re.findall(r'<h[2-4] id="(ausam[^"]*)"', text)}

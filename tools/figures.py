@@ -13,12 +13,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from ausam.lab.records import files, store
-from ausam.lab.records.comparison import Comparison
-from ausam.lab.report import vega
-from ausam.lab.report.pages.comparison import pictures
-from ausam.paper import equal_cost
-from ausam.paper.records.equal_cost import EqualCost
+from ausam_lab.paper import equal_cost
+from ausam_lab.paper.records.equal_cost import EqualCost
+from ausam_lab.records import files, store
+from ausam_lab.records.comparison import Comparison
+from ausam_lab.report import vega
+from ausam_lab.report.pages.comparison import pictures
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"

@@ -13,9 +13,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ausam.lab.records import store
-from ausam.paper.budgets import compare_entries
-from ausam.paper.records.equal_cost import BudgetEntry, BudgetProblem, EqualCost
+from ausam_lab.paper.budgets import compare_entries
+from ausam_lab.paper.records.equal_cost import BudgetEntry, BudgetProblem, EqualCost
+from ausam_lab.records import store
 
 
 def join(old: EqualCost, new: EqualCost) -> EqualCost:

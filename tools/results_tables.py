@@ -13,10 +13,10 @@ import runpy
 import sys
 from pathlib import Path
 
-from ausam.lab.records import files, store
-from ausam.lab.report.table import Table, to_markdown
-from ausam.paper import equal_cost
-from ausam.paper.records.equal_cost import BudgetProblem, EqualCost
+from ausam_lab.paper import equal_cost
+from ausam_lab.paper.records.equal_cost import BudgetProblem, EqualCost
+from ausam_lab.records import files, store
+from ausam_lab.report.table import Table, to_markdown
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # a benchmark imports its neighbours

@@ -24,14 +24,14 @@ def main() -> int:
 def _run() -> int:
     """Run the command, or say which extra it needs."""
     if sys.argv[1:2] == ["selftest"]:  # it needs nothing but torch
-        from ausam.lab.selftest.run import main as selftest
+        from ausam_lab.selftest.run import main as selftest
 
         return selftest(sys.argv[2:])
     missing = [name for name in ("filelock", "rich", "scipy", "sklearn") if find_spec(name) is None]
     if missing:
         sys.stderr.write(f'The command line needs {", ".join(missing)}: pip install "ausam[lab]"\n')
         return 1
-    from ausam.lab.cli.main import main as run
+    from ausam_lab.cli.main import main as run
 
     return run()
 

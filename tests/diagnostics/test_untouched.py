@@ -8,7 +8,7 @@ from torch import nn
 
 from ausam import AUSampling, Scores
 from ausam import diagnostics as dg
-from ausam.paper import theory
+from ausam_lab.paper import theory
 
 
 def scores():

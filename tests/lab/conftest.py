@@ -2,7 +2,7 @@
 
 import pytest
 
-from ausam.lab.training.loop import train
+from ausam_lab.training.loop import train
 from tests.lab.blobs import config
 
 

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from ausam.lab.cli.main import main
-from ausam.lab.config import Config
-from ausam.lab.problems.catalogue import problem
-from ausam.lab.records.comparison import Comparison, CurvePoint, NamedRun
-from ausam.lab.records.run import Environment, Hardware, Run, Samples
-from ausam.lab.records.score import Score
-from ausam.lab.report import statistics
+from ausam_lab.cli.main import main
+from ausam_lab.config import Config
+from ausam_lab.problems.catalogue import problem
+from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
+from ausam_lab.records.run import Environment, Hardware, Run, Samples
+from ausam_lab.records.score import Score
+from ausam_lab.report import statistics
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
@@ -112,7 +112,7 @@ def pausing(module, name, epoch):
     """The command line as code for ``python -c``; the run in a folder of this name waits after that epoch."""
     return f"""
 import sys, time
-from ausam.lab.cli.main import main
+from ausam_lab.cli.main import main
 import {module} as place
 
 def waits(config, out, **how):

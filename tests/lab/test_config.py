@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 
 from ausam.common.settings import rules
-from ausam.lab.config import Config
 from ausam.optimizer.nonfinite import NonFinite
 from ausam.optimizer.rho_schedule import Shape
+from ausam_lab.config import Config
 
 
 @pytest.mark.parametrize(("name", "allowed"), [("nonfinite", NonFinite), ("rho_schedule", Shape)])

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from ausam.lab.cli.main import main
+from ausam_lab.cli.main import main
 from tests.lab.helpers import run
 
 LINES = 500

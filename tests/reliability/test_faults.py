@@ -24,13 +24,13 @@ from torch.utils.data import Subset
 from torch.utils.data._utils import signal_handling
 
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
-from ausam.lab.cli.main import main
-from ausam.lab.problems import loading
-from ausam.lab.problems.loading import DataError, load_batches
-from ausam.lab.records import files
-from ausam.lab.training import checkpoint
-from ausam.lab.training.loop import train
-from ausam.paper import recipe
+from ausam_lab.cli.main import main
+from ausam_lab.paper import recipe
+from ausam_lab.problems import loading
+from ausam_lab.problems.loading import DataError, load_batches
+from ausam_lab.records import files
+from ausam_lab.training import checkpoint
+from ausam_lab.training.loop import train
 from tests.helpers import few_or_many
 from tests.lab.helpers import TESTS, micro_recipe, rewrite, run
 from tests.nursery import SCALES
@@ -240,7 +240,7 @@ def stopped(out, policy, epochs):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ausam.lab.cli.commands.train", stopping)
+        patch.setattr("ausam_lab.cli.commands.train", stopping)
         assert main(["train", "--policy", policy, *SMALL, "--out", str(out)]) == 130
 
 

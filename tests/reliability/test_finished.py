@@ -9,12 +9,12 @@ import zipfile
 
 import pytest
 
-from ausam.lab.config import Config
-from ausam.lab.problems.download import DownloadError, unpack
-from ausam.lab.records.comparison import NamedRun
-from ausam.lab.records.locks import file_lock
-from ausam.lab.report.runs_csv import runs_csv
-from ausam.paper import recipe
+from ausam_lab.config import Config
+from ausam_lab.paper import recipe
+from ausam_lab.problems.download import DownloadError, unpack
+from ausam_lab.records.comparison import NamedRun
+from ausam_lab.records.locks import file_lock
+from ausam_lab.report.runs_csv import runs_csv
 from tests.lab.helpers import a_run, run
 from tests.processes import forked
 from tests.reliability.test_faults import MICRO, outcome

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ausam.lab.cli.parser import parser
+from ausam_lab.cli.parser import parser
 from tests.lab.helpers import run
 
 SET_BY_NAME = "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."

@@ -28,7 +28,7 @@ print(sorted({{m.partition(".")[0] for m in set(sys.modules) - before}}))
 """
 
 
-@pytest.mark.parametrize("code", ["import ausam", "import ausam.lab.cli.main as m; m.parser().format_help()"])
+@pytest.mark.parametrize("code", ["import ausam", "import ausam_lab.cli.main as m; m.parser().format_help()"])
 def test_heavy_libraries_wait_until_they_are_used(code):
     text = CODE.format(code=code)
     done = subprocess.run(

@@ -4,11 +4,11 @@ import json
 from dataclasses import fields
 
 from ausam import METHODS, POLICIES
-from ausam.lab.cli import listing
-from ausam.lab.cli.main import main
-from ausam.lab.networks.build import MODELS
-from ausam.lab.problems.catalogue import DATASETS
-from ausam.lab.registry.pair_table import PAIRS
+from ausam_lab.cli import listing
+from ausam_lab.cli.main import main
+from ausam_lab.networks.build import MODELS
+from ausam_lab.problems.catalogue import DATASETS
+from ausam_lab.registry.pair_table import PAIRS
 
 
 def shown(capsys, *argv):

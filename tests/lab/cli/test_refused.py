@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from ausam.lab.cli import commands
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.devices import device, known
-from ausam.lab.registry.expressions import canonical, with_canonical
-from ausam.lab.training.failures import explain
+from ausam_lab.cli import commands
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.registry.devices import device, known
+from ausam_lab.registry.expressions import canonical, with_canonical
+from ausam_lab.training.failures import explain
 from tests.lab.helpers import read, run
 
 REFUSED = [

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from ausam.__main__ import main as program
-from ausam.lab.cli import terminal
-from ausam.lab.records import store
+from ausam_lab.cli import terminal
+from ausam_lab.records import store
 from tests.lab.helpers import a_comparison, named, run
 
 

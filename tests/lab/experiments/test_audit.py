@@ -13,14 +13,14 @@ from torch.utils.data import Subset
 
 from ausam import Feedback
 from ausam.audit import Audit
-from ausam.lab.experiments import audit as experiment
-from ausam.lab.problems.catalogue import problem, resolve
-from ausam.lab.problems.datasets import from_datasets
-from ausam.lab.problems.images import ImageSet
-from ausam.lab.problems.samples import SIDE, description, show
-from ausam.lab.report.pages import audit as page
-from ausam.lab.report.pages.audit import CARDS, Audited, Sample
-from ausam.lab.training import auditing
+from ausam_lab.experiments import audit as experiment
+from ausam_lab.problems.catalogue import problem, resolve
+from ausam_lab.problems.datasets import from_datasets
+from ausam_lab.problems.images import ImageSet
+from ausam_lab.problems.samples import SIDE, description, show
+from ausam_lab.report.pages import audit as page
+from ausam_lab.report.pages.audit import CARDS, Audited, Sample
+from ausam_lab.training import auditing
 from tests.lab.blobs import N
 from tests.lab.helpers import run
 

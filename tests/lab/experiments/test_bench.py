@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ausam.lab.cli import progress
-from ausam.lab.cli.main import main
-from ausam.lab.config import Config
-from ausam.lab.experiments import bench
-from ausam.lab.experiments.bench import exchange, peak, planning, split
-from ausam.lab.experiments.side_by_side import interleaved, median_ratio
+from ausam_lab.cli import progress
+from ausam_lab.cli.main import main
+from ausam_lab.config import Config
+from ausam_lab.experiments import bench
+from ausam_lab.experiments.bench import exchange, peak, planning, split
+from ausam_lab.experiments.side_by_side import interleaved, median_ratio
 
 
 def test_interleaved_takes_turns():
@@ -150,7 +150,7 @@ def test_sam_holds_one_copy_of_the_parameters_more_than_sgd():
 
 @pytest.mark.nightly
 def test_what_only_unix_has_is_imported_where_it_is_used():
-    code = "import sys; sys.modules['resource'] = sys.modules['fcntl'] = None; import ausam.lab.cli.main"
+    code = "import sys; sys.modules['resource'] = sys.modules['fcntl'] = None; import ausam_lab.cli.main"
     done = subprocess.run(
         [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True, timeout=120
     )

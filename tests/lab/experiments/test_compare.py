@@ -2,10 +2,10 @@
 
 import pytest
 
-from ausam.lab.cli.main import main
-from ausam.lab.experiments import compare
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.from_config import configured
+from ausam_lab.cli.main import main
+from ausam_lab.experiments import compare
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.registry.from_config import configured
 from tests.lab.helpers import read
 
 SMALL = ["--seeds", "2", "--epochs", "2", "--train-size", "256", "--test-size", "100", "--threads", "1"]

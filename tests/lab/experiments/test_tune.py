@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ausam.lab.cli import commands
-from ausam.lab.cli.main import main
-from ausam.lab.cli.parser import parser
-from ausam.lab.experiments import run_cells, tune
-from ausam.lab.problems import catalogue, images
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import store
-from ausam.lab.records.tuning import Tuning
-from ausam.lab.report.pages import tuning
-from ausam.lab.report.pages.tuning import train_command
-from ausam.lab.report.text import moment
+from ausam_lab.cli import commands
+from ausam_lab.cli.main import main
+from ausam_lab.cli.parser import parser
+from ausam_lab.experiments import run_cells, tune
+from ausam_lab.problems import catalogue, images
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.records import store
+from ausam_lab.records.tuning import Tuning
+from ausam_lab.report.pages import tuning
+from ausam_lab.report.pages.tuning import train_command
+from ausam_lab.report.text import moment
 from tests.lab.helpers import read
 
 SMALL = ["--train-size", "160", "--threads", "1", "--seeds", "2", "--epochs", "9"]

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from ausam.lab.networks.build import MODELS, build, parameter_count
+from ausam_lab.networks.build import MODELS, build, parameter_count
 
 IMAGES = [(1, 7), (1, 8), (3, 8), (1, 28), (3, 32), (3, 64)]  # channels and pixels
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ausam.lab.networks.build import MODELS, build, parameter_count
+from ausam_lab.networks.build import MODELS, build, parameter_count
 from tests.lab.networks.checks import IMAGES, check_gradients, check_meta, check_output_shape, check_size_and_cost
 
 RESNETS = ["resnet-tiny", "resnet-small", "resnet18-w8", "resnet50-w8"]

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from ausam.lab.networks.build import build, check_fit, parameter_count
-from ausam.lab.networks.samformer import SAMformer
+from ausam_lab.networks.build import build, check_fit, parameter_count
+from ausam_lab.networks.samformer import SAMformer
 
 
 def random_weights(model):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ausam.lab.problems import catalogue as lab_data
+from ausam_lab.problems import catalogue as lab_data
 from tests.lab.problems.archives import Server
 
 

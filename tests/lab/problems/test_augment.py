@@ -7,8 +7,8 @@ import torch
 
 from ausam import Full, SelectiveBatchSampler
 from ausam.common.random import generator
-from ausam.lab.problems import augment
-from ausam.lab.problems.images import ImageSet
+from ausam_lab.problems import augment
+from ausam_lab.problems.images import ImageSet
 from tests.lab.problems.archives import images
 
 

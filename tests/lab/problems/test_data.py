@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ausam.common.random import generator
-from ausam.lab.networks.build import MODELS
-from ausam.lab.problems.catalogue import DATASETS, resolve
-from ausam.lab.problems.labels import balanced
-from ausam.lab.training.loop import train
+from ausam_lab.networks.build import MODELS
+from ausam_lab.problems.catalogue import DATASETS, resolve
+from ausam_lab.problems.labels import balanced
+from ausam_lab.training.loop import train
 from tests.lab.helpers import load
 from tests.lab.problems.archives import cifar10_files, put
 

@@ -7,10 +7,10 @@ import zipfile
 
 import pytest
 
-from ausam.lab.cli.main import main
-from ausam.lab.problems import download
-from ausam.lab.problems.download import DownloadError, Remote, fetch, unpack
-from ausam.lab.problems.sources import cifar
+from ausam_lab.cli.main import main
+from ausam_lab.problems import download
+from ausam_lab.problems.download import DownloadError, Remote, fetch, unpack
+from ausam_lab.problems.sources import cifar
 from tests.lab.problems.archives import md5, remote, tar_gz, zipped
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from ausam.lab.problems import catalogue
-from ausam.lab.problems.catalogue import problem, resolve, training_samples
-from ausam.lab.problems.download import DownloadError
-from ausam.lab.problems.sources import ett
-from ausam.lab.problems.windows import Forecasting
-from ausam.lab.training.loop import train
+from ausam_lab.problems import catalogue
+from ausam_lab.problems.catalogue import problem, resolve, training_samples
+from ausam_lab.problems.download import DownloadError
+from ausam_lab.problems.sources import ett
+from ausam_lab.problems.windows import Forecasting
+from ausam_lab.training.loop import train
 from tests.lab.helpers import load, read, run
 
 QUICK = ["--data", "etth2", "--train-stride", 60, "--test-size", 40, "--batch-size", 32, "--threads", 1]

@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from ausam.lab.problems import catalogue as lab_data
-from ausam.lab.problems.download import DownloadError, Remote
-from ausam.lab.problems.sources import cifar, ett, fashion, tiny
+from ausam_lab.problems import catalogue as lab_data
+from ausam_lab.problems.download import DownloadError, Remote
+from ausam_lab.problems.sources import cifar, ett, fashion, tiny
 from tests.lab.helpers import load
 from tests.lab.problems.archives import cifar10_files, images, md5, put, remote, tar_gz
 
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_while_pictures_are_decoded_is_told(tmp_path):
     put(tiny_files(), tmp_path / "tiny-imagenet-200")
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "from ausam.lab.problems.sources.tiny import tiny_imagenet;"
+        "from ausam_lab.problems.sources.tiny import tiny_imagenet;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"  # of 147,456 bytes
         "tiny_imagenet(sys.argv[1])"
     )

@@ -5,7 +5,7 @@ import logging
 import pytest
 from filelock import FileLock
 
-from ausam.lab.records import locks
+from ausam_lab.records import locks
 
 
 def test_a_long_wait_says_what_it_waits_for(tmp_path, monkeypatch, caplog):

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ausam.lab.config import Config
-from ausam.lab.records import store
-from ausam.lab.records.comparison import Comparison
-from ausam.lab.records.epoch import Epoch, epochs_text, read_epochs
-from ausam.lab.records.run import Run, SampleGroup, SelectionSummary
-from ausam.lab.records.score import Score
-from ausam.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.config import Config
+from ausam_lab.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.records import store
+from ausam_lab.records.comparison import Comparison
+from ausam_lab.records.epoch import Epoch, epochs_text, read_epochs
+from ausam_lab.records.run import Run, SampleGroup, SelectionSummary
+from ausam_lab.records.score import Score
 from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
 SELECTION = SelectionSummary(

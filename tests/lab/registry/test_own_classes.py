@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from ausam.lab.registry.expressions import canonical, construct, has_radius, parse, uses
-from ausam.lab.registry.pairs import pair
+from ausam_lab.registry.expressions import canonical, construct, has_radius, parse, uses
+from ausam_lab.registry.pairs import pair
 from tests.lab.helpers import read, run
 
 MINE = '''

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from ausam import METHODS, POLICIES
-from ausam.lab.experiments.cells import pair_of, run_folder
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.expressions import brief, construct
-from ausam.lab.registry.from_config import configured, method_and_policy, with_own_rho
-from ausam.lab.registry.pair_names import label_of
-from ausam.lab.registry.pair_table import PAIRS, Pair
-from ausam.lab.registry.pairs import pair
+from ausam_lab.experiments.cells import pair_of, run_folder
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.registry.expressions import brief, construct
+from ausam_lab.registry.from_config import configured, method_and_policy, with_own_rho
+from ausam_lab.registry.pair_names import label_of
+from ausam_lab.registry.pair_table import PAIRS, Pair
+from ausam_lab.registry.pairs import pair
 
 
 def test_names_are_pairs():

@@ -2,9 +2,9 @@
 
 import math
 
-from ausam.lab.config import Config
-from ausam.lab.records.comparison import CurvePoint, NamedRun
-from ausam.lab.records.run import SampleGroup, SelectionSummary
+from ausam_lab.config import Config
+from ausam_lab.records.comparison import CurvePoint, NamedRun
+from ausam_lab.records.run import SampleGroup, SelectionSummary
 from tests.lab.helpers import a_comparison, a_run
 
 # Per name: scores of three seeds, seconds, samples through both passes (SAM: 4000), times chosen (right, wrong).

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ausam.lab.report.pages.comparison import render
+from ausam_lab.report.pages.comparison import render
 from tests.lab.report.example import FIGURES, compared
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")

@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 import pytest
 from PIL import Image
 
-from ausam.lab.records import store
-from ausam.lab.report import charts, html, png, vega
-from ausam.lab.report.charts import frontier
-from ausam.lab.report.vega import Field
+from ausam_lab.records import store
+from ausam_lab.report import charts, html, png, vega
+from ausam_lab.report.charts import frontier
+from ausam_lab.report.vega import Field
 from tests.helpers import few_of
 from tests.lab.report.example import FIGURES, compared
 

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-from ausam.lab.config import Config
-from ausam.lab.records.comparison import NamedRun
-from ausam.lab.records.run import Findings, Suspect
-from ausam.lab.records.tuning import Round, Trial, Tuning
-from ausam.lab.report import statistics
-from ausam.lab.report.pages import comparison as page
-from ausam.lab.report.pages import data, tuning
-from ausam.lab.report.summary import conclusion, underfitting
-from ausam.lab.report.text import NONE
+from ausam_lab.config import Config
+from ausam_lab.records.comparison import NamedRun
+from ausam_lab.records.run import Findings, Suspect
+from ausam_lab.records.tuning import Round, Trial, Tuning
+from ausam_lab.report import statistics
+from ausam_lab.report.pages import comparison as page
+from ausam_lab.report.pages import data, tuning
+from ausam_lab.report.summary import conclusion, underfitting
+from ausam_lab.report.text import NONE
 from tests.lab.helpers import a_comparison, a_run
 
 FIRST = (Suspect(17, 3, 5, 0.98), Suspect(4, 1, None, 0.7))

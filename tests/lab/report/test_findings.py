@@ -5,9 +5,9 @@ import re
 from dataclasses import replace
 
 from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry, Surface, Trace
-from ausam.lab.report import text
-from ausam.lab.report.pages import diagnosis as findings
-from ausam.lab.report.pages.diagnosis import (
+from ausam_lab.report import text
+from ausam_lab.report.pages import diagnosis as findings
+from ausam_lab.report.pages.diagnosis import (
     GeometryAt,
     GeometryResult,
     HessianResult,
@@ -15,7 +15,7 @@ from ausam.lab.report.pages.diagnosis import (
     SelectionResult,
     SharpnessResult,
 )
-from ausam.lab.report.pages.flatness import Fit, FlatRun, sentences
+from ausam_lab.report.pages.flatness import Fit, FlatRun, sentences
 
 
 def said(sentences):

@@ -10,23 +10,23 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ausam.lab.config import Config
-from ausam.lab.experiments import compare
-from ausam.lab.records.comparison import NamedRun
-from ausam.lab.records.run import Environment, SampleGroup, SelectionSummary
-from ausam.lab.records.score import Score
-from ausam.lab.report import html
-from ausam.lab.report.pages.comparison import (
+from ausam_lab.config import Config
+from ausam_lab.experiments import compare
+from ausam_lab.paper import tables
+from ausam_lab.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.records.comparison import NamedRun
+from ausam_lab.records.run import Environment, SampleGroup, SelectionSummary
+from ausam_lab.records.score import Score
+from ausam_lab.report import html
+from ausam_lab.report.pages.comparison import (
     labelled_apart,
     mislabelled_sentence,
     pictures,
     rare_class_sentence,
     render,
 )
-from ausam.lab.report.runs_csv import runs_csv
-from ausam.lab.report.summary import compare_rows, comparison_lines, comparison_text, conclusion, headline
-from ausam.paper import tables
-from ausam.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.report.runs_csv import runs_csv
+from ausam_lab.report.summary import compare_rows, comparison_lines, comparison_text, conclusion, headline
 from tests.helpers import few_of
 from tests.lab.helpers import HARDWARE, a_comparison, named
 from tests.lab.report.example import FIGURES, LABELS, compared

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ausam.lab.config import Config
-from ausam.lab.records.comparison import Difference
-from ausam.lab.report.statistics import against, holm, paired, rows
+from ausam_lab.config import Config
+from ausam_lab.records.comparison import Difference
+from ausam_lab.report.statistics import against, holm, paired, rows
 from tests.lab.helpers import HARDWARE, a_comparison, named
 
 T_975 = {2: 12.7062, 3: 4.30265, 5: 2.77645, 9: 2.30600}  # Student's t by the number of seeds, from a printed table

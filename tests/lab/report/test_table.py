@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ausam.lab.report.table import Line, Section, Table, marked, to_csv, to_html, to_latex, to_markdown, to_text
+from ausam_lab.report.table import Line, Section, Table, marked, to_csv, to_html, to_latex, to_markdown, to_text
 
 ROWS = [["SGD", "94.0 ± 0.3", "better*"], ["a|b_c", 1.5, None]]
 PLAIN = Table.of(["Method", "Score %", "Verdict"], ROWS, left=(0, 2))

@@ -1,7 +1,7 @@
 """One verdict for every report."""
 
-from ausam.lab.records.comparison import Difference
-from ausam.lab.report.verdict import Verdict, interval, p_text, verdict
+from ausam_lab.records.comparison import Difference
+from ausam_lab.report.verdict import Verdict, interval, p_text, verdict
 
 
 def test_the_truth_table():

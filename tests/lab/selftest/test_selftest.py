@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ausam import METHODS, SAM
-from ausam.lab.selftest import checks, run
+from ausam_lab.selftest import checks, run
 from tests.lab.helpers import run as command
 
 ALL = checks.all_checks()
@@ -118,7 +118,7 @@ def test_it_needs_nothing_but_torch():
     code = (
         "import sys\n"
         "for name in ('rich', 'scipy', 'sklearn', 'filelock', 'altair', 'jinja2'): sys.modules[name] = None\n"
-        "import ausam.lab.selftest.run as run\n"
+        "import ausam_lab.selftest.run as run\n"
         "run.all_checks = lambda: {'a': lambda device: 'fine'}\n"
         "run.step_times = lambda device: ''\n"
         "sys.argv = ['ausam', 'selftest', '--device', 'cpu']\n"

@@ -9,11 +9,11 @@ from torch import nn
 
 from ausam import Feedback
 from ausam.audit import Audit
-from ausam.lab.experiments import audit as experiment
-from ausam.lab.problems.windows import Forecasting
-from ausam.lab.report.pages import audit as page
-from ausam.lab.training import auditing, checkpoint
-from ausam.lab.training.loop import train
+from ausam_lab.experiments import audit as experiment
+from ausam_lab.problems.windows import Forecasting
+from ausam_lab.report.pages import audit as page
+from ausam_lab.training import auditing, checkpoint
+from ausam_lab.training.loop import train
 from tests.lab.blobs import CLASSES, ME, config
 from tests.lab.helpers import load, read
 

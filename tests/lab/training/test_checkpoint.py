@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.training import checkpoint
-from ausam.lab.training.loop import train
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.training import checkpoint
+from ausam_lab.training.loop import train
 from tests.lab.helpers import read
 
 BASE = {"epochs": 3, "train_size": 128, "test_size": 50, "threads": 1, "policy": "ausampling"}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ausam.lab.problems.download import DownloadError, unpack
-from ausam.lab.training import weights
+from ausam_lab.problems.download import DownloadError, unpack
+from ausam_lab.training import weights
 from tests.lab.helpers import load
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ausam.lab.training import weights
-from ausam.paper.quantisation import quantize
+from ausam_lab.paper.quantisation import quantize
+from ausam_lab.training import weights
 
 
 @pytest.fixture

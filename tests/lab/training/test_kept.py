@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ausam.lab.config import Config
-from ausam.lab.problems.catalogue import resolve, split_problem
-from ausam.lab.records import store
-from ausam.lab.records.run import Run
-from ausam.lab.registry.from_config import configured
-from ausam.lab.registry.pair_names import label_of
-from ausam.lab.registry.pairs import pair, with_alpha
-from ausam.lab.training import checkpoint, kept, snapshots, weights
-from ausam.lab.training.loop import train
-from ausam.lab.training.network import network
+from ausam_lab.config import Config
+from ausam_lab.problems.catalogue import resolve, split_problem
+from ausam_lab.records import store
+from ausam_lab.records.run import Run
+from ausam_lab.registry.from_config import configured
+from ausam_lab.registry.pair_names import label_of
+from ausam_lab.registry.pairs import pair, with_alpha
+from ausam_lab.training import checkpoint, kept, snapshots, weights
+from ausam_lab.training.loop import train
+from ausam_lab.training.network import network
 
 SMALL = {"train_size": 96, "test_size": 40, "epochs": 4, "batch_size": 32, "threads": 1, "label_noise": 0.3}
 

@@ -6,9 +6,9 @@ import types
 
 import pytest
 
-from ausam.lab.training import logs
-from ausam.lab.training.logs import KINDS, Logs
-from ausam.lab.training.loop import train
+from ausam_lab.training import logs
+from ausam_lab.training.logs import KINDS, Logs
+from ausam_lab.training.loop import train
 from tests.lab.helpers import read, run
 
 FEW = ["--epochs", 3, "--train-size", 64, "--test-size", 20, "--threads", 1]
@@ -25,7 +25,7 @@ def stopped_after(monkeypatch, epochs, *argv):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("ausam.lab.cli.commands.train", stopping)
+        patch.setattr("ausam_lab.cli.commands.train", stopping)
         return run(*argv)
 
 
@@ -135,7 +135,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capsys, comma
 
 
 def test_what_was_opened_is_closed_if_another_fails(tmp_path, monkeypatch):
-    from ausam.lab.config import Config
+    from ausam_lab.config import Config
 
     closed = []
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ausam.lab.training import checkpoint
+from ausam_lab.training import checkpoint
 from tests.lab.helpers import read, run, without_times
 
 FEW = ["--train-size", 128, "--test-size", 50, "--threads", 1]

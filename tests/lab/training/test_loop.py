@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 
 from ausam import AUSampling, Full, Scores, SelectiveBatchSampler
-from ausam.lab.networks.build import build
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.training import checkpoint
-from ausam.lab.training.loop import learning_rate, random_numbers, train
-from ausam.lab.training.selection import selection_summary
-from ausam.lab.training.weights import sha256
+from ausam_lab.networks.build import build
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.training import checkpoint
+from ausam_lab.training.loop import learning_rate, random_numbers, train
+from ausam_lab.training.selection import selection_summary
+from ausam_lab.training.weights import sha256
 from tests.lab.helpers import load, pausing, read, run, without_times
 
 ONE = ["--threads", "1"]
@@ -91,7 +91,7 @@ def test_plain_and_full_is_ordinary_training(tmp_path):
 def test_kill_and_resume_ends_bit_for_bit_the_same(undisturbed, tmp_path):
     out = tmp_path / "run"
     flags = ["train", "--policy", "ausampling", "--ramp", "2", "--epochs", "5", "--out", str(out), *ONE]
-    code = pausing("ausam.lab.cli.commands", "run", 2) + "sys.exit(main(sys.argv[1:]))"
+    code = pausing("ausam_lab.cli.commands", "run", 2) + "sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *flags, "--resume"],
         stdout=subprocess.DEVNULL,

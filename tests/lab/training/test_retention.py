@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import store
-from ausam.lab.records.run import Run
-from ausam.lab.training import snapshots, weights
-from ausam.lab.training.loop import train
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.records import store
+from ausam_lab.records.run import Run
+from ausam_lab.training import snapshots, weights
+from ausam_lab.training.loop import train
 
 CONFIG = resolve(train_size=64, test_size=20, epochs=2, batch_size=32, threads=1, lr_steps="1")
 

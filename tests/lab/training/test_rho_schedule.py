@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.registry.from_config import configured
-from ausam.lab.training import checkpoint
-from ausam.lab.training.loop import train
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.registry.from_config import configured
+from ausam_lab.training import checkpoint
+from ausam_lab.training.loop import train
 from tests.lab.helpers import read, run
 
 FEW = {"train_size": 128, "test_size": 50, "batch_size": 64, "threads": 1, "epochs": 4, "rho": 0.4}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.training import checkpoint, snapshots
-from ausam.lab.training.loop import train
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.training import checkpoint, snapshots
+from ausam_lab.training.loop import train
 from tests.lab.helpers import read, run
 
 BASE = {"policy": "ausampling", "ramp": 2, "epochs": 5, "train_size": 200, "test_size": 100, "threads": 1}

@@ -25,11 +25,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 
-import ausam.lab.training.loop as lab
+import ausam_lab.training.loop as lab
 from ausam import METHODS, Full, SelectiveBatchSampler
-from ausam.lab.cli.main import main
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.training import auditing, checkpoint, ranks
+from ausam_lab.cli.main import main
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.training import auditing, checkpoint, ranks
 from tests.helpers import EXAMPLES, assert_equal, few_of, few_or_many
 from tests.helpers import make as method
 from tests.lab.helpers import TESTS, read

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ausam.lab.experiments.diagnose.flatness import diagnose_comparison
-from ausam.lab.experiments.diagnose.subject import open_run
-from ausam.lab.records import store
-from ausam.lab.report.pages.flatness import FlatComparison, pictures
+from ausam_lab.experiments.diagnose.flatness import diagnose_comparison
+from ausam_lab.experiments.diagnose.subject import open_run
+from ausam_lab.records import store
+from ausam_lab.report.pages.flatness import FlatComparison, pictures
 from tests.lab.helpers import run
 
 SMALL = ["--train-size", 100, "--test-size", 50, "--batch-size", 32, "--epochs", 1, "--threads", 1]

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ausam.lab.experiments.diagnose import measures
-from ausam.lab.experiments.diagnose.measures import MEASUREMENTS
-from ausam.lab.experiments.diagnose.pieces import over_training
-from ausam.lab.experiments.diagnose.run import diagnose
-from ausam.lab.experiments.diagnose.subject import ROOM, open_run, radius_of, spread
-from ausam.lab.problems.catalogue import resolve
-from ausam.lab.records import store
-from ausam.lab.registry.from_config import method_and_policy
-from ausam.lab.report.pages.diagnosis import SECTIONS, Diagnosis, GeometryAt, GeometryResult
-from ausam.lab.training import snapshots
-from ausam.lab.training.loop import ALONE, begin, train
+from ausam_lab.experiments.diagnose import measures
+from ausam_lab.experiments.diagnose.measures import MEASUREMENTS
+from ausam_lab.experiments.diagnose.pieces import over_training
+from ausam_lab.experiments.diagnose.run import diagnose
+from ausam_lab.experiments.diagnose.subject import ROOM, open_run, radius_of, spread
+from ausam_lab.problems.catalogue import resolve
+from ausam_lab.records import store
+from ausam_lab.registry.from_config import method_and_policy
+from ausam_lab.report.pages.diagnosis import SECTIONS, Diagnosis, GeometryAt, GeometryResult
+from ausam_lab.training import snapshots
+from ausam_lab.training.loop import ALONE, begin, train
 from tests.lab.helpers import read, run
 
 SMALL = {"train_size": 200, "test_size": 100, "batch_size": 32, "threads": 1}

@@ -1,0 +1,90 @@
+"""Pages, tables and CSV from the runs in a folder, or from a file of results, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ausam_lab.experiments import compare
+from ausam_lab.experiments.cells import pair_of
+from ausam_lab.paper import equal_cost, reproduce, tables
+from ausam_lab.paper.records.equal_cost import EqualCost
+from ausam_lab.paper.records.paper_table import PaperTable
+from ausam_lab.records import files, store
+from ausam_lab.records.comparison import Comparison
+from ausam_lab.records.run import Run
+from ausam_lab.records.tuning import Tuning
+from ausam_lab.registry.pair_names import label_of
+from ausam_lab.registry.pair_table import PAIRS
+from ausam_lab.report.pages import comparison as page
+from ausam_lab.report.pages import data, tuning
+from ausam_lab.report.summary import comparison_text, conclusion
+
+
+def rebuild(results: Path) -> tuple[str, Path]:
+    """Rewrite all reports from the results; return the table as text, and the page.
+
+    ``results`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
+    """
+    if results.is_file():
+        return _from_file(results)
+    if (path := results / "tuning.json").exists():
+        return _from_file(path)
+    text = _from_folder(results)
+    return text, results / "report.html"
+
+
+def _from_file(path: Path) -> tuple[str, Path]:
+    """The page next to a file of results, under the same name."""
+    forms: dict[str, tuple[type[Any], Callable[[Any], str], Callable[[Any], str]]] = {
+        PaperTable.FORMAT: (PaperTable, tables.render, tables.text),
+        EqualCost.FORMAT: (EqualCost, equal_cost.render, equal_cost.text),
+        Tuning.FORMAT: (Tuning, tuning.render, tuning.text),
+    }
+    kind, render, text = forms.get(store.format_of(path), (Comparison, page.render, comparison_report))
+    record = store.read_finished(path, kind)
+    out = path.with_suffix(".html")
+    files.write(out, render(record))
+    return text(record), out
+
+
+def _from_folder(folder: Path) -> str:
+    if (table := reproduce.rewrite(folder)) is not None:
+        return reproduce.text(table)
+    if any(folder.glob("runs/*/seed-*/result.json")):
+        return comparison_report(compare.write(_comparison(folder), folder))
+    if (folder / "result.json").exists():
+        return comparison_report(compare.write(_single(folder), folder))
+    raise ValueError(
+        f"{folder} contains no finished run. Use the folder (--out) of ausam reproduce, ausam compare or ausam train, "
+        "or a results.json."
+    )
+
+
+def comparison_report(comparison: Comparison) -> str:
+    """For a terminal: the table, the headline with its figures, and what the runs say about the data."""
+    return "\n\n".join(filter(None, [comparison_text(comparison), conclusion(comparison), data.sentence(comparison)]))
+
+
+def _comparison(folder: Path) -> Comparison:
+    """The runs in the folder; command, title and order come from the old results.json."""
+    old = store.read(folder / "results.json", Comparison)
+    done = sorted(folder.glob("runs/*/seed-*/result.json"))
+    there = {pair_of(path.parent.name) for path in folder.glob("runs/*/seed-*") if path.is_dir()}  # begun counts
+    order = [row.name for row in old.rows] if old else []
+    order += [name for name in PAIRS if name not in order]
+    names = sorted(there, key=lambda name: (order.index(name) if name in order else len(order), name))
+    planned = old.seeds if old else ()
+    seeds = sorted({int(path.parent.name.removeprefix("seed-")) for path in done}.union(planned))
+    config = old.config if old else store.read_finished(done[0], Run).config
+    return compare.collect(names, seeds, config, folder, old.command if old else "", old.title if old else "")
+
+
+def _single(folder: Path) -> Comparison:
+    run = store.read_finished(folder / "result.json", Run)
+    name = f"{run.method} × {run.policy}"
+    named = compare.named_run(name, folder)
+    title = f"{run.config.data}: one run"
+    labels = [(name, label_of(run.config) or run.pair)]
+    return compare.comparison(title, "", [run.seed], run.config, labels, [named] if named else [], 1)

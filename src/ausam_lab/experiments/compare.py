@@ -1,0 +1,118 @@
+"""Comparisons: several pairs with several seeds each, on one problem, side by side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ausam_lab.config import Config
+from ausam_lab.experiments.cells import run_folder
+from ausam_lab.problems.catalogue import changes
+from ausam_lab.records import files, store
+from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
+from ausam_lab.records.epoch import Epoch
+from ausam_lab.registry.pairs import label
+from ausam_lab.report import statistics
+from ausam_lab.report.pages import comparison as page
+from ausam_lab.report.runs_csv import runs_csv
+from ausam_lab.training.environment import environment
+from ausam_lab.training.logs import NO_LOGS, Logs
+from ausam_lab.training.loop import train
+from ausam_lab.training.run_folder import epochs, finished
+
+OnEpoch = Callable[[str, int, Epoch], None]
+
+
+def compare(
+    runs: Mapping[str, Config],
+    seeds: list[int],
+    config: Config,
+    out: Path,
+    command: str,
+    on_epoch: OnEpoch,
+    logs: Logs = NO_LOGS,
+) -> Comparison:
+    """Run what is missing in ``out``, write results.json, results.csv and report.html, and return the results.
+
+    The runs of a seed take turns in random order, one epoch each, so that a noisy machine affects all alike. Everything
+    resumes from ``out``: interrupt it at any time and call it again.
+
+    Arguments:
+        runs: the settings of each pair, by its name (:func:`ausam_lab.registry.from_config.configured`).
+        seeds: the seeds of each pair, at least one.
+        config: the settings that the pairs share.
+        out: the folder.
+        command: the command that the user typed.
+        on_epoch: called with the name, the seed and the figures of each epoch.
+        logs: additional logs for the epochs.
+    """
+    for seed in seeds:
+        turns = {name: _run(name, replace(run, seed=seed), out, on_epoch, logs) for name, run in runs.items()}
+        shuffle = random.Random(seed)
+        while turns:
+            for name in shuffle.sample(list(turns), len(turns)):
+                if next(turns[name], None) is None:
+                    del turns[name]
+        results = write(collect(list(runs), seeds, config, out, command), out)
+    return results
+
+
+def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[Epoch]:
+    folder = run_folder(out, name, config.seed)
+    here = logs.of(str(folder.relative_to(out / "runs")))
+    for epoch in train(config, folder, resume=True, logs=here):
+        on_epoch(name, config.seed, epoch)
+        yield epoch
+
+
+def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
+    """The results of a comparison from the finished runs in ``out``."""
+    folders = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
+    runs = [run for name, folder in folders if (run := named_run(name, folder)) is not None]
+    labels = [(name, label(name, config.base)) for name in names]
+    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(folders))
+
+
+def named_run(name: str, folder: Path) -> NamedRun | None:
+    """The run in a folder under this name, with its learning curve; None if it is unfinished or damaged."""
+    run = finished(folder)
+    return None if run is None else NamedRun(name, run, curve(folder))
+
+
+def comparison(
+    title: str,
+    command: str,
+    seeds: list[int],
+    config: Config,
+    labels: list[tuple[str, str]],
+    runs: list[NamedRun],
+    expected: int,
+) -> Comparison:
+    """The record of these runs; ``labels`` are the name and the label of every row."""
+    return Comparison(
+        title=title,
+        command=command,
+        created=store.now(),
+        complete=len(runs) == expected,
+        data=runs[0].run.data if runs else None,
+        seeds=tuple(seeds),
+        environment=runs[0].run.environment if runs else environment(config.device),
+        config=config,
+        rows=statistics.rows(labels, runs),
+        runs=tuple(runs),
+    )
+
+
+def curve(folder: Path) -> tuple[CurvePoint, ...]:
+    """The learning curve of the run in a folder."""
+    return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(folder))
+
+
+def write(results: Comparison, out: Path) -> Comparison:
+    """Write results.json, results.csv and report.html; return their record."""
+    store.write(out / "results.json", results)
+    files.write(out / "results.csv", runs_csv(("", named) for named in results.runs))
+    files.write(out / "report.html", page.render(results))
+    return results

@@ -1,0 +1,89 @@
+"""Run cells, one after the other or as a launcher does it: resumable, and a failed one does not stop the others."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ausam_lab.config import Config
+from ausam_lab.experiments.cells import Cell
+from ausam_lab.problems.download import DownloadError
+from ausam_lab.records import files
+from ausam_lab.records.epoch import Epoch
+from ausam_lab.records.locks import file_lock
+from ausam_lab.training.failures import explain
+from ausam_lab.training.identity import same_run
+from ausam_lab.training.logs import Logs
+from ausam_lab.training.loop import train
+from ausam_lab.training.run_folder import epochs, finished, saved_config
+
+OnEpoch = Callable[[str, Epoch], None]
+
+
+class Failed(NamedTuple):
+    """The message of a failed cell, and whether its data was unavailable."""
+
+    text: str
+    no_data: bool
+
+
+Outcome = str | Failed | None
+Launch = Callable[[Iterable[Cell], Path, OnEpoch, Logs], Iterator[tuple[Cell, Outcome]]]
+
+
+def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[tuple[Cell, Outcome]]:
+    """Run the cells in this process, one after the other."""
+    for cell in cells:
+        yield cell, attempt(cell, out, on_epoch, logs)
+
+
+def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
+    """Run a cell like ``_run``; a Failed for an error that concerns this cell only. A full disk concerns all."""
+    try:
+        return _run(cell, out, on_epoch, logs)
+    except files.WriteError:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other cells can be computed)
+        known = explain(error)
+        text = known.text if known else f"{error}\n{''.join(traceback.format_exception(error))}"
+        return Failed(text, isinstance(error, DownloadError))
+
+
+def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
+    """Run a cell to its end: its outcome; empty if it was done before; None if another process holds it."""
+    folder = cell.folder(out)
+    if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
+        return None
+    with file_lock(folder.with_name(folder.name + ".lock")) as mine:
+        if not mine:
+            return None
+        inside = folder.relative_to(out / cell.block / "runs")
+        last: Epoch | None = None
+        for last in _epochs(folder, cell.placed(out), logs.of(f"{cell.block}/{inside}")):
+            on_epoch(cell.id, last)
+    if last is None:
+        return ""
+    return f"{last.test}, {last.seconds:.1f} s of training"
+
+
+def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
+    """The remaining epochs. A run that was moved continues here; ``train`` refuses any other difference."""
+    theirs = saved_config(folder)
+    # The path of the initial weights is not part of a run's identity, but whether there are any is.
+    if theirs is not None and bool(theirs.init) == bool(config.init) and same_run(theirs, config):
+        if _done(folder):
+            with logs.opened(config, folder, epochs(folder)):
+                return iter(())
+        files.write_json(folder / "config.json", asdict(config))
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    return train(config, folder, resume=True, logs=logs)
+
+
+def _done(folder: Path) -> bool:
+    return finished(folder) is not None

@@ -1,0 +1,117 @@
+"""MPII Human Pose: 22,246 people for training and 2,958 for testing, in the annotation format of HRNet."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ausam_lab.paper.pose.crop import Array
+from ausam_lab.paper.pose.people import SC_BIAS, People, estimated_head
+from ausam_lab.paper.pose.pose_set import PoseSet
+from ausam_lab.paper.pose.skeleton import JOINTS
+from ausam_lab.problems.download import DownloadError
+from ausam_lab.problems.loading import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+log = logging.getLogger("ausam")
+
+SIZE = 256
+SOURCE = "http://human-pose.mpi-inf.mpg.de"
+
+
+def mpii(data_dir: str, size: int = SIZE) -> PoseSet:
+    """MPII from DATA_DIR/mpii: annot/train.json, annot/valid.json, images/ and annot/gt_valid.mat for head sizes."""
+    folder = Path(data_dir) / "mpii"
+    needed = ("annot/train.json", "annot/valid.json", "images")
+    if missing := [name for name in needed if not (folder / name).exists()]:
+        raise DownloadError(
+            f"MPII is incomplete: {folder} lacks {', '.join(missing)}. Download it by hand: its authors require a "
+            f"form. Get the images from {SOURCE} and put the *.jpg files into {folder / 'images'}. Put HRNet's "
+            f"annotations (train.json, valid.json, gt_valid.mat) into {folder / 'annot'}."
+        )
+    train, test = (annotated(folder / "annot" / f"{name}.json", folder / "images") for name in ("train", "valid"))
+    truth = folder / "annot" / "gt_valid.mat"
+    if truth.exists():
+        test = replace(test, head=head_sizes(truth, test))
+    else:
+        log.warning(
+            "%s is missing, so head sizes are estimated as 0.6 times the distance from upper neck to head top. "
+            "PCKh will not be comparable with published figures.",
+            truth,
+        )
+    return PoseSet("mpii", train, test, size)
+
+
+def annotated(annotation: Path, images: Path) -> People:
+    """The people of an annotation file, with centre and scale corrected and pixels counted from 0, as in HRNet."""
+    content = json.loads(annotation.read_text(encoding="utf-8"))
+    try:
+        names = [str(person["image"]) for person in content]
+        centre, joints, visible = (_array(content, k) for k in ("center", "joints", "joints_vis"))
+        scale = _array(content, "scale")
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unfit(annotation, f"a person has a missing or an unexpected field ({error!r})") from None
+    n = len(names)
+    shapes = (centre.shape, scale.shape, joints.shape, visible.shape)
+    if n == 0 or shapes != ((n, 2), (n,), (n, len(JOINTS), 2), (n, len(JOINTS))):
+        raise _unfit(annotation, f"centres, scales, joints and joints_vis have the shapes {shapes}")
+    known = centre[:, 0] != -1
+    centre[known, 1] += 15 * scale[known]  # the annotators' centre is too high for the feet
+    scale[known] *= 1.25
+    return People(
+        Pictures(images, names), np.arange(n), centre - 1, scale, joints - 1, visible, estimated_head(joints, visible)
+    )
+
+
+def _array(content: list[dict[str, Any]], key: str) -> Array:
+    return np.array([person[key] for person in content], np.float64)
+
+
+def _unfit(annotation: Path, why: str) -> ValueError:
+    return ValueError(
+        f"{annotation} is not in HRNet's format: {why}. Use a list of people with image, center, scale, joints and "
+        f"joints_vis of {len(JOINTS)} joints."
+    )
+
+
+class Pictures:
+    """The pictures of a folder by number, read on access."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self._folder, self._names = folder, names
+
+    def __call__(self, i: int) -> Image:
+        """The picture; a DataError if it is missing or not a picture."""
+        from PIL import Image
+
+        path = self._folder / self._names[i]
+        try:
+            with Image.open(path) as picture:
+                return picture.convert("RGB")
+        except FileNotFoundError:
+            raise DataError(f"{path} is missing. Get MPII's images from {SOURCE} and put them there.") from None
+        except OSError as error:
+            raise DataError(f"{path} is not a readable picture ({error}). Replace it.") from None
+
+
+def head_sizes(path: Path, test: People) -> Array:
+    """0.6 times the diagonal of each person's head box, from MPII's ground truth in the order of valid.json."""
+    from scipy.io import loadmat
+
+    contents = loadmat(path)
+    boxes, joints = contents["headboxes_src"], np.transpose(contents["pos_gt_src"], (2, 0, 1))
+    if joints.shape != test.joints.shape:
+        raise ValueError(
+            f"{path} has {len(joints)} people, but valid.json has {len(test)}. Take both from the same source."
+        )
+    seen = test.visible > 0
+    if np.median(np.abs(joints - 1 - test.joints)[seen]) > 1:
+        raise ValueError(f"{path} and valid.json list people in different orders. Take both from the same source.")
+    return np.asarray(SC_BIAS * np.linalg.norm(boxes[1] - boxes[0], axis=0), np.float64)

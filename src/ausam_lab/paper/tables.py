@@ -1,0 +1,209 @@
+"""A table of the paper next to ours, as text, Markdown, LaTeX and a page, all from one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ausam_lab.paper.records.paper_table import PaperTable, TableCell
+from ausam_lab.records.comparison import Row
+from ausam_lab.report import html
+from ausam_lab.report.summary import skipped_notes
+from ausam_lab.report.table import (
+    MARKS,
+    SUPERSCRIPT,
+    TEXT_MARKS,
+    Line,
+    Section,
+    Table,
+    marked,
+    to_html,
+    to_latex,
+    to_markdown,
+    to_text,
+)
+from ausam_lab.report.text import NONE, capital, show
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+MISSING = "missing"
+STAR = "‡"
+HEAD = ("Paper", "SAM%", "Ours (runs)", "SAM%")
+
+
+def table(paper: PaperTable) -> Table:
+    """The figures of the paper and ours, side by side."""
+    names = headings(paper)
+    sections = [Section(tuple(lines), group) for group, lines in groups(paper).items()]
+    return Table(("Method", *head(paper) * len(names)), tuple(sections), paper.title, tuple(names))
+
+
+def headings(paper: PaperTable) -> list[str]:
+    """The column headings, in the paper's order."""
+    return list(dict.fromkeys(c.heading for c in paper.columns))
+
+
+def parts(paper: PaperTable) -> list[str]:
+    """The parts that a figure averages, where the paper lists them: the groups of joints."""
+    return list(dict.fromkeys(k for c in paper.columns for cell in c.cells for k in cell.paper.parts))
+
+
+def head(paper: PaperTable) -> tuple[str, ...]:
+    """The headings of the figures of a column."""
+    named = parts(paper)
+    return ("Whose (runs)", *(part[:3].capitalize() for part in named), "Mean", "SAM%") if named else HEAD
+
+
+def groups(paper: PaperTable) -> dict[str, list[Line]]:
+    """The lines of each part of the table: a label, then the figures of each column.
+
+    The paper's figures and ours are side by side; where a figure has parts, ours are on a separate line. The best
+    and the second best are marked, among the paper's figures and among ours.
+    """
+    out = {}
+    for group in dict.fromkeys(c.group for c in paper.columns):
+        inside = {c.heading: c for c in paper.columns if c.group == group}
+        rows = {(cell.name, cell.note): cell for c in inside.values() for cell in c.cells}
+        lines: list[Line] = []
+        scores: list[dict[int, float]] = []  # of each line, by the number of its cell
+        named, width = parts(paper), len(head(paper))
+        for key, row in sorted(rows.items(), key=lambda item: not item[1].in_paper):
+            mark = row.note.translate(SUPERSCRIPT) if row.in_paper else "†"
+            own = {h: cell for h, c in inside.items() for cell in c.cells if (cell.name, cell.note) == key}
+            forms = [partial(f, named) for f in (_paper, _ours)] if named else [_both]
+            for form in forms[0 if row.in_paper else -1 :]:
+                line: list[object] = [row.label + mark]
+                score: dict[int, float] = {}
+                for heading in headings(paper):
+                    cells, figures = form(own[heading]) if heading in own else ([""] * width, {})
+                    score |= {len(line) + i: value for i, value in figures.items() if value is not None}
+                    line += cells
+                lines.append(Line(tuple(line)))
+                scores.append(score)
+        out[group] = _marked(
+            lines, scores, named, lower=any(cell.ours and cell.ours.lower_is_better for cell in rows.values())
+        )
+    return out
+
+
+def _marked(lines: list[Line], scores: list[dict[int, float]], named: list[str], *, lower: bool) -> list[Line]:
+    """The lines with their marks; where ours are on separate lines, they and the paper's are two columns in one."""
+    for column in sorted({i for score in scores for i in score}):
+        for whose in ("paper", "ours") if named else ("",):
+            values = [
+                score.get(column) if str(line.cells[1]).startswith(whose) or not named else None
+                for line, score in zip(lines, scores, strict=True)
+            ]
+            lines = marked(lines, column, values, lower=lower)
+    return lines
+
+
+Figures = tuple[list[str], dict[int, float | None]]  # the cells of a column, and the scores among them by position
+
+
+def _both(cell: TableCell) -> Figures:
+    d = 2 if cell.ours is None else cell.ours.decimals
+    figures = [show(cell.paper.score, d, cell.paper.std), show(cell.paper.speed, 0)]
+    if cell.ours is None:
+        return [*figures, MISSING, NONE], {0: cell.paper.score}
+    ours = cell.ours
+    own = [f"{show(ours.mean, ours.decimals, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
+    return [*figures, *own], {0: cell.paper.score, 2: round(ours.mean, ours.decimals)}
+
+
+def _paper(parts: list[str], cell: TableCell) -> Figures:
+    paper = cell.paper
+    figures = [show(paper.parts.get(part), 1) for part in parts]
+    cells = ["paper", *figures, show(paper.score, 1, paper.std), show(paper.speed, 0)]
+    return cells, {1 + len(parts): paper.score}
+
+
+def _ours(parts: list[str], cell: TableCell) -> Figures:
+    if (ours := cell.ours) is None:
+        return ["ours", *[MISSING] * (len(parts) + 1), NONE], {}
+    d = 1 if ours.unit == "%" else ours.decimals
+    figures = [show(ours.parts.get(part), d) for part in parts]
+    mean = f"{show(ours.mean, d, ours.std)}{_star(ours)}"
+    cells = [f"ours ({ours.n})", *figures, mean, show(ours.speed_of_sam, 0)]
+    return cells, {1 + len(parts): round(ours.mean, d)}
+
+
+def _star(ours: Row) -> str:
+    return STAR if ours.against_sam is not None and ours.against_sam.clear else ""
+
+
+def footnotes(paper: PaperTable) -> list[str]:
+    """What the marks and columns mean, and what they do not show."""
+    notes = [f"{k.translate(SUPERSCRIPT)} In the paper {v}." for k, v in paper.notes.items()]
+    every = [cell for c in paper.columns for cell in c.cells]
+    if any(not cell.in_paper for cell in every):
+        notes.append("† Not in the paper's table: what else the same cost buys.")
+    if any(cell.ours is not None and _star(cell.ours) for cell in every):
+        notes.append(
+            f"{STAR} Ours differs significantly from our SAM at 5 %: paired over seeds, Holm's correction over the "
+            "rows of a column."
+        )
+    unit = {"%": " in percent", "": ""}.get(paper.unit, f" in {paper.unit}")
+    notes.append(
+        f"{capital(paper.metric)}{unit}, mean ± standard deviation over seeds. "
+        "SAM%: speed of training, SAM = 100, against runs on the same machine."
+    )
+    if any(line.bold for lines in groups(paper).values() for line in lines):
+        notes.append(f"{MARKS} The paper's figures and ours are marked separately.")
+    if any(cell.ours is not None and cell.ours.lower_is_better for cell in every):
+        notes.append(f"Lower {paper.metric} is better.")
+    if paper.scale == "small":
+        notes.append(
+            "Small scale: compare our rows with each other, not with the paper's figures, which use larger networks."
+        )
+        notes += [f"{c.title} here is {c.about}." for c in paper.columns]
+    notes += [f"Other than in the paper: {text}" for text in paper.deviations]
+    notes += skipped_notes(cell.ours for cell in every if cell.ours is not None)
+    if paper.missing:
+        notes.append(f"{paper.missing} of {paper.runs} runs are missing.")
+    return notes
+
+
+def text(paper: PaperTable) -> str:
+    """For a terminal."""
+    notes = [note.replace(MARKS, TEXT_MARKS) for note in footnotes(paper)]
+    return "\n".join([paper.title, "", to_text(table(paper)), "", *notes])
+
+
+def markdown(paper: PaperTable) -> str:
+    """For a README."""
+    notes = [f"{note}  " for note in footnotes(paper)]
+    return "\n".join([f"## {paper.title}", "", to_markdown(table(paper)), "", *notes]) + "\n"
+
+
+def latex(paper: PaperTable) -> str:
+    """For a paper; needs the package booktabs."""
+    return to_latex(table(paper), footnotes(paper)) + "\n"
+
+
+def render(paper: PaperTable) -> str:
+    """The page over the pages of the blocks."""
+    return html.page(paper.title, _fragments(paper), width=66)
+
+
+def _fragments(paper: PaperTable) -> Iterator[Markup]:
+    yield html.heading(paper.title, 1)
+    yield to_html(table(paper))
+    for note in footnotes(paper):
+        yield html.paragraph(note, "note")
+    for column in paper.columns:
+        yield html.heading(column.title, link=f"{column.name}/report.html")
+        yield html.paragraph(column.about, "soft")
+        yield html.paragraph(column.headline)
+    yield html.heading("Conditions")
+    yield html.code(paper.command)
+    yield html.facts({"created": paper.created, "seeds": paper.seeds})
+
+
+OUTPUT_FILES: dict[str, Callable[[PaperTable], str]] = {
+    "table.md": markdown,
+    "table.tex": latex,
+    "report.html": render,
+}

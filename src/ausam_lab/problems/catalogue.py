@@ -1,0 +1,227 @@
+"""The data sets by name: how each is loaded, its shape, and the settings that suit it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+from ausam_lab.config import DATA_SETTINGS, Config
+from ausam_lab.problems.hf import hf_data
+from ausam_lab.problems.image_folder import folder_data
+from ausam_lab.problems.labels import split_for_selection
+from ausam_lab.problems.problem import Problem
+from ausam_lab.problems.sources.cifar import cifar10, cifar100
+from ausam_lab.problems.sources.digits import digits
+from ausam_lab.problems.sources.ett import ett
+from ausam_lab.problems.sources.fashion import fashion_mnist
+from ausam_lab.problems.sources.tiny import tiny_imagenet
+from ausam_lab.problems.user_data import user_data
+from ausam_lab.problems.windows import WindowSet
+from ausam_lab.registry.devices import device
+from ausam_lab.registry.expressions import canonical
+from ausam_lab.registry.lookup import find
+from ausam_lab.registry.user_code import OWN, is_own, refuse_other_form
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set: its loader, a description, what is known before it is loaded, and the settings that suit it."""
+
+    load: Callable[[str], Problem]
+    about: str
+    image: tuple[int, ...]  # the shape of a sample: channels, height and width; or series and steps
+    classes: int  # or joints, or steps ahead
+    train: int
+    test: int
+    settings: dict[str, Any]
+
+
+# The paper's settings for ResNet-18.
+PAPER = {
+    "model": "resnet18",
+    "epochs": 200,
+    "batch_size": 128,
+    "lr": 0.05,
+    "weight_decay": 0.001,
+    "rho": 0.1,
+    "s_max": 0.5,  # of AUSampling, for the smaller networks
+    "label_smoothing": 0.1,
+    "augment": "cutout",
+}
+
+# SAMformer's settings at horizon 96; its demo uses every window and 100 epochs.
+FORECAST = {
+    "model": "samformer",
+    "horizon": 96,
+    "train_stride": 2,
+    "epochs": 20,
+    "batch_size": 256,
+    "base": "adam",
+    "lr": 0.001,
+    "weight_decay": 1e-5,
+    "rho": 0.5,
+}
+
+
+def _ett(name: str, about: str, how: str) -> Entry:
+    train, test = (8_033, 2_785) if name[3] == "h" else (33_953, 11_425)
+    windows = f"{train:,} windows for training, {test:,} for testing"
+    return Entry(partial(ett, name), f"forecasting: {about}: {windows}; {how}", (7, 512), 96, train, test, FORECAST)
+
+
+DATASETS: dict[str, Entry] = {
+    "digits": Entry(
+        load=digits,
+        about="scikit-learn's 8x8 digits, embedded: 1,000 for training, 797 for testing",
+        image=(1, 8, 8),
+        classes=10,
+        train=1_000,
+        test=797,
+        settings={
+            "model": "resnet-tiny",
+            "label_noise": 0.2,
+            "epochs": 30,
+            "batch_size": 64,
+            "lr": 0.05,
+            "rho": 0.2,
+            "threads": 1,  # the layers are so small that more threads would only wait for each other
+        },
+    ),
+    "fashion-mnist": Entry(
+        load=fashion_mnist,
+        about="grey 28x28 clothing in 10 classes: 60,000 for training, 10,000 for testing; 30 MB to download",
+        image=(1, 28, 28),
+        classes=10,
+        train=60_000,
+        test=10_000,
+        settings={"model": "resnet-small", "epochs": 30, "batch_size": 128, "lr": 0.05, "rho": 0.1, "augment": "none"},
+    ),
+    "cifar10": Entry(
+        load=cifar10,
+        about="colour 32x32 in 10 classes: 50,000 for training, 10,000 for testing; 170 MB to download",
+        image=(3, 32, 32),
+        classes=10,
+        train=50_000,
+        test=10_000,
+        settings=PAPER,
+    ),
+    "cifar100": Entry(
+        load=cifar100,
+        about="colour 32x32 in 100 classes: 50,000 for training, 10,000 for testing; 169 MB to download",
+        image=(3, 32, 32),
+        classes=100,
+        train=50_000,
+        test=10_000,
+        settings=PAPER,
+    ),
+    "tiny-imagenet": Entry(
+        load=tiny_imagenet,
+        about="colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing; 248 MB to download",
+        image=(3, 64, 64),
+        classes=200,
+        train=100_000,
+        test=10_000,
+        settings=PAPER,
+    ),
+    "etth1": _ett("ETTh1", "7 series of a transformer, hourly", "3 MB to download"),
+    "etth2": _ett("ETTh2", "7 series of a second transformer, hourly", "download its file by hand"),
+    "ettm1": _ett("ETTm1", "the first transformer every 15 minutes", "download its file by hand"),
+    "ettm2": _ett("ETTm2", "the second transformer every 15 minutes", "download its file by hand"),
+}
+
+
+def entry(name: str) -> Entry:
+    """The data set of this name, or a ValueError."""
+    refuse_other_form("data set", name)
+    if name.lower() not in DATASETS and os.path.isdir(name):
+        raise ValueError(f'There is no data set "{name}". For images in class folders write --data folder:{name}.')
+    return find("data set", name, DATASETS, OWN)
+
+
+def defaults_for(name: str) -> dict[str, Any]:
+    """The settings that suit a data set; none for a user-defined one."""
+    return {} if is_own(name) else entry(name).settings
+
+
+def resolve(**given: Any) -> Config:
+    """The settings given, then those of the data set, then Config's defaults."""
+    config = Config(**{**defaults_for(given.get("data", Config.data)), **given})
+    return replace(
+        config,
+        device=device(config.device),
+        method=canonical("method", config.method),
+        policy=canonical("policy", config.policy),
+    )
+
+
+def problem(config: Config) -> Problem:
+    """The data of a run, loaded once and shared by the runs of a comparison: it must not be changed in place."""
+    where = os.getcwd() if is_own(config.data) else os.path.abspath(config.data_dir)
+    settings = {name: getattr(config, name) for name in DATA_SETTINGS}
+    return _prepare(Config(**settings | {"data_seed": data_seed(config)}), where)
+
+
+def split_problem(config: Config) -> tuple[Problem, Problem | None]:
+    """The data of a run without the samples that select its epoch, and a problem whose test samples these are."""
+    seed = config.seed if config.data_seed is None else config.data_seed
+    return split_for_selection(problem(config), config.select_epoch, seed)
+
+
+def data_seed(config: Config) -> int:
+    """The seed of the draws from the data; 0 if there are none, so that all seeds share one data set."""
+    draws = config.label_noise, config.imbalance not in (0, 1), config.validation, config.train_size, config.test_size
+    if not any(draws):
+        return 0
+    return config.seed if config.data_seed is None else config.data_seed
+
+
+def forget() -> None:
+    """Free the data that :func:`problem` keeps; its files are then read again."""
+    _read.cache_clear()
+    _prepare.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _read(name: str, task: str, data_dir: str, where: str) -> Problem:  # noqa: ARG001  (other data elsewhere)
+    kinds = {"folder": folder_data, "hf": hf_data}
+    read = kinds.get(name.partition(":")[0])
+    if task and (read is not None or not is_own(name)):
+        raise ValueError(
+            f"task is {task}, but {name} has a task already. Leave out --task, or use --data module:function."
+        )
+    if is_own(name):
+        data: Problem = user_data(name, task) if read is None else read(name)
+        return data
+    return entry(name).load(data_dir)
+
+
+@lru_cache(maxsize=1)  # the runs of one seed follow one another
+def _prepare(config: Config, where: str) -> Problem:
+    name = config.data
+    data = _read(name, config.task, config.data_dir, where)
+    for setting in () if isinstance(data, WindowSet) else ("horizon", "train_stride"):
+        if value := getattr(config, setting):
+            raise ValueError(
+                f"{setting} is {value}, but {name} is not a forecasting problem. Leave out "
+                f"--{setting.replace('_', '-')}."
+            )
+    return data.prepare(config)
+
+
+def training_samples(config: Config) -> int:
+    """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
+    known = entry(config.data)
+    whole = -(-known.train // max(1, config.train_stride))
+    if "horizon" not in known.settings:  # forecasting data has fixed validation months
+        whole = round(whole * (1 - config.validation))
+    slope = [config.imbalance ** (c / (known.classes - 1)) for c in range(known.classes)] if config.imbalance else [1.0]
+    return max(1, round((config.train_size or whole) * sum(slope) / len(slope)))
+
+
+def changes(config: Config) -> str:
+    """The changes that a run makes to its data, as a suffix: ", long tail 0.05, 20 % wrong labels"."""
+    tail = f", long tail {config.imbalance:g}" if config.imbalance not in (0, 1) else ""
+    return tail + (f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else "")

@@ -1,0 +1,199 @@
+"""A pair of torch datasets as a classification problem; only the chosen samples are loaded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, Subset, TensorDataset
+
+from ausam.common.random import generator
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
+from ausam.sampler.indexed import Indexed
+from ausam_lab.config import Config
+from ausam_lab.problems.classification import Labelled
+from ausam_lab.problems.labels import arrange
+from ausam_lab.problems.loading import load_batches, sample
+
+log = logging.getLogger("ausam")
+
+
+@dataclass(frozen=True)
+class UserSet(Labelled):
+    """A classification problem given as two datasets of samples (x, y), which do their own augmentation."""
+
+    name: str
+    train: Any
+    test: Any
+    train_y: Tensor
+    test_y: Tensor
+    classes: int
+    workers: int = 0
+    device: str = "cpu"
+    wrong: Tensor | None = None  # which training labels were made wrong
+    long_tailed: bool = False
+    evaluated_on: str = "test"
+    kept: Tensor | None = None  # the indices of the training samples that are left; None: all
+    names: tuple[str, ...] = ()  # of the classes, if they have any
+
+    @property
+    def channels(self) -> int:
+        """The first dimension of a sample: channels of an image, length of a vector."""
+        return self.example().shape[1]
+
+    def prepare(self, config: Config) -> UserSet:
+        """The data set that a run specifies; a ValueError for augmentation, which the datasets do themselves."""
+        if config.augment != "none":
+            raise ValueError(
+                f'augment is "{config.augment}", but {self.name} returns datasets, which do their own augmentation. '
+                "Use --augment none."
+            )
+        return replace(arrange(self, config), workers=config.workers, device=config.device)
+
+    def part(self, train: Tensor, test: Tensor) -> Self:
+        """The data set with only these samples."""
+        return replace(
+            self,
+            train=Subset(self.train, train.tolist()),
+            train_y=self.train_y[train],
+            kept=self.origin[train],
+            test=Subset(self.test, test.tolist()),
+            test_y=self.test_y[test],
+        )
+
+    def training_as_test(self) -> Self:
+        """The data set whose test samples are its training samples."""
+        return replace(self, test=self.train, test_y=self.train_y)
+
+    def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Inputs, labels and indices of one pass of the sampler; only the chosen samples are loaded."""
+        # New workers in each epoch: persistent ones would have random states that no checkpoint contains.
+        rng = generator(seed, epoch, 0xDA7A)
+        for x, _, index in self._loaded("training", rng, batch_sampler=sampler):
+            yield self._moved(x), self.train_y[index].to(self.device), index
+
+    def test_batches(self, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every test sample once, in order."""
+        return self._in_order("test", self.test_y, size)
+
+    def plain_batches(self, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every training sample once, in order, as its dataset returns it."""
+        return self._in_order("training", self.train_y, size)
+
+    def example(self) -> Tensor:
+        """The inputs of a few training samples, in the form that a network gets."""
+        return self._moved(
+            torch.stack([torch.as_tensor(sample(self.train, 0, f"the training set of {self.name}")[0])] * 2)
+        )
+
+    def _in_order(self, which: str, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, _, index in self._loaded(which, generator(0), batch_size=size):
+            yield self._moved(x), y[index].to(self.device)
+
+    def _loaded(self, which: str, rng: torch.Generator, **how: Any) -> Iterator[Any]:
+        dataset = Indexed(self.train if which == "training" else self.test)
+        return load_batches(dataset, self.workers, self.device, rng, f"the {which} set of {self.name}", **how)
+
+    def _moved(self, x: Tensor) -> Tensor:
+        return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
+
+
+def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] | None = None) -> UserSet:
+    """The problem made of two datasets, with the names of its classes if known; a ValueError for unusable labels."""
+    classes = None if names is None else len(names)
+    train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
+    present = torch.unique(train_y)
+    needed = 1 + int(max(train_y.max(), test_y.max()))
+    if len(present) < 2:
+        raise ValueError(f"The training set of {name} has a single class, {int(present[0])}. Use at least two.")
+    if needed > 2 * len(torch.unique(torch.cat([train_y, test_y]))):
+        raise ValueError(
+            f"The labels of {name} have gaps: {len(present)} classes, but numbers up to {needed - 1}. Number the "
+            "classes 0, 1, 2, ... without gaps, because a network has an output for each number."
+        )
+    if classes is not None and needed > classes:
+        raise ValueError(f"The labels of {name} go up to {needed - 1}, but it declares {classes} classes.")
+    if only := sorted(set(test_y.tolist()) - set(present.tolist())):
+        log.warning("The test set of %s has classes that its training set lacks: %s.", name, str(only[:5])[1:-1])
+    count = needed if classes is None else classes
+    return UserSet(name, train, test, train_y, test_y, count, names=tuple(map(str, names or ())))
+
+
+def _labels(dataset: Any, what: str) -> Tensor:
+    """The labels of all samples: from the dataset's list of labels, or by reading each sample once."""
+    refuse_unindexed(dataset, what)
+    inside = what[0].lower() + what[1:]
+    first = sample(dataset, 0, inside)
+    check_inputs(first, what)
+    _label(first[1], what)
+    kept = known_targets(dataset)
+    if kept is None:
+        kept = torch.tensor([_label(sample(dataset, i, inside)[1], what) for i in range(len(dataset))])
+    y = kept.to(torch.int64)
+    if len(y) != len(dataset) or y.dim() != 1 or y.min() < 0 or int(y[0]) != _label(first[1], what):
+        raise ValueError(
+            f"{what} has {len(dataset)} samples, but its labels do not match them. Use one whole number >= 0 per "
+            "sample. If the dataset has a list `targets`, it must agree with the samples."
+        )
+    return y
+
+
+def refuse_unindexed(dataset: Any, what: str) -> None:
+    """Raise a ValueError for a dataset without access by index, or without samples."""
+    askable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or not askable:
+        raise ValueError(
+            f"{what} is {described(dataset)}. Selection needs access by index: use a Dataset with __getitem__ and "
+            "__len__."
+        )
+    if len(dataset) == 0:
+        raise ValueError(f"{what} is empty. It needs at least one sample.")
+
+
+def known_targets(dataset: Any) -> Tensor | None:
+    """The targets of all samples, if the dataset has a list of them."""
+    if isinstance(dataset, Subset):
+        inner = known_targets(dataset.dataset)
+        return None if inner is None else inner[torch.as_tensor(dataset.indices)]
+    if isinstance(dataset, TensorDataset):
+        return dataset.tensors[1]
+    if getattr(dataset, "target_transform", None) is None and hasattr(dataset, "targets"):
+        return torch.as_tensor(dataset.targets)
+    return None
+
+
+def check_inputs(sample: Any, what: str) -> None:
+    """Raise a ValueError unless the sample is a pair whose x a network can take."""
+    if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
+        raise ValueError(f"{what} returns {described(sample)} as a sample. Return a pair (x, y).")
+    x = sample[0]
+    if not isinstance(x, (Tensor, np.ndarray)) or x.ndim == 0:
+        raise ValueError(f"{what} returns {described(x)} as x. Convert it to a tensor in the dataset.")
+    if torch.as_tensor(x).dtype == torch.uint8:
+        raise ValueError(
+            f"{what} returns bytes as x. Convert them to floats in the dataset, or use an ImageSet, which keeps bytes "
+            "in memory and normalises each batch."
+        )
+
+
+def _label(y: Any, what: str) -> int:
+    value = torch.as_tensor(y) if isinstance(y, (int, np.generic, np.ndarray, Tensor)) else None
+    if value is None or value.dim() != 0 or value.is_floating_point():
+        raise ValueError(
+            f"{what} returns {described(y)} as y. Return the number of a class: 0, 1, 2, ...; for targets of another "
+            "kind, give a --task."
+        )
+    return int(value)
+
+
+def described(thing: Any) -> str:
+    """A value in words: its type, and its shape or length; of a single number, what it is."""
+    shape = f" of shape {tuple(thing.shape)}" if isinstance(thing, (Tensor, np.ndarray)) else ""
+    shape += f" and type {thing.dtype}" if shape and not thing.shape else ""
+    length = f" of {len(thing)}" if isinstance(thing, (tuple, list)) else ""
+    return f"a {type(thing).__name__}{shape}{length}"

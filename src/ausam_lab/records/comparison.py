@@ -1,0 +1,148 @@
+"""The record of a comparison: several pairs of method and policy, each with several seeds."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
+from ausam_lab.config import Config
+from ausam_lab.records.run import Environment, Run, Samples
+from ausam_lab.records.score import decimals
+from ausam_lab.records.store import Checked, Record
+
+
+@dataclass(frozen=True)
+class CurvePoint(Checked):
+    """One epoch of a learning curve."""
+
+    epoch: PositiveCount
+    train_loss: float
+    score: Finite
+    seconds: NonNegative
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run under the name of its pair, with its learning curve."""
+
+    name: str
+    run: Run
+    curve: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True)
+class Difference(Checked):
+    """The mean difference of two rows over their common seeds, its 95 % interval, and its corrected p."""
+
+    n: PositiveCount
+    mean: Finite
+    low: Finite | None = None
+    high: Finite | None = None
+    p: Probability | None = None
+
+    @property
+    def clear(self) -> bool | None:
+        """Whether it is significant at 5 %; None if unknown, e.g. for a single seed."""
+        return None if self.p is None else self.p <= 0.05
+
+
+@dataclass(frozen=True)
+class Row(Checked):
+    """A row of a table: one pair, over its seeds."""
+
+    name: str
+    label: str
+    method: str
+    policy: str
+    pair: str
+    epochs: PositiveCount
+    metric: str
+    unit: str
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]  # one per seed
+    parts: dict[str, float]  # means of a score's additional figures
+    seconds: tuple[float, ...]  # of training, one per seed
+    samples_forward: PositiveCount
+    samples_backward: PositiveCount
+    speed_of_sam: Positive | None  # SAM = 100, on the same machine
+    samples_of_sam: Positive | None  # SAM = 100
+    against_sam: Difference | None = None
+    skipped: Count = 0  # steps, over all its runs
+    lower_is_better: bool = False  # of the score
+    nlls: tuple[float, ...] = ()  # of a classifier, one per seed; empty if not known for every seed
+    calibration_errors: tuple[float, ...] = ()  # likewise, in percent
+    unfitted: Count = 0  # runs whose network has not fitted its data
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not len(self.seeds) == len(self.scores) == len(self.seconds) > 0:
+            raise ValueError(f"Row: {self.name} has {len(self.seeds)} seeds, but {len(self.scores)} scores.")
+
+    @property
+    def n(self) -> int:
+        """The number of runs."""
+        return len(self.seeds)
+
+    @property
+    def underfits(self) -> bool:
+        """Whether most of its runs have not fitted their data."""
+        return 2 * self.unfitted > self.n
+
+    @property
+    def mean(self) -> float:
+        """The mean score."""
+        return statistics.fmean(self.scores)
+
+    @property
+    def nll_of_seed(self) -> dict[int, float]:
+        """The likelihood of each seed; empty if not known."""
+        return dict(zip(self.seeds, self.nlls, strict=True)) if self.nlls else {}
+
+    @property
+    def merit(self) -> float:
+        """The mean score, with a sign such that larger is better."""
+        return -self.mean if self.lower_is_better else self.mean
+
+    @property
+    def decimals(self) -> int:
+        """The number of decimals for its score."""
+        return decimals(self.unit)
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of the score over seeds; None for one run."""
+        return statistics.stdev(self.scores) if self.n > 1 else None
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean training time."""
+        return statistics.fmean(self.seconds)
+
+    @property
+    def std_seconds(self) -> float | None:
+        """The standard deviation of the training time; None for one run."""
+        return statistics.stdev(self.seconds) if self.n > 1 else None
+
+    @property
+    def part_of_sam(self) -> float | None:
+        """Percent of SAM's training time."""
+        return None if self.speed_of_sam is None else 1e4 / self.speed_of_sam
+
+
+@dataclass(frozen=True)
+class Comparison(Record):
+    """Several pairs, each with several seeds, on one problem."""
+
+    FORMAT = "comparison"
+
+    title: str
+    command: str
+    created: str | None
+    complete: bool
+    data: Samples | None  # None until a run has ended
+    seeds: tuple[int, ...]
+    environment: Environment  # of the first run
+    config: Config  # common to all runs, except method, policy and seed
+    rows: tuple[Row, ...]
+    runs: tuple[NamedRun, ...]

@@ -1,0 +1,103 @@
+"""From the settings of a run to its method and policy; a setting that no run uses is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ausam.optimizer.step import Method
+from ausam.pairing import check
+from ausam.policies import Policy
+from ausam_lab.config import Config
+from ausam_lab.registry.expressions import NO_LABELS, construct, has_radius, parse, uses
+from ausam_lab.registry.pair_table import FULL
+from ausam_lab.registry.pairs import pair
+
+# Methods that measure their radius on a scale of their own: the rho of a data set, which is SAM's, does not suit them.
+# ASAM: its authors' for CIFAR-10. Momentum-SAM: the best on the digits, where its authors' 3 is too large.
+OWN_RHO = {"ASAM": 0.5, "MomentumSAM": 1.0}
+
+# Arguments that the papers count in epochs, but the methods in steps because they do not know epochs.
+IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
+
+# The axis of each flag: method or policy.
+ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
+
+
+def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
+    """The settings of a comparison, adapted to one of its pairs.
+
+    ``rho_given``: whether the user chose ``config.rho``; the rho of a data set gives way to a method's own.
+    """
+    chosen = pair(name)
+    full = chosen.name.partition("@")[0].partition("~")[0] == FULL
+    of_pair = replace(
+        config,
+        method=chosen.method,
+        policy=chosen.policy,
+        rho_schedule=config.rho_schedule if has_radius(chosen.method) else "constant",
+        alpha=None,
+        quantize=0 if full else config.quantize,
+        init="" if full else config.init,
+        epochs=max(1, round(chosen.epochs * config.epochs)),
+        batch_size=max(1, round(chosen.batch * config.batch_size)),
+        average=config.average if chosen.average is None else chosen.average,
+        select_epoch=config.select_epoch if chosen.select_epoch is None else chosen.select_epoch,
+    )
+    return of_pair if rho_given else with_own_rho(of_pair)
+
+
+def with_own_rho(config: Config) -> Config:
+    """The settings of a run for which the user gave no rho: a method with a scale of its own has its own."""
+    return replace(config, rho=OWN_RHO.get(parse("method", config.method).name, config.rho))
+
+
+def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) -> tuple[Method, Policy]:
+    """The method and policy of a run, checked against each other; ``steps`` is for methods with a schedule.
+
+    ``labels`` are the training labels, for policies that need them; without them, the pair is only for inspection.
+    """
+    written = parse("method", config.method)
+    if written.name == "SAF" and isinstance(gap := written.arguments.get("gap"), int) and gap > config.epochs:
+        raise ValueError(
+            f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so no output is old "
+            f"enough. Use a gap of at most {config.epochs}."
+        )
+    counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(written.name, {}).items()}
+    method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)
+    policy: Policy = construct(
+        "policy",
+        config.policy,
+        alpha=config.alpha,
+        s_min=config.s_min,
+        s_max=config.s_max,
+        ramp=config.ramp,
+        epochs=config.epochs,
+        labels=NO_LABELS if labels is None else labels,
+    )
+    check(method, policy)
+    return method, policy
+
+
+def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
+    """Raise a ValueError for a setting that was given but that no run uses."""
+    for name, kind in ARGUMENTS.items():
+        if given.get(name) is None:
+            continue
+        texts = list(dict.fromkeys(getattr(run, kind) for run in runs))
+        if not any(uses(kind, text, name) for text in texts):
+            flag = f"--{name.replace('_', '-')}"
+            own = [text for text in texts if name in parse(kind, text).arguments]
+            why = (
+                f"{own[0]} sets it already"
+                if own
+                else f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
+            )
+            raise ValueError(f"{flag} is {given[name]:g}, but {why}, so it has no effect. Leave out {flag}.")
+    shape = given.get("rho_schedule") or "constant"
+    if shape != "constant" and not any(has_radius(run.method) for run in runs):
+        methods = " and ".join(dict.fromkeys(run.method for run in runs))
+        raise ValueError(f"--rho-schedule is {shape}, but {methods} has no rho to change. Leave out --rho-schedule.")

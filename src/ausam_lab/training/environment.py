@@ -1,0 +1,62 @@
+"""The environment of a run: hardware, versions and commit."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import ausam
+from ausam_lab.records.run import Environment, Hardware
+
+
+def environment(device: str) -> Environment:
+    """The machine, the versions and the commit of this process."""
+    gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
+    hardware = Hardware(_cpu(), os.cpu_count(), torch.get_num_threads(), _memory(), device, gpu)
+    return Environment(hardware, versions(), commit())
+
+
+def versions() -> dict[str, str]:
+    """The versions of everything that can change a result."""
+    return {
+        "ausam": ausam.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(terse=True),
+    }
+
+
+@functools.cache  # as it was when this process began: what is changed later is not what runs
+def commit() -> str | None:
+    """The commit of the source, with a plus sign if it has local changes; None for an installed package."""
+    git = ["git", "-C", str(Path(ausam.__file__).parent)]
+    try:
+        # An installed package may be inside an unrelated repository: only a tracked file counts.
+        subprocess.run([*git, "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=True)
+        describe = [*git, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(describe, capture_output=True, check=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> float | None:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)

@@ -1,0 +1,19 @@
+"""The network of a run, ready to train."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ausam_lab.config import Config
+from ausam_lab.networks.build import TRANSFORMS, build, check_fit
+from ausam_lab.networks.memory_format import with_format
+from ausam_lab.problems.problem import Problem
+
+
+def network(config: Config, data: Problem) -> nn.Module:
+    """Build the network in the settings for this data: quantised if asked, on its device, in its memory format."""
+    model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
+    check_fit(config.model, model, data.example(), data.answer)
+    if config.quantize:
+        model = TRANSFORMS["quantize"](model, config.quantize)
+    return with_format(model, config.memory_format)

@@ -1,0 +1,114 @@
+"""The folder of a run: which run it holds, whether it has finished, and its metrics."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from ausam_lab.config import NOT_PART_OF_IDENTITY, Config
+from ausam_lab.records import files, store
+from ausam_lab.records.epoch import Epoch, epochs_text, read_epochs
+from ausam_lab.records.locks import file_lock
+from ausam_lab.records.run import Run
+from ausam_lab.records.typed_json import typed
+from ausam_lab.training import checkpoint
+from ausam_lab.training.identity import mismatch, same_run
+
+LOCK = ".lock"
+LONGER = " (A run with --lr-steps 1, a constant rate, can be made longer.)"
+
+
+def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) -> bool:
+    """Lock the folder for this run until the stack is closed. True if the run has finished.
+
+    Raises a ValueError for a folder that holds another run, or this one without ``resume``, or that another process is
+    using.
+    """
+    refuse_other_run(out, config, resume)  # before locking, which would add a file to an unrelated folder
+    make(out)
+    with files.written(out):
+        mine = until.enter_context(file_lock(out / LOCK))
+    if not mine:
+        raise ValueError(
+            f"Another process is working on the run in {out}. Wait for it to end, or choose another --out. If there is "
+            f"none, remove {out / LOCK}: a file system without flock keeps it after a crash."
+        )
+    until.callback(_tidy, out)
+    refuse_other_run(out, config, resume)
+    run = finished(out)
+    if run is not None and not same_run(run.config, config) and not checkpoint.newest_first(out):
+        raise ValueError(
+            f"The run in {out} has ended and kept no checkpoint (--keep), so it cannot be made longer. Choose another "
+            "--out."
+        )
+    return run is not None and same_run(run.config, config)
+
+
+def make(out: Path) -> None:
+    """Make the folder; a ValueError where there can be none, such as in /proc."""
+    with files.written(out):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:
+            raise ValueError(f"{out} cannot be made: {error.strerror}. Choose another --out.") from error
+
+
+def _tidy(out: Path) -> None:
+    """Remove a folder that holds only the lock, because an error was found before anything was written."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in out.iterdir()] == [LOCK]:
+            (out / LOCK).unlink()
+            out.rmdir()
+
+
+def refuse_other_run(out: Path, config: Config, resume: bool) -> None:
+    """Raise a ValueError for a folder that holds another run, or this one without ``resume``."""
+    theirs = saved_config(out)
+    if theirs is None:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"{out} is a file. Choose another --out.")
+        if out.exists() and any(not p.name.endswith(".tmp") and p.name != LOCK for p in out.iterdir()):
+            raise ValueError(f"{out} is not empty, and there is no run in it. Choose another --out.")
+        return
+    ignore = set(NOT_PART_OF_IDENTITY) - {"init"}
+    if why := mismatch(theirs, config, checkpoint.saved_epochs(out), ignore):
+        raise ValueError(
+            f"{out} holds another run: {why}. Choose another --out, or use the settings of that run."
+            + (LONGER if "cannot be changed" in why else "")
+        )
+    if not resume:
+        raise ValueError(f"{out} already holds this run. Continue it with --resume, or choose another --out.")
+
+
+def saved_config(out: Path) -> Config | None:
+    """The settings of the run in a folder; None if there is none. A missing config.json is read from the checkpoint."""
+    path = out / "config.json"
+    if not path.is_file():
+        saved = checkpoint.load(out)
+        return None if saved is None else saved.config
+    content = files.read_json(path)
+    try:
+        if content is None:
+            raise ValueError("it is not a JSON object")
+        return typed(Config, content)
+    except ValueError as error:
+        why = str(error).rstrip(".")
+        raise ValueError(
+            f"{path} is not readable: {why}. Remove it; --resume takes the settings from the checkpoint. Without a "
+            "checkpoint, choose another --out."
+        ) from None
+
+
+def finished(out: Path) -> Run | None:
+    """The record of the run in a folder, if it has ended."""
+    return store.read(out / "result.json", Run)
+
+
+def write_epochs(out: Path, epochs: list[Epoch]) -> None:
+    """metrics.jsonl: one line per epoch, always up to the checkpoint."""
+    files.write(out / "metrics.jsonl", epochs_text(epochs))
+
+
+def epochs(out: Path) -> list[Epoch]:
+    """The epochs of the run in a folder, as far as written."""
+    return read_epochs(out / "metrics.jsonl")

@@ -1,0 +1,634 @@
+"""Tables of the paper: recipes, cells that are done once, tables and what is exported."""
+
+import csv
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ausam import METHODS, POLICIES
+from ausam_lab.cli import rebuild
+from ausam_lab.cli.main import main
+from ausam_lab.config import Config
+from ausam_lab.experiments import run_cells
+from ausam_lab.networks.build import MODELS
+from ausam_lab.paper import estimate, recipe, reproduce, tables
+from ausam_lab.paper.records.paper_table import PaperTable
+from ausam_lab.problems.catalogue import DATASETS
+from ausam_lab.problems.download import DownloadError
+from ausam_lab.records import store
+from ausam_lab.records.locks import file_lock
+from ausam_lab.registry.from_config import method_and_policy
+from ausam_lab.registry.pairs import pair
+from ausam_lab.report.text import duration
+from ausam_lab.training import logs
+from tests.lab.helpers import read
+
+TABLES = ["table1", "table2", "table3", "table5"]
+OTHERS = ["equal-cost", "table4", "table6"]  # have tests of their own
+
+MICRO = """
+title = "Micro α"
+seeds = 2
+[notes]
+1 = "reported by A & B, 100 % so"
+[settings]
+data = "digits"
+model = "resnet-tiny"
+epochs = 2
+lr = 0.05
+rho = 0.2
+[small]
+train_size = 128
+test_size = 100
+[[block]]
+name = "one"
+group = "Net_1"
+column = "A"
+settings = { lr = 0.1 }
+small = { label_noise = 0.0 }
+extra = ["sam@0.5"]
+rows = [
+  { name = "sgd", score = 90.0, std = 0.5, speed = 180 },
+  { name = "sam", score = 91.0, std = 0.25, speed = 100 },
+  { name = "sam", score = 92.0, note = 1 },
+]
+[[block]]
+name = "two"
+group = "Net_1"
+column = "B"
+settings = {}
+settings_of."sam+info*" = { rho = 0.1 }
+small = { label_noise = 0.1 }
+rows = [
+  { name = "sam", score = 81.0, std = 0.25, speed = 100 },
+  { name = "sam+info*", score = 80.0 },
+]
+"""
+CELLS = [
+    f"{cell}/seed-{seed}"
+    for seed in (0, 1)
+    for cell in ("one/sgd", "one/sam", "one/sam@0.5", "two/sam", "two/sam+info*")
+]
+RUN = ["reproduce", "micro", "--scale", "small", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def micro(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("recipes")
+    for path in recipe.FOLDER.glob("*.toml"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "micro.toml").write_text(MICRO)
+    monkeypatch.setattr(recipe, "FOLDER", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of the micro table."""
+    base = tmp_path_factory.mktemp("whole")
+    (base / "micro.toml").write_text(MICRO)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "FOLDER", base)
+        assert main([*RUN, "--out", str(base / "out")]) == 0
+    return base / "out"
+
+
+@pytest.fixture
+def by_two_processes(tmp_path_factory):
+    """The micro table, done by two processes at once: the folder, and what each of them said."""
+    base = tmp_path_factory.mktemp("two-processes")
+    (base / "recipes").mkdir()
+    (base / "recipes" / "micro.toml").write_text(MICRO)
+    code = (
+        "import sys; from pathlib import Path; from ausam_lab.paper import recipe; "
+        "from ausam_lab.cli.main import main; "
+        "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
+    )
+    command = [sys.executable, "-c", code, str(base / "recipes"), *RUN, "--out", str(base / "out")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=900)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    return base / "out", said
+
+
+# recipes
+
+
+def test_every_table_has_its_recipe():
+    assert list(recipe.files()) == sorted(["micro", *TABLES, *OTHERS])
+
+
+@pytest.mark.parametrize("scale", recipe.SCALES)
+@pytest.mark.parametrize("name", TABLES)
+def test_recipes_are_legal_throughout(name, scale):
+    table = recipe.read(name, scale, seeds=2)
+    assert len({b.name for b in table.blocks}) == len(table.blocks)
+    assert len({(b.group, b.column) for b in table.blocks}) == len(table.blocks)
+    known = {f.name for f in fields(Config)}
+    for block in table.blocks:
+        assert set(block.settings) <= known
+        assert {row.note for row in block.rows} - {""} <= set(table.notes)
+        assert {"sgd", "sam", "sam@0.5", "sam@0.5x0.5"} <= set(block.names)
+    cells = recipe.cells(table, device="cpu")
+    assert len({c.id for c in cells}) == len(cells) == 2 * sum(len(b.names) for b in table.blocks)
+    assert [c.config.seed for c in cells] == [0] * (len(cells) // 2) + [1] * (len(cells) // 2)
+    for cell in cells:
+        config = cell.config
+        method_and_policy(config, steps=1000)
+        assert config.model in MODELS
+        assert config.data in DATASETS
+        assert (config.label_smoothing, config.momentum) == (0.1, 0.9)
+        part, batch = pair(cell.name).epochs, pair(cell.name).batch
+        if scale == "paper":
+            assert (config.batch_size, config.epochs, config.train_size) == (128 * batch, round(200 * part), 0)
+            assert config.augment == "cutout"
+        else:
+            assert (config.data, config.train_size, config.test_size) == ("cifar10", 2000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "settings"),
+    [
+        ("table1", "resnet18", ("cifar100", "resnet18", 0.05, 0.001, 0.1, 0.5)),
+        ("table1", "wrn28-10", ("cifar100", "wrn28-10", 0.05, 0.001, 0.1, 0.5)),
+        ("table2", "resnet18-cifar10", ("cifar10", "resnet18", 0.05, 0.001, 0.1, 0.5)),
+        ("table2", "resnet18-cifar100", ("cifar100", "resnet18", 0.05, 0.001, 0.1, 0.5)),
+        ("table2", "wrn28-10-cifar10", ("cifar10", "wrn28-10", 0.05, 0.001, 0.1, 0.5)),
+        ("table2", "wrn28-10-cifar100", ("cifar100", "wrn28-10", 0.05, 0.001, 0.1, 0.5)),
+        ("table2", "pyramidnet110-cifar10", ("cifar10", "pyramidnet110-270", 0.1, 0.0005, 0.2, 1.0)),
+        ("table2", "pyramidnet110-cifar100", ("cifar100", "pyramidnet110-270", 0.1, 0.0005, 0.2, 1.0)),
+        ("table3", "resnet18", ("tiny-imagenet", "resnet18", 0.05, 0.001, 0.1, 0.5)),
+        ("table3", "resnet50", ("tiny-imagenet", "resnet50", 0.1, 0.0005, 0.1, 1.0)),
+        ("table3", "mobilenetv1", ("tiny-imagenet", "mobilenetv1-224", 0.05, 0.0005, 0.05, 1.0)),
+        ("table5", "resnet18", ("cifar100", "resnet18", 0.05, 0.001, 0.1, 0.5)),
+    ],
+)
+def test_settings_are_those_of_the_appendix(name, block, settings):
+    (cell,) = (c for c in recipe.cells(recipe.read(name, seeds=1), device="cpu") if (c.block, c.name) == (block, "sam"))
+    keys = ("data", "model", "lr", "weight_decay", "rho", "s_max")
+    assert tuple(getattr(cell.config, k) for k in keys) == settings
+
+
+def test_rows_become_the_methods_of_the_paper():
+    def built(block, name):
+        (cell,) = (
+            c for c in recipe.cells(recipe.read("table2", seeds=1), device="cpu") if c.id == f"{block}/{name}/seed-0"
+        )
+        return method_and_policy(cell.config, steps=78200)
+
+    assert built("resnet18-cifar10", "esam")[0] == METHODS["ESAM"](rho=0.05, beta=0.6, gamma=0.5)
+    assert built("wrn28-10-cifar100", "esam")[0] == METHODS["ESAM"](rho=0.1, beta=0.5, gamma=0.5)
+    assert built("pyramidnet110-cifar10", "esam")[0] == METHODS["ESAM"](rho=0.2, beta=0.5, gamma=0.5)
+    assert built("resnet18-cifar100", "looksam-5")[0] == METHODS["LookSAM"](rho=0.1, k=5)
+    assert built("pyramidnet110-cifar100", "ausam-0.4") == (
+        METHODS["SAM"](rho=0.2),
+        POLICIES["AUSampling"](alpha=0.4, s_min=0.1, s_max=1.0, ramp=30),
+    )
+    smaller = POLICIES["AUSampling"](alpha=0.6, s_max=0.5, ramp=30)
+    assert built("resnet18-cifar10", "ausam-0.6")[1] == smaller
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "row", "note", "figures"),
+    [  # typed in again from the paper
+        ("table1", "resnet18", "ausam-0.7", "", (80.92, 0.17, 114)),
+        ("table1", "wrn28-10", "sgd", "", (82.47, 0.30, 195)),
+        ("table1", "wrn28-10", "ausam-0.6", "", (84.73, 0.29, 152)),
+        ("table2", "resnet18-cifar10", "looksam-5", "", (96.47, 0.13, 115)),
+        ("table2", "resnet18-cifar10", "esam", "", (96.58, 0.13, 104)),
+        ("table2", "resnet18-cifar10", "esam", "1", (96.56, 0.08, 140)),
+        ("table2", "resnet18-cifar100", "g-rst", "4", (80.05, 0.18, None)),
+        ("table2", "resnet18-cifar100", "k-sam", "3", (79.00, 0.16, 189)),
+        ("table2", "wrn28-10-cifar10", "ausam-0.5", "", (97.3, 0.06, 179)),
+        ("table2", "wrn28-10-cifar100", "saf", "2", (83.81, 0.04, 197)),
+        ("table2", "wrn28-10-cifar100", "saf", "", (82.57, 0.18, 182)),
+        ("table2", "pyramidnet110-cifar10", "mesa", "2", (97.46, 0.09, 171)),
+        ("table2", "pyramidnet110-cifar10", "esam", "1", (97.81, 0.01, 139)),
+        ("table2", "pyramidnet110-cifar100", "sam", "", (86.06, 0.16, 100)),
+        ("table2", "pyramidnet110-cifar100", "ausam-0.6", "", (85.78, 0.06, 153)),
+        ("table3", "resnet18", "ausam-0.6", "", (64.49, 0.39, 151)),
+        ("table3", "resnet50", "sgd", "", (65.60, 0.51, 201)),
+        ("table3", "mobilenetv1", "ausam-0.5", "", (58.55, 0.23, 185)),
+        ("table5", "resnet18", "sam+info*", "", (79.68, 0.26, 137)),
+        ("table5", "resnet18", "sam+random", "", (80.56, 0.19, 120)),
+        ("table5", "resnet18", "ausam-0.5", "", (None, None, None)),
+    ],
+)
+def test_figures_are_the_papers(name, block, row, note, figures):
+    (b,) = (b for b in recipe.read(name).blocks if b.name == block)
+    (r,) = (r for r in b.rows if (r.name, r.note) == (row, note))
+    assert (r.score, r.std, r.speed) == figures
+
+
+def test_only_takes_blocks_rows_and_both():
+    cells = recipe.cells(recipe.read("micro", "small"), device="cpu")
+
+    def ids(*patterns):
+        return [c.id for c in recipe.chosen(cells, list(patterns))]
+
+    assert ids() == CELLS
+    assert ids("sam") == ["one/sam/seed-0", "two/sam/seed-0", "one/sam/seed-1", "two/sam/seed-1"]
+    assert ids("two") == [i for i in CELLS if i.startswith("two/")]
+    assert ids("one/s*/seed-1") == ["one/sgd/seed-1", "one/sam/seed-1", "one/sam@0.5/seed-1"]
+    assert ids("one/sgd", "two/sam/seed-0") == ["one/sgd/seed-0", "two/sam/seed-0", "one/sgd/seed-1"]
+    with pytest.raises(ValueError, match=r"No cell matches --only nine\. Use a block \(one, two\), a row \(sgd, sam, "):
+        ids("nine")
+
+
+# running
+
+
+@pytest.mark.nightly
+def test_two_processes_do_every_cell_exactly_once(by_two_processes):
+    out, said = by_two_processes
+    done = [re.findall(r"^(\S+): accuracy", text, re.MULTILINE) for text in said]
+    assert sorted(done[0] + done[1]) == sorted(CELLS)
+    assert len(list(out.rglob("result.json"))) == len(CELLS)
+    assert read(out / "results.json")["missing"] == 0
+
+
+def test_a_cell_is_an_ordinary_run_with_the_settings_of_its_row(whole):
+    config = read(whole / "two" / "runs" / "sam+info%2A" / "seed-1" / "config.json")
+    expected = {"lr": 0.05, "rho": 0.1, "label_noise": 0.1, "train_size": 128, "seed": 1, "epochs": 2, "method": "SAM"}
+    assert expected.items() <= config.items()
+    assert read(whole / "one" / "runs" / "sam@0.5" / "seed-0" / "config.json")["epochs"] == 1
+
+
+def test_what_was_interrupted_goes_on_and_ends_the_same(whole, tmp_path, monkeypatch, capsys):
+    original, epochs = run_cells.train, 0
+
+    def interrupted(*args, **settings):
+        nonlocal epochs
+        for row in original(*args, **settings):
+            epochs += 1
+            if epochs == 4:  # after the first epoch of the third run
+                raise KeyboardInterrupt
+            yield row
+
+    args = [*RUN, "--out", str(tmp_path), "--only", "sam", "--only", "sam+info*", "--seeds", "1"]
+    monkeypatch.setattr(run_cells, "train", interrupted)
+    assert main(args) == 130
+    assert len(list(tmp_path.rglob("result.json"))) == 1
+    monkeypatch.setattr(run_cells, "train", original)
+    assert main(args) == 0
+    runs = {p.relative_to(tmp_path): read(p)["weights_sha256"] for p in tmp_path.rglob("result.json")}
+    assert len(runs) == 3
+    assert runs == {p: read(whole / p)["weights_sha256"] for p in runs}
+
+
+def test_again_computes_nothing(whole, capsys, monkeypatch):
+    out = whole
+    times = {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}
+    monkeypatch.setattr(run_cells, "train", lambda *a, **k: pytest.fail("a finished cell was run again"))
+    assert main([*RUN, "--out", str(out)]) == 0
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("result.json")} == times
+    assert capsys.readouterr().err == ""
+
+
+def test_a_locked_cell_is_passed_over(tmp_path, capsys):
+    args = [*RUN, "--out", str(tmp_path), "--only", "one/sgd", "--only", "one/sam@0.5", "--seeds", "1"]
+    with file_lock(tmp_path / "one" / "runs" / "sgd" / "seed-0.lock") as mine:
+        assert mine
+        assert main(args) == 0
+    said = capsys.readouterr()
+    assert "one/sgd/seed-0: another process is working on it" in said.err
+    assert "one/sam@0.5/seed-0: accuracy" in said.err
+    assert re.search(r"^SGD +90.00 ± 0.50 +180 +missing +–", said.out, re.MULTILINE)
+    assert main(args) == 0
+    assert "one/sgd/seed-0: accuracy" in capsys.readouterr().err
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    path = tmp_path / "cell.lock"
+    code = (
+        "import sys, time; from pathlib import Path; from ausam_lab.records.locks import file_lock\n"
+        "with file_lock(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(100)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "True\n"
+        with file_lock(path) as mine:
+            assert not mine
+        process.send_signal(signal.SIGKILL)
+    with file_lock(path) as mine:
+        assert mine
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), DownloadError("no network")])
+def test_a_failing_cell_does_not_stop_the_others(tmp_path, monkeypatch, capsys, caplog, error):
+    original, tried = run_cells.train, []
+
+    def failing(config, *args, **settings):
+        tried.append(config.rho)
+        if config.rho == 0.1:
+            raise error
+        return original(config, *args, **settings)
+
+    monkeypatch.setattr(run_cells, "train", failing)
+    only = ["--only", "two", "--only", "sam@0.5"]
+    assert main([*RUN, "--out", str(tmp_path), "--seeds", "2", *only]) == 1
+    assert f"two/sam+info*/seed-0 failed: {error}" in caplog.text
+    err = capsys.readouterr().err
+    if isinstance(error, DownloadError):  # the data of the others is as far away
+        assert len(tried) == 3
+        assert "4 cells failed" in err
+    else:
+        assert len(tried) == 6
+        assert "2 cells failed: two/sam+info*/seed-0, two/sam+info*/seed-1." in err
+
+
+def test_a_cell_moves_to_another_machine_but_not_to_other_settings(tmp_path, monkeypatch, caplog, capsys):
+    args = ["reproduce", "micro", "--scale", "small", "--out", str(tmp_path), "--only", "one/sam", "--seeds", "1"]
+    original = run_cells.train
+
+    def one_epoch(*a, **k):
+        yield next(original(*a, **k))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_cells, "train", one_epoch)
+    assert main([*args, "--threads", "1", "--data-dir", "there"]) == 130
+    monkeypatch.setattr(run_cells, "train", original)
+    assert main([*args, "--threads", "2", "--data-dir", "here"]) == 0
+    folder = tmp_path / "one" / "runs" / "sam" / "seed-0"
+    assert read(folder / "config.json")["data_dir"] == "here"
+    assert main([*args, "--threads", "1", "--data-dir", "elsewhere"]) == 0  # finished: stays as it is
+    assert read(folder / "config.json")["data_dir"] == "here"
+    (recipe.FOLDER / "micro.toml").write_text(MICRO.replace("rho = 0.2", "rho = 0.3"))
+    assert main(args) == 1
+    assert "rho 0.2 there, 0.3 here" in caplog.text
+    assert "1 cell failed: one/sam/seed-0. Run the same command to try again." in capsys.readouterr().err
+
+
+def test_a_folder_with_another_table_is_refused(whole, capsys):
+    assert main(["reproduce", "table1", "--scale", "small", "--out", str(whole)]) == 2
+    assert "contains micro at scale small. Choose another --out." in capsys.readouterr().err
+    assert main(["reproduce", "table9"]) == 2
+    assert 'There is no table "table9"' in capsys.readouterr().err
+
+
+def test_dry_run_shows_the_cells_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*RUN, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    total = text.splitlines()[2]  # after the title and an empty line
+    assert re.match(r"10 cells: about .*, \d.* MB of disk and \d.* MB of memory, in one process on cpu", total)
+    assert not re.findall(r"^(\S+/\S+/seed-\d)", text, re.MULTILINE)
+    assert re.findall(r"^(one|two)  ", text, re.MULTILINE) == ["one", "two"]
+    assert "Estimated from a few steps" in text
+    assert main([*RUN, "--dry-run", "--cells"]) == 0
+    assert re.findall(r"^(\S+/\S+/seed-\d)", capsys.readouterr().out, re.MULTILINE) == CELLS
+    assert main([*RUN, "--cells"]) == 2
+    assert "--dry-run" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("table", "words"), [("table4", ["random weights", "--init"]), ("table6", ["8 bits"])])
+def test_dry_run_says_what_differs_from_the_paper(monkeypatch, capsys, table, words):
+    monkeypatch.setattr(estimate, "network_cost", lambda _: estimate.Cost(1.0, 10, 1.0))
+    assert main(["reproduce", table, "--scale", "small", "--dry-run"]) == 0
+    _, _, deviations = capsys.readouterr().out.partition("What differs from the paper:")
+    assert all(word in deviations for word in words)
+
+
+def test_disk_and_memory_are_counted():
+    config = {c.name: c.config for c in recipe.cells(recipe.read("table2", seeds=1), device="cpu")}["sam"]
+    assert estimate.disk_bytes(config, 1000) == 4 * 1000 * 2 * 2  # weights and momentum, two checkpoints
+    assert estimate.disk_bytes(replace(config, base="adam", every=50), 1000) == 4 * 1000 * (2 * 3 + 4)
+    kept = {keep: estimate.kept_bytes(replace(config, keep=keep), 1000) for keep in ("all", "weights", "none")}
+    assert kept == {"all": 16_000, "weights": 4_000, "none": 0}
+    assert config.keep == "weights"
+    cost = estimate.Cost(1.0, 1000, 7.0)
+    assert estimate.memory_bytes(config, cost) == 4 * 1000 * 4 + 128 * 7
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False), torch.nn.Tanh())
+    assert estimate._saved_bytes(model, torch.randn(5, 4)) == 4 * 5 * (4 + 3)  # inputs and outputs, not the weights
+
+
+def test_the_estimate_counts_passes_samples_and_epochs(whole):
+    cells = recipe.cells(recipe.read("table2", seeds=1), device="cpu")
+    config = {c.name: c.config for c in cells if c.block == "resnet18-cifar10"}
+    test = 200 * 10_000 / 3
+    assert estimate.cell_seconds(config["sgd"], 1.0) == pytest.approx(200 * 50_000 + test)
+    assert estimate.cell_seconds(config["sam"], 1.0) == pytest.approx(2 * 200 * 50_000 + test)
+    assert estimate.cell_seconds(config["ausam-0.4"], 1.0) == pytest.approx(2 * 0.4 * 200 * 50_000 + test)
+    assert estimate.cell_seconds(config["sam"], 0.5, done=150) == pytest.approx(0.5 * (2 * 50 * 50_000 + test / 4))
+    small = replace(config["sgd"], train_size=300, test_size=60)
+    assert estimate.cell_seconds(small, 1.0) == pytest.approx(200 * (300 + 20))
+    cells = recipe.cells(recipe.read("micro", "small"), device="cpu")
+    assert estimate.plan(estimate.left_to_do(cells, whole)).startswith("10 cells: about 0 s, ")
+    assert [duration(s) for s in (9, 119, 600, 7200, 1e6)] == [
+        "9 s",
+        "119 s",
+        "10.0 min",
+        "2.0 h",
+        "11.6 days",
+    ]
+
+
+# tables
+
+
+def test_the_table_agrees_with_the_runs(whole):
+    def cell(block, name):
+        runs = [read(whole / block / "runs" / name / f"seed-{s}" / "result.json") for s in (0, 1)]
+        sam = [read(whole / block / "runs" / "sam" / f"seed-{s}" / "result.json") for s in (0, 1)]
+        a, b = (r["test"]["value"] for r in runs)
+        speed = 100 * sum(r["train_seconds"] for r in sam) / sum(r["train_seconds"] for r in runs)
+        return [f"{(a + b) / 2:.2f} ± {statistics.stdev([a, b]):.2f} (2)", f"{speed:.0f}"]
+
+    blank = ["", "", "", ""]
+    expected = [
+        ["SGD", "90.00 ± 0.50", "180", *cell("one", "sgd"), *blank],
+        ["SAM", "91.00 ± 0.25", "100", *cell("one", "sam"), "81.00 ± 0.25", "100", *cell("two", "sam")],
+        ["SAM¹", "92.00", "–", *cell("one", "sam"), *blank],
+        ["SAM+Info*", *blank, "80.00", "–", *cell("two", "sam+info%2A")],
+        ["SAM@0.5†", "–", "–", *cell("one", "sam@0.5"), *blank],
+    ]
+    summary = store.read(whole / "results.json", PaperTable)
+    cells = {group: [[*line.cells] for line in lines] for group, lines in tables.groups(summary).items()}
+    assert cells == {"Net_1": expected}
+    lines = [re.sub(" [●○]", "  ", line) for line in tables.text(summary).splitlines()]
+    for row in expected:
+        assert [re.sub(" +", " ", line).strip() for line in lines].count(" ".join(c for c in row if c)) == 1
+    assert len({len(line) for line in lines if line.startswith(("SAM ", "────"))}) == 1
+    notes = tables.footnotes(summary)
+    assert notes[0] == "¹ In the paper reported by A & B, 100 % so."
+    assert "Net_1 on B here is resnet-tiny on digits, 128 images, 10 % wrong labels, 2 epochs." in notes
+    assert not any("missing" in note for note in notes)
+
+
+def test_missing_cells_are_shown_as_missing(tmp_path, capsys):
+    table = recipe.read("micro", seeds=3)
+    summary = reproduce.write(table, tmp_path, "a command")
+    line = ["SAM", "91.00 ± 0.25", "100", "missing", "–", "81.00 ± 0.25", "100", "missing", "–"]
+    assert [*tables.groups(summary)["Net_1"][1].cells] == line
+    assert [line.bold for line in tables.groups(summary)["Net_1"]] == [(), (5,), (1,), (), ()]  # the paper's figures
+    assert tables.footnotes(summary)[-1] == "15 of 15 runs are missing."
+    assert "missing" in (tmp_path / "report.html").read_text()
+
+
+def test_markdown_and_latex_are_well_formed(whole):
+    rows = [line for line in (whole / "table.md").read_text().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 5
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {10}
+    assert any(row.startswith("| SAM+Info\\* |") for row in rows)
+    tex = (whole / "table.tex").read_text()
+    assert tex.isascii()
+    assert tex.count("{") == tex.count("}")
+    assert re.findall(r"\\begin{(\S+?)}", tex) == ["table*", "tabular", "flushleft"]
+    assert re.findall(r"\\end{(\S+?)}", tex) == ["tabular", "flushleft", "table*"]
+    body = [line for line in tex.splitlines() if line.endswith(r"\\")]
+    assert len(body) == 8
+    for line in body:
+        spans = [int(n) for n in re.findall(r"\\multicolumn{(\d+)}", line)]
+        assert len(re.findall(r"(?<!\\)&", line)) + 1 + sum(spans) - len(spans) == 9
+    assert not re.search(r"(?<!\\)%", tex)
+    assert r"SAM\textsuperscript{1} & \textbf{92.00} & --" in tex
+    assert r"\textbf{Net\_1}" in tex
+    assert r"\caption{Micro $\alpha$ (small scale)}" in tex
+
+
+def test_the_page_leads_to_the_pages_of_the_blocks(whole):
+    page = (whole / "report.html").read_text()
+    assert re.findall(r'href="([^"]+/report.html)"', page) == ["one/report.html", "two/report.html"]
+    for name in ("one", "two"):
+        assert "Conditions" in (whole / name / "report.html").read_text()
+    assert page.count("<td>") == 5 * 8
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_csv_has_a_line_a_run(whole):
+    with (whole / "results.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert sorted(f"{line['block']}/{line['name']}/seed-{line['seed']}" for line in lines) == sorted(CELLS)
+    for line in lines:
+        folder = whole / line["block"] / "runs" / line["name"].replace("*", "%2A") / f"seed-{line['seed']}"
+        result = read(folder / "result.json")
+        for key in ("method", "policy", "train_seconds", "samples_forward", "weights_sha256"):
+            assert line[key] == str(result[key])
+        score = (line["metric"], line["unit"], line["test_score"])
+        assert score == ("accuracy", "%", str(result["test"]["value"]))
+        for key in ("data", "lr", "rho", "train_size", "label_noise"):
+            assert line[key] == str(result["config"][key])
+
+
+# report, without training
+
+
+def test_report_rebuilds_a_table(whole, capsys):
+    out = whole
+    names = ["table.md", "table.tex", "report.html", "results.csv", "one/report.html", "two/results.json"]
+    before = {name: (out / name).read_text() for name in ("table.md", "table.tex", "results.csv")}
+    for name in names:
+        (out / name).unlink()
+    assert main(["report", str(out)]) == 0
+    assert "SAM+Info*" in capsys.readouterr().out
+    assert all((out / name).exists() for name in names)
+    assert {name: (out / name).read_text() for name in before} == before
+
+
+def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
+    block = tmp_path / "block"
+    for path in (whole / "two").rglob("*.json*"):
+        target = block / path.relative_to(whole / "two")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    (block / "results.json").unlink()
+    assert main(["report", str(block)]) == 0
+    comparison = read(block / "results.json")
+    assert [(r["name"], r["seeds"]) for r in comparison["rows"]] == [("sam", [0, 1]), ("sam+info*", [0, 1])]
+    assert comparison["complete"]
+    assert len((block / "results.csv").read_text().splitlines()) == 5
+    (block / "runs" / "sam" / "seed-1" / "result.json").unlink()
+    rebuild.rebuild(block)
+    assert not read(block / "results.json")["complete"]
+    run = block / "runs" / "sam" / "seed-0"
+    assert main(["report", str(run)]) == 0
+    assert "SAM(rho=0.2) × Full()" in (run / "report.html").read_text()
+    assert len((run / "results.csv").read_text().splitlines()) == 2
+    capsys.readouterr()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "contains no finished run. Use the folder (--out) of" in capsys.readouterr().err
+
+
+# TensorBoard
+
+
+def curves(folder):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(folder)).Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    args = [*RUN, "--out", str(tmp_path), "--only", "one/sam/seed-0", "--log", "tensorboard"]
+    original = run_cells.train
+
+    def interrupted(*a, **k):
+        yield next(original(*a, **k))
+        raise KeyboardInterrupt
+
+    out = tmp_path / "tensorboard" / "one" / "sam" / "seed-0"
+    monkeypatch.setattr(run_cells, "train", interrupted)
+    assert main(args) == 130
+    assert [step for step, _ in curves(out)["train_loss"]] == [1]
+    monkeypatch.setattr(run_cells, "train", original)
+    for _ in range(2):  # the second time the run is finished
+        assert main(args) == 0
+        metrics = (tmp_path / "one" / "runs" / "sam" / "seed-0" / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in metrics]
+        assert len(rows) == 2
+        logged = curves(out)
+        assert set(logged) >= {"test_accuracy", "train_loss", "images_per_second"}
+        for tag, points in logged.items():
+            values = [row["test"]["value"] if tag == "test_accuracy" else row[tag] for row in rows]
+            assert points == [(row["epoch"], pytest.approx(v)) for row, v in zip(rows, values, strict=True)]
+
+
+def test_tensorboard_for_train_and_compare(tmp_path):
+    pytest.importorskip("tensorboard")
+    small = ["--epochs", "1", "--train-size", "128", "--threads", "1", "--tensorboard"]
+    assert main(["train", *small, "--out", str(tmp_path / "train")]) == 0
+    assert [step for step, _ in curves(tmp_path / "train" / "tensorboard")["test_accuracy"]] == [1]
+    assert main(["compare", "sgd", *small, "--seeds", "1", "--out", str(tmp_path / "compare")]) == 0
+    assert [step for step, _ in curves(tmp_path / "compare" / "tensorboard" / "sgd" / "seed-0")["train_loss"]] == [1]
+    assert len((tmp_path / "compare" / "results.csv").read_text().splitlines()) == 2
+
+
+def test_tensorboard_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: None)
+    assert main([*RUN, "--out", str(tmp_path / "out"), "--tensorboard"]) == 2
+    assert 'not installed: pip install "ausam[tensorboard]"' in capsys.readouterr().err
+    assert not Path(tmp_path / "out").exists()
+
+
+OWN_METHOD = """
+from dataclasses import dataclass
+from ausam import SAM
+
+@dataclass(frozen=True)
+class Mine(SAM):
+    pass
+"""
+
+
+def test_a_recipe_of_the_users_own_with_a_method_of_the_users_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(
+        'title = "Mine"\nseeds = 1\n[settings]\nepochs = 1\ntrain_size = 64\ntest_size = 20\nthreads = 1\n'
+        '[[block]]\nname = "one"\ncolumn = "digits"\nsettings = { rho = 0.1 }\nextra = ["sam", "own_method.py:Mine"]\n'
+    )
+    (tmp_path / "own_method.py").write_text(OWN_METHOD)
+    assert main(["reproduce", "own.toml"]) == 0
+    assert "own_method.py:Mine" in capsys.readouterr().out
+    assert main(["report", "runs/own"]) == 0
+    assert "own_method.py:Mine" in capsys.readouterr().out
+    assert main(["reproduce", "absent.toml"]) == 2
+    assert "absent.toml cannot be read" in capsys.readouterr().err
