@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -47,10 +48,10 @@ RUNS: dict[str, list[str]] = {
 def main() -> int:
     """Record or check."""
     path, check = Path(sys.argv[1]), "--check" in sys.argv[2:]
-    digests: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, arguments in RUNS.items():
-            digests[name] = _digest(arguments, Path(folder) / name)
+        with ThreadPoolExecutor(2) as pool:
+            made = pool.map(lambda item: _digest(item[1], Path(folder) / item[0]), RUNS.items())
+        digests = dict(zip(RUNS, made, strict=True))
         digests["resumed"] = _resumed(Path(folder) / "resumed")
     if not check:
         path.write_text(json.dumps(digests, indent=1) + "\n")
@@ -85,7 +86,7 @@ def _resumed(out: Path) -> str:
     newest = max(out.rglob("*.pt"), key=lambda p: p.stat().st_mtime_ns)
     newest.unlink()
     (out / "result.json").unlink()
-    return _digest(["ausam-0.5"], out)
+    return _digest(["ausam-0.5", "--resume"], out)
 
 
 if __name__ == "__main__":
