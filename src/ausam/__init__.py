@@ -47,7 +47,7 @@ from ausam.policies import (
 )
 from ausam.sampler import Indexed, Scores, SelectiveBatchSampler, SelectiveStream
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "AESAM",
