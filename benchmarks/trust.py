@@ -29,8 +29,8 @@ from ausam import SAM, AUSampling, Plain, Policy, Random, Scores, SelectiveBatch
 from ausam.audit.groups import two_groups
 from ausam.common.trust import EVEN
 from ausam.policies.draws import Choice, kept_count, weighted_sample
+from ausam_lab.data.sources.digits import digits
 from ausam_lab.networks.build import build
-from ausam_lab.problems.sources.digits import digits
 
 EPOCHS, BATCH, LR, RHO, CLASSES, TRAIN = 30, 64, 0.1, 0.4, 10, 800
 PROBLEMS = (

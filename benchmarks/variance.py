@@ -18,8 +18,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from ausam import SAM, AUSampling, Random, Scores, SharpnessAware
 from ausam.diagnostics import sample_gradients
+from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.networks.build import build
-from ausam_lab.problems.catalogue import problem, resolve
 
 BATCH, RHO, LR = 128, 0.2, 0.05
 SCORES = ("|L(w + e) - L(w)|", "loss", "gradient norm")

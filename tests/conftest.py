@@ -35,7 +35,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def four_epochs(tmp_path_factory):
     """The folder of an AUSAM run of four epochs that keeps them all. Copy it before you write into it."""
-    from ausam_lab.problems.catalogue import resolve
+    from ausam_lab.data.catalogue import resolve
     from ausam_lab.training.loop import train
 
     out = tmp_path_factory.mktemp("four-epochs") / "run"

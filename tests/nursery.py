@@ -17,9 +17,9 @@ import torch
 
 from ausam_lab.cli import commands
 from ausam_lab.cli.main import main
+from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.experiments import compare, run_cells
 from ausam_lab.paper import recipe
-from ausam_lab.problems.catalogue import problem, resolve
 from ausam_lab.records import files
 from ausam_lab.records.epoch import read_epochs
 from ausam_lab.training import loop as training

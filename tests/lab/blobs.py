@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from ausam_lab.problems.catalogue import resolve
+from ausam_lab.data.catalogue import resolve
 
 ME = "tests.lab.blobs"
 N, CLASSES = 300, 3

@@ -25,9 +25,9 @@ from torch.utils.data._utils import signal_handling
 
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
 from ausam_lab.cli.main import main
+from ausam_lab.data import loading
+from ausam_lab.data.loading import DataError, load_batches
 from ausam_lab.paper import recipe
-from ausam_lab.problems import loading
-from ausam_lab.problems.loading import DataError, load_batches
 from ausam_lab.records import files
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train

@@ -10,8 +10,8 @@ import zipfile
 import pytest
 
 from ausam_lab.config import Config
+from ausam_lab.data.download import DownloadError, unpack
 from ausam_lab.paper import recipe
-from ausam_lab.problems.download import DownloadError, unpack
 from ausam_lab.records.comparison import NamedRun
 from ausam_lab.records.locks import file_lock
 from ausam_lab.report.runs_csv import runs_csv

@@ -20,6 +20,7 @@ from ausam_lab.cli import config_file, exits, listing, terminal
 from ausam_lab.cli.progress import Progress
 from ausam_lab.cli.rebuild import comparison_report, rebuild
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
+from ausam_lab.data.catalogue import defaults_for, problem, resolve
 from ausam_lab.experiments import bench
 from ausam_lab.experiments.audit import audit_run
 from ausam_lab.experiments.bench import split
@@ -37,7 +38,6 @@ from ausam_lab.paper.reproduce import text as reproduced_text
 from ausam_lab.paper.theory.on_a_run import MEASUREMENTS as THEORY
 from ausam_lab.paper.theory.on_a_run import diagnose_theory
 from ausam_lab.paper.theory.page import Theory
-from ausam_lab.problems.catalogue import defaults_for, problem, resolve
 from ausam_lab.records import store
 from ausam_lab.records.run import Run
 from ausam_lab.records.score import measured_on

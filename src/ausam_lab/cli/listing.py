@@ -12,8 +12,8 @@ from ausam.common.settings import Range, rules
 from ausam.methods import METHODS
 from ausam.policies import POLICIES
 from ausam.policies.signals import signal_name
+from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.networks.build import FORECAST_MODELS, MODELS, POSE_MODELS, parameter_count
-from ausam_lab.problems.catalogue import DATASETS
 from ausam_lab.registry.expressions import arguments_of, brief
 from ausam_lab.registry.from_config import OWN_RHO
 from ausam_lab.registry.lookup import unknown

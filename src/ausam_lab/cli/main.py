@@ -14,8 +14,8 @@ from rich.logging import RichHandler
 
 from ausam_lab.cli import commands, exits, terminal
 from ausam_lab.cli.parser import parser
+from ausam_lab.data.download import DownloadError
 from ausam_lab.paper import catalogue
-from ausam_lab.problems.download import DownloadError
 from ausam_lab.training import checkpoint, logs
 from ausam_lab.training.failures import explain
 

@@ -14,13 +14,13 @@ from ausam.common.settings import OneOf, rules
 from ausam_lab.cli import commands
 from ausam_lab.cli.flags import Parser
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
+from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.experiments import bench
 from ausam_lab.experiments.bench.split import SETTINGS as SPLIT_SETTINGS
 from ausam_lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam_lab.experiments.tune import HELD_OUT, POLICY
 from ausam_lab.paper import recipe
 from ausam_lab.paper.theory.on_a_run import MEASUREMENTS as THEORY
-from ausam_lab.problems.catalogue import DATASETS
 from ausam_lab.registry.from_config import ARGUMENTS
 from ausam_lab.selftest.run import ABOUT, add_arguments
 from ausam_lab.training.logs import KINDS

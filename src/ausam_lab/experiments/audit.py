@@ -11,12 +11,12 @@ import numpy as np
 from ausam.audit import Audit
 from ausam.audit.table import Array
 from ausam_lab.config import Config
-from ausam_lab.problems.catalogue import changes, split_problem
-from ausam_lab.problems.datasets import UserSet
-from ausam_lab.problems.download import DownloadError
-from ausam_lab.problems.images import ImageSet
-from ausam_lab.problems.loading import DataError
-from ausam_lab.problems.samples import description, show
+from ausam_lab.data.catalogue import changes, split_problem
+from ausam_lab.data.datasets import UserSet
+from ausam_lab.data.download import DownloadError
+from ausam_lab.data.images import ImageSet
+from ausam_lab.data.loading import DataError
+from ausam_lab.data.samples import description, show
 from ausam_lab.records import files, store
 from ausam_lab.report.pages import audit as page
 from ausam_lab.report.pages.audit import CARDS, HARD, Audited, Sample

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments.cells import run_folder
-from ausam_lab.problems.catalogue import changes
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
 from ausam_lab.records.epoch import Epoch

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 
 from ausam_lab.config import Config
+from ausam_lab.data.download import DownloadError
 from ausam_lab.experiments.cells import Cell
-from ausam_lab.problems.download import DownloadError
 from ausam_lab.records import files
 from ausam_lab.records.epoch import Epoch
 from ausam_lab.records.locks import file_lock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from ausam_lab.data.catalogue import DATASETS, Entry
 from ausam_lab.networks.build import MODELS, POSE_MODELS, TRANSFORMS, Builder
 from ausam_lab.paper.networks.hrnet import HRNet
 from ausam_lab.paper.networks.mobilenet import MobileNet
@@ -12,7 +13,6 @@ from ausam_lab.paper.networks.wideresnet import WideResNet
 from ausam_lab.paper.pose.mpii import mpii
 from ausam_lab.paper.pose.stick_figures import stick_figures
 from ausam_lab.paper.quantisation import quantize
-from ausam_lab.problems.catalogue import DATASETS, Entry
 
 NETWORKS: dict[str, Builder] = {
     "wrn10-2": partial(WideResNet, 10, 2),

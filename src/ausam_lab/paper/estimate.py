@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import entry, training_samples
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.networks.build import build
 from ausam_lab.networks.memory_format import to_memory_format, with_format
 from ausam_lab.paper.quantisation import quantize
-from ausam_lab.problems.catalogue import entry, training_samples
 from ausam_lab.registry.from_config import method_and_policy
 from ausam_lab.report.table import text_table
 from ausam_lab.report.text import duration

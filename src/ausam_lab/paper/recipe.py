@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.paper import catalogue
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.registry.from_config import configured
 from ausam_lab.registry.lookup import find
 from ausam_lab.registry.pair_table import FULL

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments import compare
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.experiments.run_cells import Failed, Launch, OnEpoch, in_turn
@@ -16,7 +17,6 @@ from ausam_lab.paper.recipe import Block, Recipe, base
 from ausam_lab.paper.recipe import read as read_recipe
 from ausam_lab.paper.records.equal_cost import BudgetEntry, BudgetProblem, EqualCost
 from ausam_lab.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
-from ausam_lab.problems.catalogue import changes
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.locks import file_lock

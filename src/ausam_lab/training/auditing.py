@@ -16,8 +16,8 @@ from torch import Tensor
 from ausam.audit import Audit, Verdict
 from ausam.audit.table import ROW
 from ausam.feedback import Feedback
-from ausam_lab.problems.classification import Classification, Labelled
-from ausam_lab.problems.problem import Problem
+from ausam_lab.data.classification import Classification, Labelled
+from ausam_lab.data.problem import Problem
 from ausam_lab.records import files
 from ausam_lab.records.run import Findings, Suspect
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from ausam_lab.problems.download import DownloadError
-from ausam_lab.problems.loading import DataError
+from ausam_lab.data.download import DownloadError
+from ausam_lab.data.loading import DataError
 from ausam_lab.records.files import WriteError
 from ausam_lab.training.ranks import LostError
 

@@ -23,9 +23,9 @@ from ausam.optimizer.rho_schedule import Shape
 from ausam.policies import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import split_problem
+from ausam_lab.data.problem import Problem
 from ausam_lab.networks.memory_format import to_memory_format
-from ausam_lab.problems.catalogue import split_problem
-from ausam_lab.problems.problem import Problem
 from ausam_lab.records import files, store
 from ausam_lab.records.epoch import Epoch, epochs_text
 from ausam_lab.records.run import Run, Samples

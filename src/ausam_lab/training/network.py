@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from ausam_lab.config import Config
+from ausam_lab.data.problem import Problem
 from ausam_lab.networks.build import TRANSFORMS, build, check_fit
 from ausam_lab.networks.memory_format import with_format
-from ausam_lab.problems.problem import Problem
 
 
 def network(config: Config, data: Problem) -> nn.Module:

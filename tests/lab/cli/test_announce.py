@@ -3,7 +3,7 @@
 import pytest
 
 from ausam_lab.cli.commands import announcement
-from ausam_lab.problems.catalogue import resolve
+from ausam_lab.data.catalogue import resolve
 from tests.lab.helpers import read, run
 
 FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]

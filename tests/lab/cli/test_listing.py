@@ -6,8 +6,8 @@ from dataclasses import fields
 from ausam import METHODS, POLICIES
 from ausam_lab.cli import listing
 from ausam_lab.cli.main import main
+from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.networks.build import MODELS
-from ausam_lab.problems.catalogue import DATASETS
 from ausam_lab.registry.pair_table import PAIRS
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ausam_lab.cli import commands
-from ausam_lab.problems.catalogue import resolve
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.registry.devices import device, known
 from ausam_lab.registry.expressions import canonical, with_canonical
 from ausam_lab.training.failures import explain

@@ -13,11 +13,11 @@ from torch.utils.data import Subset
 
 from ausam import Feedback
 from ausam.audit import Audit
+from ausam_lab.data.catalogue import problem, resolve
+from ausam_lab.data.datasets import from_datasets
+from ausam_lab.data.images import ImageSet
+from ausam_lab.data.samples import SIDE, description, show
 from ausam_lab.experiments import audit as experiment
-from ausam_lab.problems.catalogue import problem, resolve
-from ausam_lab.problems.datasets import from_datasets
-from ausam_lab.problems.images import ImageSet
-from ausam_lab.problems.samples import SIDE, description, show
 from ausam_lab.report.pages import audit as page
 from ausam_lab.report.pages.audit import CARDS, Audited, Sample
 from ausam_lab.training import auditing

@@ -3,8 +3,8 @@
 import pytest
 
 from ausam_lab.cli.main import main
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments import compare
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.registry.from_config import configured
 from tests.lab.helpers import read
 

@@ -11,9 +11,9 @@ import torch
 from ausam_lab.cli import commands
 from ausam_lab.cli.main import main
 from ausam_lab.cli.parser import parser
+from ausam_lab.data import catalogue, images
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments import run_cells, tune
-from ausam_lab.problems import catalogue, images
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.records import store
 from ausam_lab.records.tuning import Tuning
 from ausam_lab.report.pages import tuning

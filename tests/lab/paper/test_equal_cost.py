@@ -8,11 +8,11 @@ import torch
 
 from ausam_lab.cli.main import main
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import entry, problem
+from ausam_lab.data.labels import long_tail
 from ausam_lab.experiments import run_cells
 from ausam_lab.paper import recipe, reproduce
 from ausam_lab.paper.records.equal_cost import EqualCost
-from ausam_lab.problems.catalogue import entry, problem
-from ausam_lab.problems.labels import long_tail
 from ausam_lab.records import store
 from ausam_lab.registry.from_config import configured, method_and_policy
 from tests.lab.helpers import read

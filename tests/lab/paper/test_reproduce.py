@@ -17,12 +17,12 @@ from ausam import METHODS, POLICIES
 from ausam_lab.cli import rebuild
 from ausam_lab.cli.main import main
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import DATASETS
+from ausam_lab.data.download import DownloadError
 from ausam_lab.experiments import run_cells
 from ausam_lab.networks.build import MODELS
 from ausam_lab.paper import estimate, recipe, reproduce, tables
 from ausam_lab.paper.records.paper_table import PaperTable
-from ausam_lab.problems.catalogue import DATASETS
-from ausam_lab.problems.download import DownloadError
 from ausam_lab.records import store
 from ausam_lab.records.locks import file_lock
 from ausam_lab.registry.from_config import method_and_policy

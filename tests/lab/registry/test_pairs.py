@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ausam import METHODS, POLICIES
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments.cells import pair_of, run_folder
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.registry.expressions import brief, construct
 from ausam_lab.registry.from_config import configured, method_and_policy, with_own_rho
 from ausam_lab.registry.pair_names import label_of

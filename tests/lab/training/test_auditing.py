@@ -9,8 +9,8 @@ from torch import nn
 
 from ausam import Feedback
 from ausam.audit import Audit
+from ausam_lab.data.windows import Forecasting
 from ausam_lab.experiments import audit as experiment
-from ausam_lab.problems.windows import Forecasting
 from ausam_lab.report.pages import audit as page
 from ausam_lab.training import auditing, checkpoint
 from ausam_lab.training.loop import train

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ausam_lab.problems.catalogue import resolve
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train
 from tests.lab.helpers import read

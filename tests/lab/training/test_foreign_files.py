@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ausam_lab.problems.download import DownloadError, unpack
+from ausam_lab.data.download import DownloadError, unpack
 from ausam_lab.training import weights
 from tests.lab.helpers import load
 

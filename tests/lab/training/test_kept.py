@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ausam_lab.config import Config
-from ausam_lab.problems.catalogue import resolve, split_problem
+from ausam_lab.data.catalogue import resolve, split_problem
 from ausam_lab.records import store
 from ausam_lab.records.run import Run
 from ausam_lab.registry.from_config import configured

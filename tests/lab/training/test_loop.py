@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from ausam import AUSampling, Full, Scores, SelectiveBatchSampler
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.networks.build import build
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import learning_rate, random_numbers, train
 from ausam_lab.training.selection import selection_summary

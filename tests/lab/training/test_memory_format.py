@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.networks.memory_format import to_memory_format, with_format
-from ausam_lab.problems.catalogue import problem, resolve
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train
 from ausam_lab.training.network import network

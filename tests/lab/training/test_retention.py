@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ausam_lab.problems.catalogue import resolve
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.records import store
 from ausam_lab.records.run import Run
 from ausam_lab.training import snapshots, weights

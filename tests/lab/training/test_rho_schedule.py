@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from ausam_lab.problems.catalogue import resolve
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.registry.from_config import configured
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train

@@ -28,7 +28,7 @@ from torch.utils.data import Dataset
 import ausam_lab.training.loop as lab
 from ausam import METHODS, Full, SelectiveBatchSampler
 from ausam_lab.cli.main import main
-from ausam_lab.problems.catalogue import resolve
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.training import auditing, checkpoint, ranks
 from tests.helpers import EXAMPLES, assert_equal, few_of, few_or_many
 from tests.helpers import make as method

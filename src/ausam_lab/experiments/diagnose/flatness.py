@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ausam.diagnostics import Slice, loss_between
+from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments.cells import pair_of
 from ausam_lab.experiments.diagnose.measures import FIT, MEASUREMENTS
 from ausam_lab.experiments.diagnose.pieces import OnPiece, Piece, Store, conditions
 from ausam_lab.experiments.diagnose.subject import Subject, open_run
-from ausam_lab.problems.catalogue import changes
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run

@@ -16,10 +16,10 @@ from ausam.policies import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.scores import Scores
 from ausam_lab.config import Config
+from ausam_lab.data.catalogue import split_problem
+from ausam_lab.data.classification import Classification
+from ausam_lab.data.problem import Problem
 from ausam_lab.networks.memory_format import to_memory_format
-from ausam_lab.problems.catalogue import split_problem
-from ausam_lab.problems.classification import Classification
-from ausam_lab.problems.problem import Problem
 from ausam_lab.registry.devices import device
 from ausam_lab.registry.expressions import brief
 from ausam_lab.registry.from_config import method_and_policy

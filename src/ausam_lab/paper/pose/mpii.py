@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ausam_lab.data.download import DownloadError
+from ausam_lab.data.loading import DataError
 from ausam_lab.paper.pose.crop import Array
 from ausam_lab.paper.pose.people import SC_BIAS, People, estimated_head
 from ausam_lab.paper.pose.pose_set import PoseSet
 from ausam_lab.paper.pose.skeleton import JOINTS
-from ausam_lab.problems.download import DownloadError
-from ausam_lab.problems.loading import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,14 +13,14 @@ from torch import Tensor
 from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
+from ausam_lab.data.augment import normalise
+from ausam_lab.data.labels import refuse_labels, with_sizes, with_validation
+from ausam_lab.data.loading import load_batches
+from ausam_lab.data.problem import Task
 from ausam_lab.paper.pose.crop import MEAN, PLAIN, STD
 from ausam_lab.paper.pose.people import Crops, People
 from ausam_lab.paper.pose.simcc import SIMCC, SPLIT
 from ausam_lab.paper.pose.skeleton import JOINTS
-from ausam_lab.problems.augment import normalise
-from ausam_lab.problems.labels import refuse_labels, with_sizes, with_validation
-from ausam_lab.problems.loading import load_batches
-from ausam_lab.problems.problem import Task
 
 AUGMENTATIONS = ("none", "standard")
 

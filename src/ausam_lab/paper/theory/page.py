@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ausam.diagnostics import Agreement
+from ausam_lab.data.catalogue import changes
 from ausam_lab.paper.theory.lemma1 import AverageDLP
 from ausam_lab.paper.theory.theorem1 import Theorem1Summary
 from ausam_lab.paper.theory.theorem2 import Theorem2
 from ausam_lab.paper.theory.theorem3 import Theorem3
-from ausam_lab.problems.catalogue import changes
 from ausam_lab.report import charts
 from ausam_lab.report.charts import Picture
 from ausam_lab.report.pages import sections

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ausam.diagnostics import Eigenvalues, Group, Sharpness, Slice, StepGeometry, Surface, Trace
-from ausam_lab.problems.catalogue import changes
+from ausam_lab.data.catalogue import changes
 from ausam_lab.report import charts
 from ausam_lab.report.charts import Picture
 from ausam_lab.report.pages import sections

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ausam_lab.problems.catalogue import changes
+from ausam_lab.data.catalogue import changes
 from ausam_lab.records.comparison import Row
 from ausam_lab.records.score import measured_on
 from ausam_lab.records.tuning import Round, Trial, Tuning

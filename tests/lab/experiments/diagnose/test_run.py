@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments.diagnose import measures
 from ausam_lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam_lab.experiments.diagnose.pieces import over_training
 from ausam_lab.experiments.diagnose.run import diagnose
 from ausam_lab.experiments.diagnose.subject import ROOM, open_run, radius_of, spread
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.records import store
 from ausam_lab.registry.from_config import method_and_policy
 from ausam_lab.report.pages.diagnosis import SECTIONS, Diagnosis, GeometryAt, GeometryResult

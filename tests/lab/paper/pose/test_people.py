@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from ausam import Full, Random, SelectiveBatchSampler
+from ausam_lab.data.download import DownloadError
+from ausam_lab.data.loading import DataError
 from ausam_lab.paper.pose.crop import PLAIN
 from ausam_lab.paper.pose.mpii import mpii
 from ausam_lab.paper.pose.skeleton import HEAD, LANK, LIMBS, LKNE, NECK, RANK
 from ausam_lab.paper.pose.stick_figures import SIDE
 from ausam_lab.paper.pose.stick_figures import many as drawn_figures
-from ausam_lab.problems.download import DownloadError
-from ausam_lab.problems.loading import DataError
 from tests.lab.helpers import load
 from tests.lab.paper.pose.helpers import person, put_mpii, small_set
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from ausam_lab.cli.main import main
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.paper import recipe
 from ausam_lab.paper.pose import stick_figures
 from ausam_lab.paper.pose.skeleton import GROUPS
 from ausam_lab.paper.records.paper_table import PaperTable
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.records import store
 from ausam_lab.training.loop import learning_rate, train
 from tests.helpers import few_of

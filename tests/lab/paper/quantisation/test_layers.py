@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ausam import METHODS, SharpnessAware
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.networks.build import build
 from ausam_lab.paper.quantisation import QuantConv2d, QuantLinear, export, extremes, grid, on_grid, quantize
-from ausam_lab.problems.catalogue import resolve
 
 
 def layers(model):

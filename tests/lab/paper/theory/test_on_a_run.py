@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments.diagnose.subject import open_run
 from ausam_lab.paper.theory.on_a_run import MEASUREMENTS, diagnose_theory, policies_of, shuffled_batches
 from ausam_lab.paper.theory.page import SECTIONS, Lemma1At, Theory
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.records import store
 from ausam_lab.report.pages.sections import VERSION
 from ausam_lab.training import snapshots

@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ausam_lab.config import Config
-from ausam_lab.problems.catalogue import DATASETS, forget, problem
-from ausam_lab.problems.classification import Classification
-from ausam_lab.problems.datasets import from_datasets
-from ausam_lab.problems.labels import long_tail, with_validation
+from ausam_lab.data.catalogue import DATASETS, forget, problem
+from ausam_lab.data.classification import Classification
+from ausam_lab.data.datasets import from_datasets
+from ausam_lab.data.labels import long_tail, with_validation
 from tests.lab.helpers import load, read, run
 
 FLAGS = ["--data", "digits", "--label-noise", 0, "--epochs", 1, "--threads", 1]

@@ -12,9 +12,9 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from ausam import AUSampling, Feedback, Full, SelectiveBatchSampler
 from ausam_lab.cli.main import main
+from ausam_lab.data import download
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.networks.build import build
-from ausam_lab.problems import download
-from ausam_lab.problems.catalogue import resolve
 from ausam_lab.training.loop import evaluate, train
 from tests.lab.helpers import ROOT, load
 
@@ -158,7 +158,7 @@ def test_labels_are_found_without_loading_where_datasets_keep_them(here):
 
 def test_an_image_set_of_the_users_own_may_be_augmented(here, capsys):
     (here / "mine.py").write_text(
-        "import torch\nfrom ausam_lab.problems.images import ImageSet\n"
+        "import torch\nfrom ausam_lab.data.images import ImageSet\n"
         "def data():\n"
         "    x, y = torch.arange(40 * 64).view(40, 1, 8, 8).to(torch.uint8), torch.arange(40) % 4\n"
         "    return ImageSet('mine', x, y, x, y, 4, (128.0,), (74.0,))\n"

@@ -12,9 +12,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.utils.data import Subset
 
-from ausam_lab.problems.datasets import UserSet
-from ausam_lab.problems.images import ImageSet
-from ausam_lab.problems.loading import sample
+from ausam_lab.data.datasets import UserSet
+from ausam_lab.data.images import ImageSet
+from ausam_lab.data.loading import sample
 
 SIDE = 96  # most pixels of a side; larger pictures are reduced
 NUMBERS = 12  # shown of a sample that is no picture

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from ausam_lab.problems import catalogue
-from ausam_lab.problems.catalogue import problem, resolve, training_samples
-from ausam_lab.problems.download import DownloadError
-from ausam_lab.problems.sources import ett
-from ausam_lab.problems.windows import Forecasting
+from ausam_lab.data import catalogue
+from ausam_lab.data.catalogue import problem, resolve, training_samples
+from ausam_lab.data.download import DownloadError
+from ausam_lab.data.sources import ett
+from ausam_lab.data.windows import Forecasting
 from ausam_lab.training.loop import train
 from tests.lab.helpers import load, read, run
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from ausam_lab.problems.problem import Task
+from ausam_lab.data.problem import Task
 from ausam_lab.records.score import Score
 
 GROUPS = ("head", "middle", "tail")

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from ausam.common.random import generator
+from ausam_lab.data.catalogue import DATASETS, resolve
+from ausam_lab.data.labels import balanced
 from ausam_lab.networks.build import MODELS
-from ausam_lab.problems.catalogue import DATASETS, resolve
-from ausam_lab.problems.labels import balanced
 from ausam_lab.training.loop import train
+from tests.lab.data.archives import cifar10_files, put
 from tests.lab.helpers import load
-from tests.lab.problems.archives import cifar10_files, put
 
 
 @pytest.mark.parametrize("size", [1, 3, 10, 14, 59])

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ausam_lab.problems.download import Remote, fetch
-from ausam_lab.problems.images import ImageSet
+from ausam_lab.data.download import Remote, fetch
+from ausam_lab.data.images import ImageSet
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 FILES = {

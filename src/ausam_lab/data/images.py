@@ -11,9 +11,9 @@ from torch import Tensor
 from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
-from ausam_lab.problems.augment import augment_images, normalise
-from ausam_lab.problems.classification import Labelled
-from ausam_lab.problems.labels import arrange
+from ausam_lab.data.augment import augment_images, normalise
+from ausam_lab.data.classification import Labelled
+from ausam_lab.data.labels import arrange
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from ausam_lab.problems.download import Remote, folder_of
-from ausam_lab.problems.images import ImageSet
+from ausam_lab.data.download import Remote, folder_of
+from ausam_lab.data.images import ImageSet
 from ausam_lab.records import files
 
 TINY = Remote("https://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ausam_lab.problems.catalogue import forget
+from ausam_lab.data.catalogue import forget
 from tests.lab.helpers import load, read, run
 
 CODE = """

@@ -16,9 +16,9 @@ from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.indexed import Indexed
 from ausam_lab.config import Config
-from ausam_lab.problems.classification import Labelled
-from ausam_lab.problems.labels import arrange
-from ausam_lab.problems.loading import load_batches, sample
+from ausam_lab.data.classification import Labelled
+from ausam_lab.data.labels import arrange
+from ausam_lab.data.loading import load_batches, sample
 
 log = logging.getLogger("ausam")
 

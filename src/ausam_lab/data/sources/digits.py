@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ausam.common.random import generator
-from ausam_lab.problems.images import ImageSet
+from ausam_lab.data.images import ImageSet
 
 
 def digits(data_dir: str = "") -> ImageSet:  # noqa: ARG001  (nothing to download)

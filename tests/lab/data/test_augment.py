@@ -7,9 +7,9 @@ import torch
 
 from ausam import Full, SelectiveBatchSampler
 from ausam.common.random import generator
-from ausam_lab.problems import augment
-from ausam_lab.problems.images import ImageSet
-from tests.lab.problems.archives import images
+from ausam_lab.data import augment
+from ausam_lab.data.images import ImageSet
+from tests.lab.data.archives import images
 
 
 def slow_crop(image, down, right, margin):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
-from ausam_lab.problems.labels import refuse_labels, with_sizes
-from ausam_lab.problems.problem import Task
+from ausam_lab.data.labels import refuse_labels, with_sizes
+from ausam_lab.data.problem import Task
 from ausam_lab.records.score import Score
 
 

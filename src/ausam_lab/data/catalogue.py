@@ -9,17 +9,17 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ausam_lab.config import DATA_SETTINGS, Config
-from ausam_lab.problems.hf import hf_data
-from ausam_lab.problems.image_folder import folder_data
-from ausam_lab.problems.labels import split_for_selection
-from ausam_lab.problems.problem import Problem
-from ausam_lab.problems.sources.cifar import cifar10, cifar100
-from ausam_lab.problems.sources.digits import digits
-from ausam_lab.problems.sources.ett import ett
-from ausam_lab.problems.sources.fashion import fashion_mnist
-from ausam_lab.problems.sources.tiny import tiny_imagenet
-from ausam_lab.problems.user_data import user_data
-from ausam_lab.problems.windows import WindowSet
+from ausam_lab.data.hf import hf_data
+from ausam_lab.data.image_folder import folder_data
+from ausam_lab.data.labels import split_for_selection
+from ausam_lab.data.problem import Problem
+from ausam_lab.data.sources.cifar import cifar10, cifar100
+from ausam_lab.data.sources.digits import digits
+from ausam_lab.data.sources.ett import ett
+from ausam_lab.data.sources.fashion import fashion_mnist
+from ausam_lab.data.sources.tiny import tiny_imagenet
+from ausam_lab.data.user_data import user_data
+from ausam_lab.data.windows import WindowSet
 from ausam_lab.registry.devices import device
 from ausam_lab.registry.expressions import canonical
 from ausam_lab.registry.lookup import find

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ausam_lab.config import Config
-from ausam_lab.problems.datasets import UserSet, check_inputs, described, from_datasets, known_targets, refuse_unindexed
-from ausam_lab.problems.images import ImageSet
-from ausam_lab.problems.labels import refuse_labels, with_sizes, with_validation
-from ausam_lab.problems.loading import sample
-from ausam_lab.problems.problem import Task
+from ausam_lab.data.datasets import UserSet, check_inputs, described, from_datasets, known_targets, refuse_unindexed
+from ausam_lab.data.images import ImageSet
+from ausam_lab.data.labels import refuse_labels, with_sizes, with_validation
+from ausam_lab.data.loading import sample
+from ausam_lab.data.problem import Task
 from ausam_lab.records.score import Score
 from ausam_lab.registry.user_code import imported, imported_class
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ausam_lab.problems.datasets import UserSet, from_datasets
-from ausam_lab.problems.pixels import pixels, sized
+from ausam_lab.data.datasets import UserSet, from_datasets
+from ausam_lab.data.pixels import pixels, sized
 
 HELD_OUT = ("test", "validation", "val", "valid")
 

@@ -8,10 +8,10 @@ import zipfile
 import pytest
 
 from ausam_lab.cli.main import main
-from ausam_lab.problems import download
-from ausam_lab.problems.download import DownloadError, Remote, fetch, unpack
-from ausam_lab.problems.sources import cifar
-from tests.lab.problems.archives import md5, remote, tar_gz, zipped
+from ausam_lab.data import download
+from ausam_lab.data.download import DownloadError, Remote, fetch, unpack
+from ausam_lab.data.sources import cifar
+from tests.lab.data.archives import md5, remote, tar_gz, zipped
 
 
 def test_a_file_is_downloaded_once_and_announced_in_a_line(server, tmp_path, capsys):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ausam.common.random import generator
 from ausam_lab.config import Config
-from ausam_lab.problems.problem import Problem
+from ausam_lab.data.problem import Problem
 
 P = TypeVar("P", bound=Problem)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ausam_lab.problems.datasets import UserSet, from_datasets
-from ausam_lab.problems.pixels import pixels, sized
+from ausam_lab.data.datasets import UserSet, from_datasets
+from ausam_lab.data.pixels import pixels, sized
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ausam_lab.problems.download import DownloadError, Remote, fetch
-from ausam_lab.problems.windows import WindowSet
+from ausam_lab.data.download import DownloadError, Remote, fetch
+from ausam_lab.data.windows import WindowSet
 
 SITE = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small"
 PUBLISHED = {  # files with a known digest, which can be downloaded

@@ -9,7 +9,7 @@ import zipfile
 
 import numpy as np
 
-from ausam_lab.problems.download import Remote
+from ausam_lab.data.download import Remote
 
 
 def images(n, channels=3, side=32, seed=0):

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from ausam_lab.problems.datasets import from_datasets
+from ausam_lab.data.datasets import from_datasets
 from tests.lab.helpers import load, read, run
 
 FLAGS = ["--model", "resnet-tiny", "--epochs", 1, "--batch-size", 8, "--threads", 1]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ausam_lab.problems.download import Remote, folder_of
-from ausam_lab.problems.images import ImageSet
+from ausam_lab.data.download import Remote, folder_of
+from ausam_lab.data.images import ImageSet
 
 CIFAR10 = Remote("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
 CIFAR100 = Remote("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8")

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ausam_lab.problems import catalogue as lab_data
-from tests.lab.problems.archives import Server
+from ausam_lab.data import catalogue as lab_data
+from tests.lab.data.archives import Server
 
 
 @pytest.fixture(autouse=True)

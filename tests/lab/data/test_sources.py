@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from ausam_lab.problems import catalogue as lab_data
-from ausam_lab.problems.download import DownloadError, Remote
-from ausam_lab.problems.sources import cifar, ett, fashion, tiny
+from ausam_lab.data import catalogue as lab_data
+from ausam_lab.data.download import DownloadError, Remote
+from ausam_lab.data.sources import cifar, ett, fashion, tiny
+from tests.lab.data.archives import cifar10_files, images, md5, put, remote, tar_gz
 from tests.lab.helpers import load
-from tests.lab.problems.archives import cifar10_files, images, md5, put, remote, tar_gz
 
 
 def test_cifar10_from_the_archive_and_from_the_folder(server, tmp_path, monkeypatch):
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_while_pictures_are_decoded_is_told(tmp_path):
     put(tiny_files(), tmp_path / "tiny-imagenet-200")
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "from ausam_lab.problems.sources.tiny import tiny_imagenet;"
+        "from ausam_lab.data.sources.tiny import tiny_imagenet;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"  # of 147,456 bytes
         "tiny_imagenet(sys.argv[1])"
     )
