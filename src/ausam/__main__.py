@@ -24,7 +24,7 @@ def main() -> int:
 def _run() -> int:
     """Run the command, or say which extra it needs."""
     if sys.argv[1:2] == ["selftest"]:  # it needs nothing but torch
-        from ausam_lab.selftest.run import main as selftest
+        from ausam_lab.selftest import main as selftest
 
         return selftest(sys.argv[2:])
     missing = [name for name in ("filelock", "rich", "scipy", "sklearn") if find_spec(name) is None]

@@ -51,7 +51,7 @@ from ausam_lab.report.pages.diagnosis import Diagnosis
 from ausam_lab.report.pages.flatness import FlatComparison, means_table
 from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text
 from ausam_lab.report.table import to_text
-from ausam_lab.selftest.run import selftest
+from ausam_lab.selftest import selftest
 from ausam_lab.training import ranks, run_folder
 from ausam_lab.training.logs import Logs
 from ausam_lab.training.loop import train
@@ -286,7 +286,7 @@ def split_command(args: argparse.Namespace) -> int:
 
 def selftest_command(args: argparse.Namespace) -> int:
     """What works on a device, and what does not."""
-    return selftest(args.device, sys.stdout)
+    return selftest(args.device)
 
 
 def _of_method(given: dict[str, Any]) -> Config:

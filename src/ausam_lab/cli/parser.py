@@ -22,7 +22,7 @@ from ausam_lab.experiments.tune import HELD_OUT, POLICY
 from ausam_lab.paper import recipe
 from ausam_lab.paper.theory.on_a_run import MEASUREMENTS as THEORY
 from ausam_lab.registry.from_config import ARGUMENTS
-from ausam_lab.selftest.run import ABOUT, add_arguments
+from ausam_lab.selftest import ABOUT, add_arguments
 from ausam_lab.training.logs import KINDS
 
 # Settings with a default per data set.
