@@ -40,8 +40,6 @@ DATA_SETTINGS = (
     "label_noise",
     "imbalance",
     "validation",
-    "horizon",
-    "train_stride",
     "train_size",
     "test_size",
     "augment",
@@ -77,10 +75,8 @@ class Config:
     )
     validation: Below1 = setting(
         0.0,
-        "fraction of the training samples held out to replace the test set, 0 <= p < 1; forecasting has its own",
+        "fraction of the training samples held out to replace the test set, 0 <= p < 1",
     )
-    horizon: Count = setting(0, "forecasting: steps ahead; 0: chosen for the data")
-    train_stride: Count = setting(0, "forecasting: train on every S-th window; 0 or 1: on all windows")
     train_size: Count = setting(0, "number of training samples, a subset with balanced classes; 0: all")
     test_size: Count = setting(0, "number of test samples, likewise")
     augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (standard and a hole)")

@@ -13,7 +13,7 @@ from ausam.methods import METHODS
 from ausam.policies import POLICIES
 from ausam.policies.signals import signal_name
 from ausam_lab.data.catalogue import DATASETS
-from ausam_lab.networks.build import FORECAST_MODELS, MODELS, POSE_MODELS, parameter_count
+from ausam_lab.networks.build import MODELS, POSE_MODELS, parameter_count
 from ausam_lab.registry.expressions import arguments_of, brief
 from ausam_lab.registry.from_config import OWN_RHO
 from ausam_lab.registry.lookup import unknown
@@ -35,7 +35,7 @@ def everything() -> dict[str, Any]:
 
 def _answers(model: str) -> tuple[int, int]:
     """The size it is built for: classes, joints or steps ahead, and channels."""
-    return (96, 7) if model in FORECAST_MODELS else (16 if model in POSE_MODELS else 10, 3)
+    return (16 if model in POSE_MODELS else 10, 3)
 
 
 def _pair(name: str, known: Pair) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _class_name(text: str) -> str:
 
 def _network_details(name: str, _: Any) -> dict[str, Any]:
     answers, channels = _answers(name)
-    what = "steps ahead" if name in FORECAST_MODELS else "joints" if name in POSE_MODELS else "classes"
+    what = "joints" if name in POSE_MODELS else "classes"
     count = f"{parameter_count(name, answers, channels):,} parameters for {channels} channels and {answers} {what}."
     make: Any = MODELS[name]
     return {"name": name, "kind": "network", "about": f"{_docstring(getattr(make, 'func', make))[0]}\n\n{count}"}

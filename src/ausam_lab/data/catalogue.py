@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from ausam_lab.config import DATA_SETTINGS, Config
@@ -15,11 +15,9 @@ from ausam_lab.data.labels import split_for_selection
 from ausam_lab.data.problem import Problem
 from ausam_lab.data.sources.cifar import cifar10, cifar100
 from ausam_lab.data.sources.digits import digits
-from ausam_lab.data.sources.ett import ett
 from ausam_lab.data.sources.fashion import fashion_mnist
 from ausam_lab.data.sources.tiny import tiny_imagenet
 from ausam_lab.data.user_data import user_data
-from ausam_lab.data.windows import WindowSet
 from ausam_lab.registry.devices import device
 from ausam_lab.registry.expressions import canonical
 from ausam_lab.registry.lookup import find
@@ -32,8 +30,8 @@ class Entry:
 
     load: Callable[[str], Problem]
     about: str
-    image: tuple[int, ...]  # the shape of a sample: channels, height and width; or series and steps
-    classes: int  # or joints, or steps ahead
+    image: tuple[int, ...]  # the shape of a sample: channels, height and width
+    num_outputs: int  # classes or joints
     train: int
     test: int
     settings: dict[str, Any]
@@ -52,32 +50,12 @@ PAPER = {
     "augment": "cutout",
 }
 
-# SAMformer's settings at horizon 96; its demo uses every window and 100 epochs.
-FORECAST = {
-    "model": "samformer",
-    "horizon": 96,
-    "train_stride": 2,
-    "epochs": 20,
-    "batch_size": 256,
-    "base": "adam",
-    "lr": 0.001,
-    "weight_decay": 1e-5,
-    "rho": 0.5,
-}
-
-
-def _ett(name: str, about: str, how: str) -> Entry:
-    train, test = (8_033, 2_785) if name[3] == "h" else (33_953, 11_425)
-    windows = f"{train:,} windows for training, {test:,} for testing"
-    return Entry(partial(ett, name), f"forecasting: {about}: {windows}; {how}", (7, 512), 96, train, test, FORECAST)
-
-
 DATASETS: dict[str, Entry] = {
     "digits": Entry(
         load=digits,
         about="scikit-learn's 8x8 digits, embedded: 1,000 for training, 797 for testing",
         image=(1, 8, 8),
-        classes=10,
+        num_outputs=10,
         train=1_000,
         test=797,
         settings={
@@ -94,7 +72,7 @@ DATASETS: dict[str, Entry] = {
         load=fashion_mnist,
         about="grey 28x28 clothing in 10 classes: 60,000 for training, 10,000 for testing; 30 MB to download",
         image=(1, 28, 28),
-        classes=10,
+        num_outputs=10,
         train=60_000,
         test=10_000,
         settings={"model": "resnet-small", "epochs": 30, "batch_size": 128, "lr": 0.05, "rho": 0.1, "augment": "none"},
@@ -103,7 +81,7 @@ DATASETS: dict[str, Entry] = {
         load=cifar10,
         about="colour 32x32 in 10 classes: 50,000 for training, 10,000 for testing; 170 MB to download",
         image=(3, 32, 32),
-        classes=10,
+        num_outputs=10,
         train=50_000,
         test=10_000,
         settings=PAPER,
@@ -112,7 +90,7 @@ DATASETS: dict[str, Entry] = {
         load=cifar100,
         about="colour 32x32 in 100 classes: 50,000 for training, 10,000 for testing; 169 MB to download",
         image=(3, 32, 32),
-        classes=100,
+        num_outputs=100,
         train=50_000,
         test=10_000,
         settings=PAPER,
@@ -121,15 +99,11 @@ DATASETS: dict[str, Entry] = {
         load=tiny_imagenet,
         about="colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing; 248 MB to download",
         image=(3, 64, 64),
-        classes=200,
+        num_outputs=200,
         train=100_000,
         test=10_000,
         settings=PAPER,
     ),
-    "etth1": _ett("ETTh1", "7 series of a transformer, hourly", "3 MB to download"),
-    "etth2": _ett("ETTh2", "7 series of a second transformer, hourly", "download its file by hand"),
-    "ettm1": _ett("ETTm1", "the first transformer every 15 minutes", "download its file by hand"),
-    "ettm2": _ett("ETTm2", "the second transformer every 15 minutes", "download its file by hand"),
 }
 
 
@@ -200,24 +174,18 @@ def _read(name: str, task: str, data_dir: str, where: str) -> Problem:  # noqa: 
 
 @lru_cache(maxsize=1)  # the runs of one seed follow one another
 def _prepare(config: Config, where: str) -> Problem:
-    name = config.data
-    data = _read(name, config.task, config.data_dir, where)
-    for setting in () if isinstance(data, WindowSet) else ("horizon", "train_stride"):
-        if value := getattr(config, setting):
-            raise ValueError(
-                f"{setting} is {value}, but {name} is not a forecasting problem. Leave out "
-                f"--{setting.replace('_', '-')}."
-            )
-    return data.prepare(config)
+    return _read(config.data, config.task, config.data_dir, where).prepare(config)
 
 
 def training_samples(config: Config) -> int:
     """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
     known = entry(config.data)
-    whole = -(-known.train // max(1, config.train_stride))
-    if "horizon" not in known.settings:  # forecasting data has fixed validation months
-        whole = round(whole * (1 - config.validation))
-    slope = [config.imbalance ** (c / (known.classes - 1)) for c in range(known.classes)] if config.imbalance else [1.0]
+    whole = round(known.train * (1 - config.validation))
+    slope = (
+        [config.imbalance ** (c / (known.num_outputs - 1)) for c in range(known.num_outputs)]
+        if config.imbalance
+        else [1.0]
+    )
     return max(1, round((config.train_size or whole) * sum(slope) / len(slope)))
 
 

@@ -97,6 +97,11 @@ class Labelled:
         return Classification(self.classes if self.long_tailed else 0)
 
     @property
-    def answer(self) -> tuple[int, ...]:
+    def num_outputs(self) -> int:
+        """Number of outputs of a network: one per class."""
+        return self.classes
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
         """The shape of a network's output for a sample: one score per class."""
         return (self.classes,)

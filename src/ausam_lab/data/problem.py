@@ -38,15 +38,15 @@ class Problem(Protocol):
         """The task, which defines the losses and the score."""
 
     @property
-    def classes(self) -> int:
-        """Number of classes, joints or steps ahead that a network predicts."""
+    def num_outputs(self) -> int:
+        """Number of classes, joints or other outputs that a network predicts."""
 
     @property
     def channels(self) -> int:
-        """The first dimension of a sample: channels of an image, length of a vector, number of series in a window."""
+        """The first dimension of a sample: channels of an image, length of a vector."""
 
     @property
-    def answer(self) -> tuple[int, ...]:
+    def output_shape(self) -> tuple[int, ...]:
         """The shape of a network's output for a sample."""
 
     @property

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ausam_lab.networks.mlp import mlp
 from ausam_lab.networks.resnet import ResNet, basic, bottleneck
-from ausam_lab.networks.samformer import SAMformer
 from ausam_lab.registry.lookup import find
 from ausam_lab.registry.user_code import OWN, imported, is_own, refuse_other_form
 
@@ -32,10 +31,6 @@ MODELS: dict[str, Builder] = {
 
 # for poses, where classes are joints; ausam_lab.paper has some
 POSE_MODELS: dict[str, Builder] = {}
-
-# for forecasting, where classes are steps ahead
-FORECAST_MODELS: dict[str, Builder] = {"samformer": SAMformer}
-MODELS |= FORECAST_MODELS
 
 # setting of Config -> what it does to a network, given the setting's value; ausam_lab.paper has "quantize"
 TRANSFORMS: dict[str, Callable[[nn.Module, int], nn.Module]] = {}
@@ -72,7 +67,7 @@ def parameter_count(name: str, classes: int = 10, channels: int = 3) -> int:
 
 
 @torch.no_grad()
-def check_fit(name: str, model: nn.Module, x: Tensor, answer: tuple[int, ...]) -> None:
+def check_fit(name: str, model: nn.Module, x: Tensor, output_shape: tuple[int, ...]) -> None:
     """Raise a ValueError if the network cannot take such a batch, or its outputs have a different shape."""
     model.eval()
     try:
@@ -82,12 +77,12 @@ def check_fit(name: str, model: nn.Module, x: Tensor, answer: tuple[int, ...]) -
             f"{name} cannot take a batch of shape {tuple(x.shape)}: {error}. "
             "Choose another --model, or your own as module:function."
         ) from error
-    if not isinstance(z, Tensor) or z.shape != (len(x), *answer):
+    if not isinstance(z, Tensor) or z.shape != (len(x), *output_shape):
         got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
-        one_less = isinstance(z, Tensor) and len(answer) == 1 and z.shape == (len(x), answer[0] - 1)
+        one_less = isinstance(z, Tensor) and len(output_shape) == 1 and z.shape == (len(x), output_shape[0] - 1)
         counted = "Classes are numbered from 0: are yours from 1? " if one_less else ""
         raise ValueError(
-            f"{name} returns {got} for a batch of {len(x)}, but the data needs {(len(x), *answer)}. "
+            f"{name} returns {got} for a batch of {len(x)}, but the data needs {(len(x), *output_shape)}. "
             f"{counted}Choose a network for this kind of data."
         )
 

@@ -55,7 +55,7 @@ class Left:
 def network_cost(config: Config) -> Cost:
     """What the network of a run costs."""
     shape = entry(config.data)
-    model = build(config.model, config.horizon or shape.classes, shape.image[0]).to(config.device)
+    model = build(config.model, shape.num_outputs, shape.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
     model = with_format(model, config.memory_format)

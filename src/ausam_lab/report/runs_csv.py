@@ -9,7 +9,7 @@ from ausam_lab.records.comparison import NamedRun
 from ausam_lab.report.table import Table, to_csv
 
 SETTINGS = (
-    *("data", "label_noise", "imbalance", "validation", "horizon", "train_stride", "train_size"),
+    *("data", "label_noise", "imbalance", "validation", "train_size"),
     *("model", "quantize", "batch_size", "lr", "weight_decay", "rho"),
 )
 FIGURES = ("train_seconds", "samples_forward", "samples_backward", "skipped_steps", "parameters", "weights_sha256")

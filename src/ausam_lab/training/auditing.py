@@ -28,7 +28,7 @@ FIRST = 10  # suspects in the record of a run
 def start(data: Problem) -> Audit:
     """An empty audit of the training samples; without labels unless the targets are classes."""
     y = data.train_y
-    return Audit(len(y), y, classes=data.classes) if isinstance(data.task, Classification) else Audit(len(y))
+    return Audit(len(y), y, classes=data.num_outputs) if isinstance(data.task, Classification) else Audit(len(y))
 
 
 def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> None:

@@ -353,7 +353,7 @@ def result(state: State, out: Path) -> None:
         init_sha256=state.init,
         parameters=sum(p.numel() for p in state.model.parameters()),
         ranks=last.ranks,
-        data=Samples(len(data.train_y), len(data.test_y), data.classes),
+        data=Samples(len(data.train_y), len(data.test_y), data.num_outputs),
         selection=selection_summary(
             state.policy, state.sampler.scores, data.wrong, data.train_y if data.long_tailed else None
         ),

@@ -12,8 +12,8 @@ from ausam_lab.networks.memory_format import with_format
 
 def network(config: Config, data: Problem) -> nn.Module:
     """Build the network in the settings for this data: quantised if asked, on its device, in its memory format."""
-    model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
-    check_fit(config.model, model, data.example(), data.answer)
+    model = build(config.model, data.num_outputs, data.channels, config.seed).to(config.device)
+    check_fit(config.model, model, data.example(), data.output_shape)
     if config.quantize:
         model = TRANSFORMS["quantize"](model, config.quantize)
     return with_format(model, config.memory_format)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from ausam_lab.data import catalogue as lab_data
 from ausam_lab.data.download import DownloadError, Remote
-from ausam_lab.data.sources import cifar, ett, fashion, tiny
+from ausam_lab.data.sources import cifar, fashion, tiny
 from tests.lab.data.archives import cifar10_files, images, md5, put, remote, tar_gz
 from tests.lab.helpers import load
 
@@ -187,6 +187,6 @@ def test_other_pictures_are_decoded_anew_and_bad_ones_named(tmp_path):
 
 
 def test_published_files_have_a_checksum_each():
-    remotes = [cifar.CIFAR10, cifar.CIFAR100, tiny.TINY, *fashion.FILES.values(), *ett.PUBLISHED.values()]
-    assert len({r.digest for r in remotes}) == len({r.url for r in remotes}) == 8
+    remotes = [cifar.CIFAR10, cifar.CIFAR100, tiny.TINY, *fashion.FILES.values()]
+    assert len({r.digest for r in remotes}) == len({r.url for r in remotes}) == 7
     assert all(len(bytes.fromhex(r.digest)) == {"md5": 16, "sha256": 32}[r.kind] for r in remotes)

@@ -113,7 +113,7 @@ def test_every_row_costs_its_budget_and_a_control_at_most(block):
     n = config.train_size or entry(config.data).train
     if config.imbalance not in (0, 1):
         # A subset has classes of one size, so the tail of data that is not embedded is known without it.
-        classes = entry(config.data).classes
+        classes = entry(config.data).num_outputs
         even = torch.arange(config.train_size) % classes
         n = len(long_tail(even, classes, config.imbalance) if config.train_size else problem(config).train_y)
     sam = samples(configured("sam", config), n)

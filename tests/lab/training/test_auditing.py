@@ -9,7 +9,6 @@ from torch import nn
 
 from ausam import Feedback
 from ausam.audit import Audit
-from ausam_lab.data.windows import Forecasting
 from ausam_lab.experiments import audit as experiment
 from ausam_lab.report.pages import audit as page
 from ausam_lab.training import auditing, checkpoint
@@ -87,7 +86,7 @@ def test_smoothing_is_taken_out():
 
 def test_targets_that_are_no_classes_have_a_table_and_no_verdict(tmp_path):
     class Windows:
-        train_y, classes, task = torch.randn(5, 2, 3), 3, Forecasting()
+        train_y, task = torch.randn(5, 2, 3), None
 
     audit = auditing.start(Windows)
     auditing.update(audit, Feedback(torch.arange(5), torch.ones(5), torch.ones(5), torch.ones(5, 3)), torch.ones(5), 0)

@@ -19,7 +19,7 @@ from ausam_lab.training.ranks import ALONE
 
 ALPHAS = (0.7, 0.6, 0.5, 0.4)
 SETTINGS = frozenset(  # those that a step's time depends on
-    ("data", "data_dir", "horizon", "train_size", "augment", "workers", "model", "quantize", "batch_size", "base")
+    ("data", "data_dir", "train_size", "augment", "workers", "model", "quantize", "batch_size", "base")
 ) | frozenset(("momentum", "memory_format", "threads", "device"))
 
 

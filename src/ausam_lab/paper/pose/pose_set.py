@@ -29,10 +29,10 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class PoseSet:
-    """A pose problem: people to train and to evaluate on, as crops of ``size`` pixels. The classes are joints."""
+    """A pose problem: people to train and to evaluate on, as crops of ``size`` pixels."""
 
     task: ClassVar[Task] = SIMCC
-    classes: ClassVar[int] = len(JOINTS)
+    num_outputs: ClassVar[int] = len(JOINTS)
     channels: ClassVar[int] = 3
     long_tailed: ClassVar[bool] = False
 
@@ -47,9 +47,9 @@ class PoseSet:
     evaluated_on: str = "test"
 
     @property
-    def answer(self) -> tuple[int, ...]:
+    def output_shape(self) -> tuple[int, ...]:
         """The shape of a network's output for a person: for every joint, a score per bin of x and of y."""
-        return (self.classes, 2, SPLIT * self.size)
+        return (self.num_outputs, 2, SPLIT * self.size)
 
     @cached_property
     def train_y(self) -> Tensor:

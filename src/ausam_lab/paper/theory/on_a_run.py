@@ -130,7 +130,7 @@ def theorem2(subject: Subject) -> Theorem2Result:
 
 def theorem3(subject: Subject) -> Theorem3Result:
     """Test the bound on logistic regression with this run's samples: first half of the classes against the second."""
-    half = subject.data.classes // 2
+    half = subject.data.num_outputs // 2
     x = subject.x.flatten(1).double().cpu()
     x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
     sides = torch.where(subject.y.cpu() < half, -1.0, 1.0).double()
@@ -150,7 +150,7 @@ def theorem3(subject: Subject) -> Theorem3Result:
         for alpha in (0.25, 0.5, 1.0)
         for step in (0.05, 0.5)
     ]
-    return Theorem3Result(f"classes 0 to {half - 1} against {half} to {subject.data.classes - 1}", tuple(result))
+    return Theorem3Result(f"classes 0 to {half - 1} against {half} to {subject.data.num_outputs - 1}", tuple(result))
 
 
 def theorem4(subject: Subject, epoch: int) -> Theorem4At:

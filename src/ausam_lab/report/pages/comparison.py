@@ -55,7 +55,7 @@ FURTHER_SCORES = {
     "PCKh@0.5": "Score of each group of joints.",
     "MSE": "MAE: the mean absolute error.",
 }
-ANSWERS = {"accuracy": "classes", "PCKh@0.5": "joints", "MSE": "steps ahead"}  # what the network predicts, by its score
+ANSWERS = {"accuracy": "classes", "PCKh@0.5": "joints"}  # what the network predicts, by its score
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, str]:

@@ -55,7 +55,7 @@ def test_pixels_are_normalised_as_imagenets():
     for channel, (mean, std) in enumerate(((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))):
         torch.testing.assert_close(x[:, channel].double(), (raw[:, channel] - mean) / std, atol=1e-5, rtol=1e-4)
     assert torch.equal(data.example(), data.example())
-    assert data.answer == (16, 2, 128)
+    assert data.output_shape == (16, 2, 128)
 
 
 def test_stick_figures_are_drawn_from_the_seed_alone():
@@ -116,7 +116,7 @@ def test_people_are_read_as_hrnet_does(tmp_path, caplog):
     (ax, ay), (bx, by) = test[0]["joints"][8], test[0]["joints"][9]
     assert data.test.head[0] == pytest.approx(0.6 * math.hypot(ax - bx, ay - by))
     assert data.test.head[2] == 0  # the head top is not annotated
-    assert (len(data.train), data.size, data.answer) == (1, 256, (16, 2, 512))
+    assert (len(data.train), data.size, data.output_shape) == (1, 256, (16, 2, 512))
     assert caplog.text.count("PCKh will not be comparable with published figures") == 1
     crop, y = data.test.shown(0, 256, PLAIN)
     assert crop.shape == (3, 256, 256)

@@ -1,11 +1,13 @@
 """SAMformer against its formula, number by number."""
 
 import math
+import runpy
+from pathlib import Path
 
 import torch
 
-from ausam_lab.networks.build import build, check_fit, parameter_count
-from ausam_lab.networks.samformer import SAMformer
+SCRIPT = Path(__file__).parents[2] / "research" / "forecasting" / "forecast.py"
+SAMformer = runpy.run_path(str(SCRIPT))["SAMformer"]
 
 
 def random_weights(model):
@@ -48,8 +50,7 @@ def test_a_shifted_and_scaled_window_has_the_forecast_shifted_and_scaled():
 
 
 def test_its_size_and_shape():
+    model = SAMformer(96, 7)
     # queries and keys 512 -> 16, values 512 -> 512, forecast 512 -> 96, and two numbers per channel
-    assert parameter_count("samformer", 96, 7) == 2 * 513 * 16 + 513 * 512 + 513 * 96 + 14
-    model = build("samformer", 96, 7)
-    check_fit("samformer", model, torch.zeros(2, 7, 512), (7, 96))
+    assert sum(p.numel() for p in model.parameters()) == 2 * 513 * 16 + 513 * 512 + 513 * 96 + 14
     assert model(torch.zeros(2, 7, 512)).isfinite().all()  # a window without any change
