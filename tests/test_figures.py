@@ -20,7 +20,6 @@ def test_every_picture_comes_from_the_script(figures):
         *figures["COMPARISONS"],
         *figures["EQUAL_COST"],
         *figures["GAINS"],
-        *figures["THEORY"],
     }
 
 

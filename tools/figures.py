@@ -1,8 +1,7 @@
 """Every picture of the documentation, drawn from the results beside it: ``make figures``.
 
 The results.json of a comparison is kept as ``docs/results/NAME.json``, and a chart of its report becomes a PNG beside
-it. ``equal-cost*.json`` are the results.json of ``ausam reproduce equal-cost``. The theory's figures come from
-``theory*.json``.
+it. ``equal-cost*.json`` are the results.json of ``ausam reproduce equal-cost``.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from ausam_lab.report.pages.comparison import pictures
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import theory_charts  # noqa: E402  beside the measurements, which draw it too
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,6 @@ PROBLEMS = (
 OFF_SCALE = {"etth1": ("s2-sam@0.5", "sgd", "sgd@1.5", "sgd@2")}
 EQUAL_COST = {f"equal-cost-{name}.png": name for name in PROBLEMS}
 GAINS = {"equal-cost-gains.png": None, "equal-cost-gains-narrow.png": NARROW}
-THEORY = tuple(f"theory-{name}.png" for name in theory_charts.CHARTS)
 
 
 def draw(chart: Chart, target: Path) -> None:
@@ -106,8 +101,7 @@ def main() -> None:
         draw_frontier(problem, RESULTS / name)
     for name, width in GAINS.items():
         draw_gains(width, RESULTS / name)
-    theory_charts.draw(RESULTS)
-    for name in (*COMPARISONS, *EQUAL_COST, *GAINS, *THEORY):
+    for name in (*COMPARISONS, *EQUAL_COST, *GAINS):
         slim(RESULTS / name)
         sys.stdout.write(f"{(RESULTS / name).relative_to(ROOT)}\n")
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ausam import AUSampling, Scores
+from ausam import Scores
 from ausam import diagnostics as dg
-from ausam_lab.paper import theory
 
 
 def scores():
@@ -27,23 +26,6 @@ def checkpoints(model):
 EVERY = {
     "sample_gradients": lambda m, f, x, y, c: dg.sample_gradients(m, f, x, y, chunk=c),
     "sample_gradient_norms": lambda m, f, x, y, c: dg.sample_gradient_norms(m, f, x, y, chunk=c),
-    "lemma1": lambda m, f, x, y, c: theory.lemma1(m, f, [(x[:6], y[:6]), (x[6:], y[6:])], 0.1, chunk=c),
-    "theorem1": lambda m, f, x, y, c: theory.theorem1(m, f, (x, y), [0, 3, 4], 0.1, chunk=c),
-    "theorem2": lambda m, f, x, y, c: theory.theorem2(
-        m, f, [(x, y)], checkpoints(m), [0.1], iterations=3, gradient_bound=2.0, chunk=c
-    ),
-    "theorem4": lambda m, f, x, y, c: theory.theorem4(
-        m,
-        f,
-        (x, y),
-        AUSampling(0.5, 0.1, 1, 9, 1, None, True),
-        scores(),
-        30,
-        index=torch.arange(10),
-        rho=0.1,
-        draws=40,
-        chunk=c,
-    ),
     "hessian_product": lambda m, f, x, y, c: dg.hessian_product(
         m, f, [(x, y)], torch.ones(sum(p.numel() for p in m.parameters())).double(), chunk=c
     ),
@@ -158,8 +140,8 @@ def test_results_become_json(net):
     import json
 
     model, losses, x, y = net
-    result = theory.lemma1(model, losses, [(x, y)], 0.1)
-    assert json.loads(json.dumps(dataclasses.asdict(result)))["norm"]["samples"] == 18
+    result = dg.sharpness(model, losses, [(x, y)], 0.1)
+    assert json.loads(json.dumps(dataclasses.asdict(result)))["samples"] == 18
 
 
 def test_number_of_samples(net):

@@ -2,7 +2,7 @@
 
 Every function takes ``(model, loss_fn, batches)``, measures in eval mode and leaves the model as it was. A ``loss_fn``
 that does not depend on ``model`` is refused. Results are frozen dataclasses of plain numbers, so
-``json.dumps(dataclasses.asdict(result))`` works. The paper's lemma and theorems are in :mod:`ausam_lab.paper.theory`.
+``json.dumps(dataclasses.asdict(result))`` works.
 """
 
 from ausam.diagnostics.callback import MEASURES, Diagnostics

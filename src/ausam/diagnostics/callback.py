@@ -67,8 +67,7 @@ class Diagnostics:
 
     Arguments:
         every: steps between two measurements, >= 1.
-        what: any of "geometry", "sharpness", "hessian" and "trace", or a measure that you added to ``MEASURES``
-            (:data:`ausam_lab.paper.theory.lemma1_measure` is one).
+        what: any of "geometry", "sharpness", "hessian" and "trace", or a measure that you added to ``MEASURES``.
         rho: radius of the perturbations, > 0; use the one you train with.
         samples: how many samples of the batches to use, from the first; None for all.
         seed: seed of the random directions. Every measurement uses the same ones, so that rows can be compared.

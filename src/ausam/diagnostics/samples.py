@@ -57,7 +57,7 @@ def sample_gradient_norms(
 
         |grad L_i(w)|
 
-    Deng et al., AAAI 2025, approximate it by DLP / rho; :func:`ausam_lab.paper.theory.lemma1` tells how well.
+    Deng et al., AAAI 2025, approximate it by DLP / rho.
 
     >>> import torch, torch.nn.functional as F
     >>> from ausam.diagnostics import sample_gradient_norms

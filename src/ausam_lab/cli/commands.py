@@ -35,9 +35,6 @@ from ausam_lab.paper import estimate, recipe
 from ausam_lab.paper.ray import on_ray
 from ausam_lab.paper.reproduce import reproduce
 from ausam_lab.paper.reproduce import text as reproduced_text
-from ausam_lab.paper.theory.on_a_run import MEASUREMENTS as THEORY
-from ausam_lab.paper.theory.on_a_run import diagnose_theory
-from ausam_lab.paper.theory.page import Theory
 from ausam_lab.records import store
 from ausam_lab.records.run import Run
 from ausam_lab.records.score import measured_on
@@ -200,15 +197,14 @@ def report_command(args: argparse.Namespace) -> int:
 
 
 def diagnose_command(args: argparse.Namespace) -> int:
-    """The flatness of a run, and the paper's theory on it if asked for; or the flatness of several."""
+    """The flatness of a run, or of several."""
     ranks.require_one_process("diagnose")
     first, *rest = args.place
     together = first == "compare" and len(rest) == 1
     if rest and not together:
         raise ValueError("Give the folder of one run, or the word compare and the folder of a comparison.")
-    if together and (args.what is not None or args.theory):
-        flag = "--theory" if args.what is None else "--what"
-        raise ValueError(f"{flag} concerns one run, but a comparison measures only flatness. Leave it out.")
+    if together and args.what is not None:
+        raise ValueError("--what concerns one run, but a comparison measures only flatness. Leave it out.")
     here = {name: getattr(args, name) for name in ("data_dir", "threads", "device") if hasattr(args, name)}
     if here.get("threads"):
         torch.set_num_threads(here["threads"])
@@ -218,21 +214,13 @@ def diagnose_command(args: argparse.Namespace) -> int:
             flat = diagnose_comparison(folder, args.samples, args.command, progress.pieces(), **here)
         terminal.write(f"{to_text(means_table(flat))}\n\n")
         return _measured(flat, folder / "flatness.html")
-    what = None if args.what is None else parts_of(args.what, [*MEASUREMENTS, *THEORY])
-    tested = [name for name in THEORY if args.theory or (what is not None and name in what)]
-    if what is None or (what := [name for name in what if name in MEASUREMENTS]):
-        with Progress(None, "diagnose") as progress:
-            run = diagnose(folder, what, args.samples, args.command, progress.pieces(), **here)
-        _measured(run, folder / "diagnosis.html")
-    if tested:
-        with Progress(None, "theory") as progress:
-            named = None if args.theory else tested
-            theory = diagnose_theory(folder, named, args.samples, args.command, progress.pieces(), **here)
-        _measured(theory, folder / "theory.html")
-    return 0
+    what = None if args.what is None else parts_of(args.what, list(MEASUREMENTS))
+    with Progress(None, "diagnose") as progress:
+        run = diagnose(folder, what, args.samples, args.command, progress.pieces(), **here)
+    return _measured(run, folder / "diagnosis.html")
 
 
-def _measured(result: Diagnosis | FlatComparison | Theory, page: Path) -> int:
+def _measured(result: Diagnosis | FlatComparison, page: Path) -> int:
     """Print the findings, what could not be measured, and the page."""
     marks = {True: "holds: ", False: "does not hold: ", None: ""}
     for finding in result.findings:

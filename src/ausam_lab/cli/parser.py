@@ -20,7 +20,6 @@ from ausam_lab.experiments.bench.split import SETTINGS as SPLIT_SETTINGS
 from ausam_lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam_lab.experiments.tune import HELD_OUT, POLICY
 from ausam_lab.paper import recipe
-from ausam_lab.paper.theory.on_a_run import MEASUREMENTS as THEORY
 from ausam_lab.registry.from_config import ARGUMENTS
 from ausam_lab.selftest import ABOUT, add_arguments
 from ausam_lab.training.logs import KINDS
@@ -194,13 +193,8 @@ def _add_diagnose(subcommands: Any) -> None:
     about = "how flat the minimum of a run is"
     diagnose = subcommands.add_parser("diagnose", help=about, description=DIAGNOSE_HELP)
     diagnose.add_argument("place", nargs="+", metavar="RUN | compare DIR", help="folder of a run, or of a comparison")
-    parts = (
-        f"what to measure, separated by commas: {', '.join(MEASUREMENTS)} (default: all of these); or of the paper's "
-        f"theory: {', '.join(THEORY)}"
-    )
+    parts = f"what to measure, separated by commas: {', '.join(MEASUREMENTS)} (default: all of these)"
     diagnose.add_argument("--what", metavar="PARTS", help=parts)
-    theory = "test the paper's lemma and theorems too: theory.html"
-    diagnose.add_argument("--theory", action="store_true", help=theory)
     diagnose.add_argument("--samples", type=int, default=512, help="training samples to measure on (default: 512)")
     _add_settings(diagnose, {f.name for f in fields(Config)} - {"data_dir", "threads", "device"})
     diagnose.set_defaults(run=commands.diagnose_command)
@@ -252,8 +246,8 @@ def _add_selftest(subcommands: Any) -> None:
 DIAGNOSE_HELP = (
     "Measure the flatness of the minimum and the selection on the weights that a run has kept (ausam train "
     "--every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into its folder. With "
-    "--theory: the paper's lemma and theorems too, in theory.html and theory.json. With compare DIR: the flatness "
-    "of all runs of a comparison, side by side. You can stop it at any time; run the same command to continue."
+    "compare DIR: the flatness of all runs of a comparison, side by side. You can stop it at any time; run the same "
+    "command to continue."
 )
 
 AUDIT_HELP = (

@@ -192,7 +192,6 @@ def test_the_page_stands_alone(diagnosed):
     assert named.used <= set(named.ids)
     assert body.count('<figure class="chart">') == body.count("<noscript><svg") >= 8
     assert "NaN" not in body
-    assert "Lemma" not in page  # the paper's theory has a page of its own
 
 
 def test_the_page_begins_with_the_flatness_of_the_model(diagnosed):
@@ -220,11 +219,10 @@ def test_no_run(tmp_path, capsys):
 
 
 def test_an_unknown_part(trained, capsys):
-    text = refused(capsys, trained, "--what", "lemma1,hesian")
+    text = refused(capsys, trained, "--what", "sharpness,hesian")
     assert 'There is no part "hesian". Did you mean hessian?' in text
     assert "names no part" in refused(capsys, trained, "--what", ",")
     assert "Leave it out" in refused(capsys, "compare", trained, "--what", "hessian")
-    assert "Leave it out" in refused(capsys, "compare", trained, "--theory")
 
 
 def test_too_few_samples(trained, capsys):

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from research.theory.theorem2 import theorem2
 from torch import nn
-
-from ausam_lab.paper.theory import theorem2
 
 
 def descent(rates):
@@ -33,7 +32,7 @@ def descent(rates):
 def test_by_hand():
     rates = [0.4 / t**2 for t in range(1, 6)]
     model, losses, h, a, states, w, largest = descent(rates)
-    result = theorem2(model, losses, [(h, a)], states, rates, iterations=1, gradient_bound=largest, chunk=2)
+    result = theorem2(model, losses, [(h, a)], states, rates, iterations=1, gradient_bound=largest)
     norms = np.abs(h.numpy() * (w[:, None] - a.numpy()))
     for j, t in enumerate(result.epochs):
         gap = np.abs(norms[t - 1] - norms[: t - 1].mean(0))
@@ -64,15 +63,3 @@ def test_the_schedule_bound_of_the_theorem_vanishes_and_that_of_a_cosine_grows()
     assert bounds["square"][-1] == pytest.approx(bounds["square"][0] * harmonic)
     assert bounds["square"][-1] < bounds["square"][0] / 5
     assert bounds["cosine"][-1] > 4 * bounds["cosine"][0]
-
-
-def test_refused():
-    model, losses, h, a, states, _, _largest = descent([0.1, 0.1])
-    with pytest.raises(ValueError, match="3 checkpoints and 1 learning rates"):
-        theorem2(model, losses, [(h, a)], states, [0.1], iterations=1, gradient_bound=1.0)
-    with pytest.raises(ValueError, match=r"clone its tensors when you save it"):
-        theorem2(model, losses, [(h, a)], [states[0]] * 3, [0.1, 0.1], iterations=1, gradient_bound=1.0)
-    with pytest.raises(ValueError, match="has no weight of the model's shape"):
-        theorem2(model, losses, [(h, a)], [{"other": h}] * 3, [0.1, 0.1], iterations=1, gradient_bound=1.0)
-    with pytest.raises(ValueError, match="gradient_bound is 0"):
-        theorem2(model, losses, [(h, a)], states, [0.1, 0.1], iterations=1, gradient_bound=0.0)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from ausam_lab.paper.theory import LogisticRegression, Quadratic, theorem3, theorem3_bounds, theorem3_counterexample
+from research.theory.theorem3 import LogisticRegression, Quadratic, bounds, counterexample, theorem3
 
 
 def logistic(n=40, d=3):
@@ -87,17 +86,9 @@ def test_the_corrected_bound_holds(name, alpha, step):
     assert result.kept == 16 * alpha
 
 
-@pytest.mark.parametrize("selection", ["random", "ausam", "largest"])
-def test_selections(selection):
-    problem = PROBLEMS["quadratic"]
-    settings = {"alpha": 0.25, "batch": 16, "eta": 0.5, "rho": 0.2, "steps": 50, "selection": selection}
-    assert theorem3(problem, **settings) == theorem3(problem, **settings)
-    assert theorem3(problem, **settings).left != theorem3(problem, **settings, seed=1).left
-
-
 @given(st.floats(1e-4, 1.0), st.floats(1e-3, 0.25))
 def test_when_the_papers_form_follows(t, r):
-    result = theorem3_bounds(decrease=1.0, eta=t, rho=r, steps=10, tau=1.0, variance=3.0, kept=2)
+    result = bounds(decrease=1.0, eta=t, rho=r, steps=10, tau=1.0, variance=3.0, kept=2)
     if result.proved:
         assert result.corrected <= result.paper * (1 + 1e-9)
     if t == 1.0:
@@ -105,7 +96,7 @@ def test_when_the_papers_form_follows(t, r):
 
 
 def test_the_papers_constants_are_those_of_the_largest_step():
-    result = theorem3_bounds(decrease=1.0, eta=1.0, rho=0.25, steps=10, tau=1.0, variance=3.0, kept=2)
+    result = bounds(decrease=1.0, eta=1.0, rho=0.25, steps=10, tau=1.0, variance=3.0, kept=2)
     assert result.c == pytest.approx(7 / 16)
     assert result.corrected == pytest.approx(result.paper)
     assert result.proved
@@ -126,32 +117,15 @@ def test_counterexample_against_every_path():
             w -= eta * h[i] * (w + rho * g - a[i])
         lefts.append(total / steps)
         ends.append(sum(hi * (w - ai) ** 2 / 2 for hi, ai in zip(h, a, strict=True)) / 2)
-    result = theorem3_counterexample(eta=eta, rho=rho, steps=steps)
+    result = counterexample(eta=eta, rho=rho, steps=steps)
     start = sum(hi * (best - ai) ** 2 / 2 for hi, ai in zip(h, a, strict=True)) / 2
     assert result.left == pytest.approx(np.mean(lefts))
     assert result.decrease == pytest.approx(start - np.mean(ends))
 
 
 def test_counterexample():
-    result = theorem3_counterexample()
+    result = counterexample()
     assert not result.holds
     assert result.left > 5 * result.bounds.paper
     assert result.corrected_holds
-    assert theorem3_counterexample(eta=0.1, steps=2000).holds  # a large step hides it
-
-
-def test_refused():
-    problem = PROBLEMS["quadratic"]
-    fine = {"alpha": 0.5, "batch": 8, "eta": 0.5, "rho": 0.2, "steps": 5}
-    for change, message in (
-        ({"eta": 1.5}, r"0 < eta <= 1/tau = 1"),
-        ({"rho": 0.3}, r"rho <= 1/\(4 tau\) = 0.25"),
-        ({"alpha": 0.0}, "0 < alpha <= 1"),
-        ({"batch": 31}, "the problem has only 30 samples"),
-        ({"selection": "best"}, "selection is 'best'"),
-        ({"runs": 1}, "runs is 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            theorem3(problem, **(fine | change))
-    with pytest.raises(ValueError, match=r"2 \* y - 1"):
-        LogisticRegression(torch.ones(2, 1), torch.tensor([0.0, 1.0]))
+    assert counterexample(eta=0.1, steps=2000).holds  # a large step hides it

@@ -1,8 +1,13 @@
-"""The pictures of docs/results/theory.md, drawn from docs/results/theory*.json by altair and vl-convert-python."""
+"""The pictures of this folder, drawn from digits.json and cifar10.json.
+
+python -m research.theory.charts            # draw
+python -m research.theory.charts --smoke    # build the charts, and nothing is written
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import altair as alt
@@ -258,25 +263,31 @@ def cifar10_flatness(results: dict) -> alt.Chart:
     )
 
 
+FOLDER = Path(__file__).parent
 CHARTS = {  # picture: the results it is drawn from, and how
-    "lemma1": ("theory", lemma1),
-    "averages": ("theory", averages),
-    "theorem1": ("theory", theorem1),
-    "theorem2": ("theory", theorem2),
-    "theorem3": ("theory", theorem3),
-    "theorem4": ("theory", theorem4),
-    "flatness": ("theory", flatness),
-    "cifar10-lemma1": ("theory-cifar10", cifar10_lemma1),
-    "cifar10-theorem1": ("theory-cifar10", cifar10_theorem1),
-    "cifar10-theorem4": ("theory-cifar10", cifar10_theorem4),
-    "cifar10-flatness": ("theory-cifar10", cifar10_flatness),
+    "lemma1": ("digits", lemma1),
+    "averages": ("digits", averages),
+    "theorem1": ("digits", theorem1),
+    "theorem2": ("digits", theorem2),
+    "theorem3": ("digits", theorem3),
+    "theorem4": ("digits", theorem4),
+    "flatness": ("digits", flatness),
+    "cifar10-lemma1": ("cifar10", cifar10_lemma1),
+    "cifar10-theorem1": ("cifar10", cifar10_theorem1),
+    "cifar10-theorem4": ("cifar10", cifar10_theorem4),
+    "cifar10-flatness": ("cifar10", cifar10_flatness),
 }
 
 
-def draw(folder: Path) -> None:
-    """Every picture, beside the results that it is drawn from."""
-    for name, (source, chart) in CHARTS.items():
-        results = json.loads((folder / f"{source}.json").read_text())
-        chart(results).configure_view(stroke=None).resolve_scale(color="independent", strokeDash="independent").save(
-            str(folder / f"theory-{name}.png"), scale_factor=1.5
-        )
+def main() -> None:
+    smoke = "--smoke" in sys.argv
+    for name, (source, draw) in CHARTS.items():
+        chart = draw(json.loads((FOLDER / f"{source}.json").read_text()))
+        chart = chart.configure_view(stroke=None).resolve_scale(color="independent", strokeDash="independent")
+        chart.to_dict()
+        if not smoke:
+            chart.save(str(FOLDER / f"{name}.png"), scale_factor=1.5)
+
+
+if __name__ == "__main__":
+    main()
