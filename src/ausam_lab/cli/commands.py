@@ -7,6 +7,7 @@ import collections
 import contextlib
 import json
 import logging
+import math
 import shlex
 import sys
 from collections.abc import Collection, Mapping
@@ -29,7 +30,7 @@ from ausam_lab.experiments.diagnose.flatness import diagnose_comparison
 from ausam_lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam_lab.experiments.diagnose.run import diagnose, parts_of
 from ausam_lab.experiments.run_cells import Launch
-from ausam_lab.experiments.tune import HELD_OUT, POLICY, tune, values
+from ausam_lab.experiments.tune import HELD_OUT, POLICY, Search, tune, values
 from ausam_lab.networks.build import builder
 from ausam_lab.paper import estimate, recipe
 from ausam_lab.paper.ray import on_ray
@@ -182,10 +183,11 @@ def tune_command(args: argparse.Namespace) -> int:
     _prepare(config, [config], given)
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))
+    search = Search(over, seeds, config, given, out, args.command)
     with Progress(None, "tune") as progress:
-        logs = Logs(tuple(args.log), out)
-        tuned = tune(over, seeds, config, out, args.command, progress.cells, progress.say, logs)
-    terminal.write(f"{tuning.text(tuned)}\n\n{out / 'tuning.html'}\n")
+        on_epoch = progress.cells(len(seeds) * config.epochs * math.prod(map(len, over.values())))
+        study = tune(search, on_epoch, progress.say, Logs(tuple(args.log), out))
+    terminal.write(f"{tuning.text(study)}\n\n{out / 'tuning.html'}\n")
     return 0
 
 

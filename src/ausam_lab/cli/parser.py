@@ -133,7 +133,7 @@ def _add_compare(subcommands: Any) -> None:
 def _add_tune(subcommands: Any) -> None:
     tune = subcommands.add_parser("tune", help="a short search for rho, alpha, ...", description=TUNE_HELP)
     tune.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=OVER_HELP)
-    tune.add_argument("--seeds", type=int, default=3, help="runs per trial in each round (default: 3)")
+    tune.add_argument("--seeds", type=int, default=3, help="runs per trial (default: 3)")
     tune.add_argument("--out", default="runs/tune", help="folder of the search (default: runs/tune)")
     _add_settings(tune, {*TORCHRUN_SETTINGS, "validation"}, {"policy": POLICY})
     held_out = f"fraction of the training samples held out to judge the trials (default: {HELD_OUT})"
@@ -290,9 +290,9 @@ COMPARE_HELP = (
 
 TUNE_HELP = (
     "Search for settings on held-out training samples; the test samples are never used. All combinations of the "
-    "values are trained briefly, and the best third advances to a round three times as long. Each round is a "
-    "complete training with its own schedule. The policy is AUSampling unless --policy says otherwise. You can "
-    "stop it at any time; run the same command to resume."
+    "values are tried with Optuna. After half of the epochs, a trial that is worse than half of the earlier ones is "
+    "stopped. The policy is AUSampling unless --policy says otherwise. You can stop it at any time; run the same "
+    "command to resume."
 )
 
 OVER_HELP = (

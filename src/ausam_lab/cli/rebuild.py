@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ausam_lab.experiments import compare
+from ausam_lab.experiments import compare, tune
 from ausam_lab.experiments.cells import pair_of
 from ausam_lab.paper import equal_cost, reproduce, tables
 from ausam_lab.paper.records.equal_cost import EqualCost
@@ -14,7 +14,6 @@ from ausam_lab.paper.records.paper_table import PaperTable
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
-from ausam_lab.records.tuning import Tuning
 from ausam_lab.registry.pair_names import label_of
 from ausam_lab.registry.pair_table import PAIRS
 from ausam_lab.report.pages import comparison as page
@@ -29,8 +28,10 @@ def rebuild(results: Path) -> tuple[str, Path]:
     """
     if results.is_file():
         return _from_file(results)
-    if (path := results / "tuning.json").exists():
-        return _from_file(path)
+    if (results / tune.DATABASE).exists():
+        study = tune.load(results)
+        files.write(results / "tuning.html", tuning.render(study))
+        return tuning.text(study), results / "tuning.html"
     text = _from_folder(results)
     return text, results / "report.html"
 
@@ -40,7 +41,6 @@ def _from_file(path: Path) -> tuple[str, Path]:
     forms: dict[str, tuple[type[Any], Callable[[Any], str], Callable[[Any], str]]] = {
         PaperTable.FORMAT: (PaperTable, tables.render, tables.text),
         EqualCost.FORMAT: (EqualCost, equal_cost.render, equal_cost.text),
-        Tuning.FORMAT: (Tuning, tuning.render, tuning.text),
     }
     kind, render, text = forms.get(store.format_of(path), (Comparison, page.render, comparison_report))
     record = store.read_finished(path, kind)

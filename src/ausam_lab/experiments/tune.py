@@ -1,41 +1,66 @@
-"""A short search for settings on held-out samples: successive halving over ordinary, resumable runs.
+"""A search for settings on held-out samples, with Optuna: its storage (tuning.db) and its pruner.
 
-The values of all settings are combined into trials. In each round, every remaining trial is trained with every seed,
-and the best third advances to the next round, which is three times as long (Jamieson and Talwalkar: Non-stochastic Best
-Arm Identification and Hyperparameter Optimization, AISTATS 2016). Each round trains from scratch: a cosine schedule
-must reach a learning rate of 0, so a run of one round cannot be the beginning of another.
+All combinations of the values are tried, in random order. A trial trains with every seed, side by side. After half of
+the epochs, Optuna's median pruner stops it if it is worse than half of the earlier trials were at the same epoch. The
+runs are ordinary ones, so a search that was killed continues where it stopped.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import itertools
-import math
+import random
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ausam_lab.config import NOT_PART_OF_IDENTITY, Config, differences
-from ausam_lab.experiments.cells import Cell
-from ausam_lab.experiments.compare import named_run
-from ausam_lab.experiments.run_cells import Failed, OnEpoch, in_turn
+from ausam_lab.experiments.cells import run_folder as folder_of
+from ausam_lab.experiments.run_cells import OnEpoch
 from ausam_lab.records import files, store
-from ausam_lab.records.tuning import Round, Trial, Tuning
+from ausam_lab.records.locks import file_lock
+from ausam_lab.records.run import Run
+from ausam_lab.records.score import Score
 from ausam_lab.registry.from_config import method_and_policy, refuse_idle
 from ausam_lab.registry.lookup import find
-from ausam_lab.report import statistics
 from ausam_lab.report.pages import tuning
 from ausam_lab.training import run_folder
+from ausam_lab.training.failures import explain
 from ausam_lab.training.logs import Logs
+from ausam_lab.training.loop import train
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
 
 HELD_OUT = 0.2  # default fraction of the training samples
+DATABASE = "tuning.db"
 POLICY = "AUSampling"  # default: Full has nothing to search for
-FACTOR = 3  # one in this many trials advances, to a round this many times as long
-SHORTEST = 3  # epochs of a round
 
-Values = Mapping[str, Sequence[float]]
 Settings = dict[str, Any]  # one value per setting
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search is made of.
+
+    Attributes:
+        over: the values of each setting.
+        seeds: the seeds of each trial.
+        config: all other settings; ``validation`` is the fraction of the training samples to evaluate on.
+        given: the settings that the user gave, for the command to paste.
+        out: the folder.
+        command: the command that the user typed.
+    """
+
+    over: Mapping[str, Sequence[float]]
+    seeds: Sequence[int]
+    config: Config
+    given: Mapping[str, Any]
+    out: Path
+    command: str
 
 
 def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
@@ -77,130 +102,134 @@ def _suggested(config: Config) -> dict[str, list[float]]:
     return grid
 
 
-def rounds(trials: int, epochs: int) -> list[tuple[int, int]]:
-    """The number of trials and of epochs in each round; the last round has all epochs.
+def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None], logs: Logs) -> Study:
+    """Search, running what is missing in the folder; write tuning.html after every trial; return Optuna's study.
 
-    >>> rounds(9, 30)
-    [(9, 3), (3, 10), (1, 30)]
-    >>> rounds(6, 30)
-    [(6, 10), (2, 30)]
+    ``on_epoch`` is called with the name of the trial and each epoch, ``say`` with a line about each finished trial.
     """
-    shorter = 0
-    while FACTOR ** (shorter + 1) <= trials and round(epochs / FACTOR ** (shorter + 1)) >= SHORTEST:
-        shorter += 1
-    return [(math.ceil(trials / FACTOR**k), round(epochs / FACTOR ** (shorter - k))) for k in range(shorter + 1)]
-
-
-def tune(
-    over: Values,
-    seeds: Sequence[int],
-    config: Config,
-    out: Path,
-    command: str,
-    epoch_callback: Callable[[int], OnEpoch],
-    say: Callable[[str], None],
-    logs: Logs,
-) -> Tuning:
-    """Search, running what is missing in ``out``; write tuning.json and its page after every round; return the record.
-
-    Arguments:
-        over: the values of each setting.
-        seeds: the seeds of each trial.
-        config: all other settings; ``validation`` is the fraction of the training samples to evaluate on.
-        out: the folder; you can interrupt the search at any time, and the same call continues it.
-        command: the command that the user typed.
-        epoch_callback: called at the start of each round with its number of epochs; returns what to call with each.
-        say: called with a line about each finished run.
-        logs: additional logs for the epochs.
-    """
+    config, out = search.config, search.out
     if not config.validation:
         raise ValueError("validation is 0, but a search needs held-out samples. Use --validation 0.2.")
-    every: list[Settings] = [dict(zip(over, combined, strict=True)) for combined in itertools.product(*over.values())]
+    every: list[Settings] = [
+        dict(zip(search.over, combined, strict=True)) for combined in itertools.product(*search.over.values())
+    ]
     for settings in every:
         method_and_policy(replace(config, **settings), steps=1)  # refuses impossible pairs before anything runs
         refuse_idle(settings, [replace(config, **settings)])
-    _claim(out, config)
-    done: list[Round] = []
-    plan = rounds(len(every), config.epochs)
-    if len(plan) == 1 and len(every) >= FACTOR:
-        say(
-            f"One round: a round has at least {SHORTEST} epochs and the next is {FACTOR} times as long, which takes "
-            f"more than {config.epochs} epochs."
-        )
-    for count, epochs in plan:
-        left = every if not done else [dict(trial.settings) for trial in done[-1].trials[:count]]
-        done.append(_round(left, epochs, seeds, config, out, epoch_callback, say, logs))
-        record = Tuning(command, store.now(), config, tuple(seeds), tuple(done))
-        store.write(out / "tuning.json", record)
-        files.write(out / "tuning.html", tuning.render(record))
-    return record
-
-
-def _claim(out: Path, config: Config) -> None:
-    """Make the folder; refuse one that contains another search."""
-    old = store.read(out / "tuning.json", Tuning)
-    if old is not None:
-        theirs, mine = (
-            {k: v for k, v in asdict(c).items() if k not in NOT_PART_OF_IDENTITY} for c in (old.config, config)
-        )
-        if theirs != mine:
-            raise ValueError(
-                f"{out} contains another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
-            )
     run_folder.make(out)
+    with file_lock(out / run_folder.LOCK) as mine:
+        if not mine:
+            raise ValueError(f"Another process is searching in {out}. Wait for it to end, or choose another --out.")
+        study = _study(search)
+        done = [trial.params for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+        for settings in random.Random(0).sample(every, len(every)):
+            if settings not in done:
+                say(f"{called(settings)}: {_attempt(search, settings, study, on_epoch, logs)}")
+            files.write(out / "tuning.html", tuning.render(study))
+    if not tuning.completed(study):
+        raise ValueError(f"Every trial failed. The last: {study.trials[-1].user_attrs['failed']}")
+    return study
 
 
-def _round(
-    left: Sequence[Settings],
-    epochs: int,
-    seeds: Sequence[int],
-    config: Config,
-    out: Path,
-    epoch_callback: Callable[[int], OnEpoch],
-    say: Callable[[str], None],
-    logs: Logs,
-) -> Round:
-    """Train every trial with every seed; the record lists the trials by score."""
-    cells = {
-        (i, seed): Cell(f"{epochs}-epochs", called(settings), replace(_shortened(config, settings, epochs), seed=seed))
-        for seed in seeds
-        for i, settings in enumerate(left)
-    }
-    failed: dict[str, str] = {}
-    on_epoch = epoch_callback(sum(epochs - len(run_folder.epochs(cell.folder(out))) for cell in cells.values()))
-    for cell, outcome in in_turn(cells.values(), out, on_epoch, logs):
-        if outcome is None:
-            raise ValueError(f"Another process is working on {cell.id} in {out}. Wait for it, or choose another --out.")
-        if isinstance(outcome, Failed):
-            failed[cell.name] = outcome.text.partition("\n")[0]
-            say(f"{cell.id} failed: {failed[cell.name]}")
-        elif outcome:
-            say(f"{cell.id}: {outcome}")
-    trials = []
-    for i, settings in enumerate(left):
-        name = called(settings)
-        runs = [named_run(name, cells[i, seed].folder(out)) for seed in seeds]
-        known = [] if name in failed else [run for run in runs if run is not None]
-        (row,) = statistics.rows([(name, name)], known) or (None,)
-        cost = None
-        if row is not None:
-            cost = (row.samples_forward + row.samples_backward) / (4 * known[0].run.data.train * epochs)
-        trials.append(Trial(settings, row, cost, failed.get(name, "")))
-    trials.sort(key=lambda trial: -math.inf if trial.row is None else trial.row.merit, reverse=True)
-    if all(trial.row is None for trial in trials):
-        raise ValueError(f"Every trial failed. The last: {trials[-1].failed}")
-    return Round(epochs, tuple(trials))
+def load(out: Path) -> Study:
+    """The study in a folder."""
+    import optuna
+
+    return optuna.load_study(study_name="tuning", storage=_storage(out))
 
 
-def _shortened(config: Config, settings: Settings, epochs: int) -> Config:
-    """The settings of a trial in a round; a ramp given in epochs keeps its fraction of them."""
-    whole = replace(config, **settings)
-    if epochs == config.epochs:
-        return whole
-    ramp = whole.ramp
-    if ramp is not None and ramp >= 1:
-        ramp = round(ramp * epochs / config.epochs)
-    return replace(whole, epochs=epochs, ramp=ramp)
+def _storage(out: Path) -> str:
+    return f"sqlite:///{out / DATABASE}"
+
+
+def _study(search: Search) -> Study:
+    """The study in the folder, which is new or belongs to the same search. A trial that was killed begins again."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name="tuning",
+        storage=_storage(search.out),
+        load_if_exists=True,
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=search.config.epochs // 2),
+    )
+    mine = {k: v for k, v in asdict(search.config).items() if k not in NOT_PART_OF_IDENTITY}
+    mine |= {"seeds": list(search.seeds)}
+    theirs = study.user_attrs.get("settings", mine)
+    if theirs != mine:
+        raise ValueError(
+            f"{search.out} contains another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
+        )
+    about = {"settings": mine, "given": dict(search.given), "out": str(search.out), "command": search.command}
+    for name, value in about.items():
+        study.set_user_attr(name, value)
+    for killed in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
+        study.tell(killed.number, state=optuna.trial.TrialState.FAIL)
+    return study
+
+
+def _attempt(search: Search, settings: Settings, study: Study, on_epoch: OnEpoch, logs: Logs) -> str:
+    """Train a trial of these settings; its outcome. An error of its own does not stop the search."""
+    study.enqueue_trial(settings)
+    trial = study.ask()
+    for name, value in settings.items():
+        suggest: Any = trial.suggest_int if isinstance(value, int) else trial.suggest_float
+        suggest(name, value, value)
+    try:
+        return _train(search, settings, study, trial, on_epoch, logs)
+    except files.WriteError:
+        raise  # a full disk concerns every trial
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other trials can be trained)
+        known = explain(error)
+        reason = known.text if known else f"{type(error).__name__}: {error}"
+        trial.set_user_attr("failed", reason.partition("\n")[0])
+        study.tell(trial, state=_state("FAIL"))
+        return f"failed: {reason}"
+
+
+def _state(name: str) -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState[name]
+
+
+def _train(search: Search, settings: Settings, study: Study, trial: Trial, on_epoch: OnEpoch, logs: Logs) -> str:
+    """Train one trial with every seed, side by side, until it ends or is pruned; its outcome."""
+    name = called(settings)
+    folders = [folder_of(search.out, name, seed) for seed in search.seeds]
+    configs = [replace(search.config, **settings, seed=seed) for seed in search.seeds]
+    with contextlib.ExitStack() as until:
+        runs = []
+        for config, folder in zip(configs, folders, strict=True):
+            fresh = train(config, folder, resume=True, logs=logs.of(f"{name}/{folder.name}"))
+            until.enter_context(contextlib.closing(fresh))  # type: ignore[type-var]
+            runs.append(itertools.chain(run_folder.epochs(folder), fresh))
+        for number in range(1, search.config.epochs + 1):
+            epochs = [next(run) for run in runs]
+            for epoch in epochs:
+                on_epoch(name, epoch)
+            trial.report(_merit([epoch.test for epoch in epochs]), number)
+            if number < search.config.epochs and trial.should_prune():
+                trial.set_user_attr("scores", [epoch.test.value for epoch in epochs])
+                study.tell(trial, state=_state("PRUNED"))
+                return f"stopped after {number} epochs"
+        for run in runs:
+            collections.deque(run, maxlen=0)  # writes its result
+    results = [store.read_finished(folder / "result.json", Run) for folder in folders]
+    scores = [result.test for result in results]
+    # SAM's cost is two forward and two backward passes over every sample
+    work = [(r.samples_forward + r.samples_backward) / (4 * r.data.train * r.epochs) for r in results]
+    trial.set_user_attr("score", asdict(replace(scores[0], parts={})))
+    trial.set_user_attr("scores", [score.value for score in scores])
+    trial.set_user_attr("cost", sum(work) / len(work))
+    study.tell(trial, _merit(scores))
+    return ", ".join(map(str, scores))
+
+
+def _merit(scores: Sequence[Score]) -> float:
+    """The mean score of the seeds, larger for better."""
+    return sum(-score.value if score.lower_is_better else score.value for score in scores) / len(scores)
 
 
 def called(settings: Settings) -> str:

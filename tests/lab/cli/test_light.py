@@ -17,6 +17,7 @@ HEAVY = (
     "filelock",
     "jinja2",
     "matplotlib",
+    "optuna",
     "vl_convert",
 )
 CODE = """

@@ -4,13 +4,10 @@ import re
 
 import pytest
 
-from ausam_lab.config import Config
 from ausam_lab.records.comparison import NamedRun
 from ausam_lab.records.run import Findings, Suspect
-from ausam_lab.records.tuning import Round, Trial, Tuning
-from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
-from ausam_lab.report.pages import data, tuning
+from ausam_lab.report.pages import data
 from ausam_lab.report.summary import conclusion, underfitting
 from ausam_lab.report.text import NONE
 from tests.lab.helpers import a_comparison, a_run
@@ -66,14 +63,3 @@ def test_a_run_that_has_not_fitted_judges_no_label():
 def test_nothing_is_said_where_nothing_is_known(audits):
     assert data.sentence(compared(**audits)) == ""
     assert "What the training says" not in page.render(compared(**audits))
-
-
-def test_a_search_says_it_too():
-    def search(findings):
-        runs = [NamedRun("rho=1", a_run(90.0, audit=findings, metric="validation accuracy"), ())]
-        (row,) = statistics.rows([("rho=1", "rho=1")], runs)
-        return Tuning("ausam tune", "today", Config(validation=0.2), (0,), (Round(3, (Trial({"rho": 1.0}, row),)),))
-
-    assert "Your model has not fitted the data" in tuning.text(search(UNFITTED))
-    assert "Your model has not fitted the data" in tuning.render(search(UNFITTED))
-    assert "has not fitted" not in tuning.text(search(NOISY))
