@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from ausam import AESAM, METHODS, POLICIES, RST, SAM, WSAM, Feedback, LookSAM, SharpnessAware
+from ausam.common.random import generator
 
 # Arguments that have no default, or one that is meant for trainings longer than a test.
 EXAMPLES = {
@@ -225,31 +226,17 @@ def refused(kind, *parts):
         assert part in str(error.value)
 
 
-# -- the order of an epoch, slowly -------------------------------------------------------------------------------------
+# -- the order of an epoch ---------------------------------------------------------------------------------------------
 
 
-def slow_order(n, rng):
-    """The order as its docstring has it, one position at a time, on Python's numbers."""
-    pairs = 24 if n <= 65536 else 4
-    bits = (n - 1).bit_length() // 2
-    low = 2**bits
-    high = math.ceil(n / low)
-    turn = int(torch.randint(n, (), generator=rng))
-    f = torch.randint(low, (pairs, high), generator=rng).tolist()
-    g = torch.randint(high, (pairs, low), generator=rng).tolist()
-    order = []
-    for position in range(n):
-        x = (position + turn) % n
-        while True:
-            left, right = x % low, x // low
-            for i in range(pairs):
-                left = left ^ f[i][right]
-                right = (right + g[i][left]) % high
-            x = right * low + left
-            if x < n:
-                break
-        order.append(x)
-    return order
+def order_of_epoch(n, seed, epoch):
+    """All samples in the order in which a policy gets them."""
+    return torch.randperm(n, generator=generator(seed, epoch, 0)).tolist()
+
+
+def order_of_choice(chosen, seed, epoch):
+    """The samples that a policy of scope "epoch" chose, in the order in which they are used."""
+    return [chosen[k] for k in torch.randperm(len(chosen), generator=generator(seed, epoch, 3))]
 
 
 # -- AUSampling, slowly ------------------------------------------------------------------------------------------------

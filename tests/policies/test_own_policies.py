@@ -33,18 +33,6 @@ class FirstOnes(Policy):
         return torch.arange(self.count(epoch, candidates.shape[1])).expand(len(candidates), -1), None
 
 
-class Unrelated:
-    """Has the interface without inheriting it."""
-
-    signal, scope, period, decay, spread, kept = "loss", "batch", 1, 1.0, False, 0.5
-
-    def count(self, epoch, n):
-        return FirstOnes().count(epoch, n)
-
-    def choose(self, scores, epoch, candidates, rng):
-        return FirstOnes().choose(scores, epoch, candidates, rng)
-
-
 def margin(feedback):
     top = feedback.outputs.topk(2).values
     return top[:, 1] - top[:, 0]
@@ -73,9 +61,10 @@ def test_a_policy_of_four_lines():
     assert (sampler.policy.signal, sampler.policy.scope, sampler.policy.kept) == ("loss", "batch", 0.5)
 
 
-def test_a_policy_that_has_the_interface_need_not_inherit():
-    mine, own = SelectiveBatchSampler(10, 4, FirstOnes()), SelectiveBatchSampler(10, 4, Unrelated())
-    assert [list(mine) for _ in range(3)] == [list(own) for _ in range(3)]
+def test_a_policy_inherits_from_the_base_class():
+    for other in (Full, "full", type("Unrelated", (), {"choose": FirstOnes.choose})()):
+        with refused(TypeError, f"policy is {other!r}", "AUSampling(alpha=0.5)", "ausam.Policy"):
+            SelectiveBatchSampler(10, 4, other)
 
 
 def test_a_policy_that_does_not_say_what_it_keeps_is_refused():

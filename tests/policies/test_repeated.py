@@ -11,37 +11,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ausam import AUSampling, Full, Repeated, SelectiveBatchSampler, SelectiveStream
-from ausam.common.random import generator
-from tests.helpers import property_test, refused, slow_order
+from ausam import AUSampling, Repeated, SelectiveBatchSampler, SelectiveStream
+from tests.helpers import order_of_choice, order_of_epoch, property_test, refused
 
 
 def slow_epoch(n: int, p: int, q: int, epoch: int, seed: int) -> list[int]:
     """The samples of an epoch in their sequence, from a table of the order."""
     turn, j = epoch // q, epoch % q
-    order = slow_order(n, generator(seed, turn, 0))
+    order = order_of_epoch(n, seed, turn)
     places = list(range(j * p * n // q, (j + 1) * p * n // q))
     if not places:
         places = [j * p * n // q]
-    if p > 1:
-        places = [places[i] for i in slow_order(len(places), generator(seed, epoch, 3))]
-    return [order[place % n] for place in places]
+    return order_of_choice([order[place % n] for place in places], seed, epoch)
 
 
 @pytest.mark.parametrize(
     ("alpha", "p", "q"), [(0.5, 1, 2), (1 / 3, 1, 3), (0.4, 2, 5), (0.75, 3, 4), (0.37, 37, 100), (0.001, 1, 1000)]
 )
 @pytest.mark.parametrize("batch", ["full", "reduced"])
-def test_epochs_are_those_of_the_transcription(monkeypatch, alpha, p, q, batch):
+def test_epochs_are_those_of_the_transcription(alpha, p, q, batch):
     n, seed = 53, 3
     size = 8 if batch == "full" else max(1, int(alpha * 8))
     expected = [slow_epoch(n, p, q, epoch, seed) for epoch in range(2 * min(q, 5))]
-    for block in (4, 20, 1 << 16):
-        monkeypatch.setattr("ausam.sampler.plan.BLOCK", block)
-        sampler = SelectiveBatchSampler(n, 8, Repeated(alpha, batch), seed=seed)
-        for samples in expected:
-            assert len(sampler) == -(-len(samples) // size)
-            assert list(sampler) == [samples[a : a + size] for a in range(0, len(samples), size)]
+    sampler = SelectiveBatchSampler(n, 8, Repeated(alpha, batch), seed=seed)
+    for samples in expected:
+        assert len(sampler) == -(-len(samples) // size)
+        assert list(sampler) == [samples[a : a + size] for a in range(0, len(samples), size)]
 
 
 @property_test(150)
@@ -105,10 +100,12 @@ def test_reduced_batches_take_as_many_steps_as_ausampling(n, size, alpha):
     assert {len(batch) for batch in list(full)[:-1]} == {size}
 
 
-def test_alpha_one_is_full_with_either_batch():
+def test_alpha_one_uses_every_sample_with_either_batch():
     for batch in ("full", "reduced"):
-        one, other = (SelectiveBatchSampler(30, 7, policy, seed=5) for policy in (Full(), Repeated(1.0, batch)))
-        assert [list(one) for _ in range(3)] == [list(other) for _ in range(3)]
+        sampler = SelectiveBatchSampler(30, 7, Repeated(1.0, batch), seed=5)
+        epochs = [list(sampler) for _ in range(3)]
+        assert [[len(b) for b in epoch] for epoch in epochs] == [[7, 7, 7, 7, 2]] * 3
+        assert all(sorted(itertools.chain(*epoch)) == list(range(30)) for epoch in epochs)
 
 
 @pytest.mark.parametrize("batch", ["full", "reduced"])
@@ -139,9 +136,3 @@ def test_what_is_loaded_already_is_refused():
         sampler.pick(torch.arange(5))
     with refused(ValueError, "Repeated chooses among all samples, but a stream", "e.g. AUSampling"):
         SelectiveStream([(0, 0)], int, sampler)
-
-
-def test_a_policy_of_scope_slice_needs_its_members():
-    odd = type("Odd", (Full,), {"scope": "slice"})
-    with refused(TypeError, 'Odd has scope "slice"', "slice(epoch, n) and size(n)", "See ausam.Policy"):
-        SelectiveBatchSampler(4, 2, odd())

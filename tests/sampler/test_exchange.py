@@ -108,7 +108,7 @@ def test_an_update_does_not_wait_for_the_device(signal, index_device):
     next(iter(sampler))
     for step in range(63):
         sampler.update(batch(step, "meta", index_device))
-        assert sampler._pass.consumed == 2 * (step + 1)
+        assert sampler._current.consumed == 2 * (step + 1)
         len(sampler)
     with pytest.raises(NotImplementedError, match="meta tensor"):
         sampler.update(batch(63, "meta", index_device))

@@ -21,6 +21,7 @@ from ausam import (
 )
 from ausam.common.random import generator
 from ausam.policies.draws import kept_count
+from ausam.sampler.plan import STREAM
 from tests.helpers import few_of, refused, through_a_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes")  # on two cores
@@ -86,7 +87,7 @@ def literally(policy, epochs, *, seed=0, size=SIZE, drop_last=False):
             candidates = torch.arange(b * size, min(N, b * size + size))
             if drop_last and len(candidates) < size:
                 continue
-            kept, _ = policy.choose(scores, epoch, candidates[None], generator(seed, epoch, 2, b))
+            kept, _ = policy.choose(scores, epoch, candidates[None], generator(seed, epoch, STREAM, b))
             index = candidates[kept[0]]
             batches.append(index.tolist())
             news.append(index)
@@ -229,7 +230,7 @@ def test_weights_come_along():
     scores.record(torch.arange(N), losses(torch.arange(N)))
     for b, (_, _, index) in enumerate(stream):
         candidates = torch.arange(b * SIZE, min(N, b * SIZE + SIZE))
-        kept, weight = policy.choose(scores, 1, candidates[None], generator(0, 1, 2, b))
+        kept, weight = policy.choose(scores, 1, candidates[None], generator(0, 1, STREAM, b))
         assert torch.equal(index, candidates[kept[0]])
         assert torch.equal(stream.weight(index), weight[0])
         stream.update(feedback(index, 1))

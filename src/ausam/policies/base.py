@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch import Generator, Tensor
 
@@ -32,9 +32,6 @@ class Policy:
     >>> sampler = SelectiveBatchSampler(10, batch_size=4, policy=FirstOnes())
     >>> [[len(batch) for batch in sampler] for epoch in range(2)]
     [[4, 4, 2], [2, 2, 1]]
-
-    An object that does not inherit works too if it has ``signal``, ``scope``, ``period``, ``decay``, ``spread``,
-    ``kept``, ``count`` and ``choose``.
     """
 
     # This class is not a dataclass itself: a subclass that turns one of these into a field decides its position.
@@ -47,10 +44,9 @@ class Policy:
     scope = "batch"
     """Where the policy chooses.
 
-    "batch": inside each mini-batch. An epoch is planned in blocks, when they are needed.
-    "epoch": among all samples of the epoch, passed as one row in random order, before they are split into
-    mini-batches. The choice needs all scores at once, when the epoch begins.
-    "slice": there is no choice; an epoch is a slice of an order that several epochs share. See :class:`Sliced`."""
+    "batch": inside each mini-batch.
+    "epoch": among all samples, passed as one row in random order; the chosen ones are then shuffled and split into
+    mini-batches."""
 
     period = 1
     """Number of epochs that share a choice of scope "epoch", >= 1, not counting the first epoch. Otherwise 1."""
@@ -91,11 +87,19 @@ class Policy:
         """
         return n if self.is_full(epoch) else kept_count(self.kept, n)
 
+    def order_id(self, epoch: int) -> int:
+        """Which random order of the samples an epoch of scope "epoch" gets; epochs of the same number share one."""
+        return epoch
+
+    def size(self, n: int) -> int:
+        """Samples per mini-batch for scope "epoch", where ``n`` is the sampler's batch size."""
+        return n
+
     def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:  # noqa: ARG002
         """What the policy derives from all scores when an epoch begins, for scope "batch"; ``scores.fit`` keeps it.
 
-        A choice inside a mini-batch must not depend on how far the epoch has come, so it may read the scores of its
-        candidates and ``scores.fit``, but no other scores.
+        In a stream and in ``sampler.pick``, the scores change while the epoch goes on. A choice inside a mini-batch may
+        read the scores of its candidates and ``scores.fit``, but no other scores.
         """
         return ()
 
@@ -115,36 +119,6 @@ class Policy:
             "select(self, scores, epoch, candidates, rng), which returns the positions to keep in each row, and their "
             "weights or None."
         )
-
-
-class Slice(NamedTuple):
-    """The samples of an epoch for a policy of scope "slice": consecutive positions of a shuffled order.
-
-    Arguments:
-        order_id: which order.
-        start: the first position.
-        length: number of positions; past the end of the order, it wraps around to the beginning.
-        shuffle: whether to shuffle the positions once more in this epoch, or to use them in order.
-    """
-
-    order_id: int
-    start: int
-    length: int
-    shuffle: bool
-
-
-class Sliced(Policy):
-    """A policy of scope "slice": the additional members."""
-
-    scope = "slice"
-
-    def slice(self, epoch: int, n: int) -> Slice:
-        """The slice of ``n`` samples that the epoch uses."""
-        raise NotImplementedError(f"{type(self).__name__} must define slice(epoch, n).")
-
-    def size(self, n: int) -> int:
-        """Number of samples kept of a mini-batch of ``n``."""
-        raise NotImplementedError(f"{type(self).__name__} must define size(n).")
 
 
 def with_epochs(policy: Policy, epochs: int | None) -> Policy:
@@ -172,24 +146,16 @@ def takes_epochs(policy: Policy) -> bool:
     return is_dataclass(policy) and "epochs" in {f.name for f in fields(policy)}
 
 
-# Members that the sampler uses.
-MEMBERS = ("signal", "scope", "period", "decay", "spread", "kept", "count", "choose")
-
-
 def validate_policy(policy: Policy) -> None:
-    """Refuse an object that does not have a policy's interface."""
-    if isinstance(policy, type) or not hasattr(policy, "choose"):
-        raise TypeError(f"policy is {policy!r}. Pass an instance, such as AUSampling(alpha=0.5).")
-    name = type(policy).__name__
-    missing = [member for member in MEMBERS if not hasattr(policy, member)]
-    if missing:
+    """Raise an error if the object is no policy, or one whose settings cannot work."""
+    if isinstance(policy, type) or not isinstance(policy, Policy):
         raise TypeError(
-            f"{name} has no {' and no '.join(missing)}. Let it inherit the defaults: class {name}(ausam.Policy)."
+            f"policy is {policy!r}. Pass an instance, such as AUSampling(alpha=0.5). A class of your own inherits from "
+            "ausam.Policy."
         )
+    name = type(policy).__name__
     _validate_signal(name, policy.signal)
-    checked_value(name, "scope", policy.scope, OneOf(("batch", "epoch", "slice")))
-    if policy.scope == "slice" and not (hasattr(policy, "slice") and hasattr(policy, "size")):
-        raise TypeError(f'{name} has scope "slice", so it must define slice(epoch, n) and size(n). See ausam.Policy.')
+    checked_value(name, "scope", policy.scope, OneOf(("batch", "epoch")))
     checked_value(name, "period", policy.period, POSITIVE_COUNT)
     checked_value(name, "decay", policy.decay, Range(low=0.0, high=1.0))
     checked_value(name, "spread", policy.spread, YesNo())

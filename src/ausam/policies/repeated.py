@@ -7,10 +7,12 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
+import torch
 from torch import Generator, Tensor
 
 from ausam.common.settings import OneOf, Part
-from ausam.policies.base import Slice, Sliced
+from ausam.common.tensors import CPU
+from ausam.policies.base import Policy
 from ausam.policies.draws import Choice, kept_count
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ LONGEST_ROUND = 100
 
 
 @dataclass(frozen=True)
-class Repeated(Sliced):
+class Repeated(Policy):
     """A new fraction ``alpha`` of the samples in each epoch: every sample exactly once in ``1 / alpha`` epochs.
 
         alpha = p / q
@@ -51,6 +53,7 @@ class Repeated(Sliced):
 
     alpha: Part = 0.5
     batch: Annotated[str, OneOf(("full", "reduced"))] = "full"
+    scope = "epoch"
     full_epochs = 0
 
     @property
@@ -64,24 +67,30 @@ class Repeated(Sliced):
         return float(self.fraction)
 
     def count(self, epoch: int, n: int) -> int:
-        """The length of the epoch's slice."""
-        return self.slice(epoch, n).length
+        """Number of positions of the epoch."""
+        start, stop = self._span(epoch, n)
+        return stop - start
 
-    def slice(self, epoch: int, n: int) -> Slice:
-        """The order that the epoch uses, and its positions in it."""
-        p, q = self.fraction.as_integer_ratio()
-        round_, j = divmod(epoch, q)
-        start, stop = j * p * n // q, (j + 1) * p * n // q
-        # Laps after the first would see the same neighbours in the same sequence, so shuffle inside the slice.
-        return Slice(round_, start % n, max(1, stop - start), shuffle=p > 1 and q > 1)
+    def order_id(self, epoch: int) -> int:
+        """The round of the epoch: all its epochs share one order."""
+        return epoch // self.fraction.denominator
 
     def size(self, n: int) -> int:
-        """Number of samples kept of a mini-batch of ``n``."""
+        """Samples per mini-batch."""
         return n if self.batch == "full" else kept_count(self.alpha, n)
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """Refused: an epoch is a slice of an order of all samples."""
-        raise ValueError(
-            "Repeated goes through an order of all samples, so it cannot choose inside a loaded batch. "
-            "Iterate over the sampler, or use Random(alpha)."
-        )
+        """The positions of the epoch in the order of its round."""
+        n = candidates.shape[1]
+        if n != len(scores):
+            raise ValueError(
+                "Repeated goes through an order of all samples, so it cannot choose inside a loaded batch. "
+                "Iterate over the sampler, or use Random(alpha)."
+            )
+        return (torch.arange(*self._span(epoch, n), device=CPU) % n)[None], None
+
+    def _span(self, epoch: int, n: int) -> tuple[int, int]:
+        p, q = self.fraction.as_integer_ratio()
+        j = epoch % q
+        start, stop = j * p * n // q, (j + 1) * p * n // q
+        return start, max(start + 1, stop)

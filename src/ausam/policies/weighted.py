@@ -117,9 +117,13 @@ class Weighted(Policy):
 
 
 def _with_replacement(weights: Tensor, k: int, rng: Generator) -> Tensor:
-    """``k`` positions, each in proportion to the weights: uniform numbers looked up in the cumulative weights."""
+    """``k`` positions in ascending order, each drawn in proportion to the weights."""
     cumulative = weights.double().cumsum(0).numpy()
-    at = torch.rand(k, generator=rng, dtype=torch.float64, device=CPU).numpy() * cumulative[-1]
-    # side="right" passes over weights of 0; rounding may reach the end, where the last positive weight is.
-    last = int(np.searchsorted(cumulative, cumulative[-1]))
-    return torch.from_numpy(np.minimum(np.searchsorted(cumulative, at, side="right"), last))[None]
+    # Running sums of exponential numbers, divided by the last, are sorted uniform numbers (Devroye 1986, chapter V.3).
+    # Sorted ones are looked up ten times as fast as unsorted ones.
+    at = torch.rand(k + 1, generator=rng, dtype=torch.float64, device=CPU).neg_().log1p_().neg_().cumsum_(0).numpy()
+    at *= cumulative[-1] / at[-1]
+    # side="right" skips weights of 0; rounding may reach the end, where the last positive weight is.
+    last = np.searchsorted(cumulative, cumulative[-1])
+    drawn = np.searchsorted(cumulative, at[:-1], side="right")
+    return torch.from_numpy(np.minimum(drawn, last, out=drawn))[None]

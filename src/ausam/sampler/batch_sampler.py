@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
-from typing import Any, cast
+from collections.abc import Iterator, Sized
+from typing import Any
 
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from ausam.common.atomic import Action, commit
 from ausam.common.random import generator
 from ausam.common.settings import COUNT, POSITIVE_COUNT, YesNo, checked_value
 from ausam.common.tensors import CPU, clone_tensors
 from ausam.feedback import Feedback
-from ausam.policies.base import Policy, Sliced, validate_policy, with_epochs
+from ausam.policies.base import Policy, validate_policy, with_epochs
 from ausam.policies.signals import measure, signal_name
 from ausam.policies.trusted import Suspected, Trusted
 from ausam.sampler.checks import (
     OWNER,
+    check_state,
     checked_ranks,
     dataset_length,
     feedback_index,
@@ -25,27 +25,34 @@ from ausam.sampler.checks import (
     refuse_other_epochs,
     refuse_rebuilding,
     refuse_sizes,
-    warn_if_not_unpacked,
     warn_if_unscored,
-    warn_of_evaluation,
-    warn_of_updates,
     warn_that_unused,
 )
-from ausam.sampler.current_pass import Pass, resume
 from ausam.sampler.exchange import SharedScores
-from ausam.sampler.plan import PICK, EpochChoice, choose_epoch, plan_batches, plan_chosen, plan_slice
+from ausam.sampler.plan import (
+    PICK,
+    EpochChoice,
+    EpochIterator,
+    Plan,
+    batch_count,
+    choice_number,
+    choose_among_all,
+    plan_batches,
+    plan_choice,
+    put_weights,
+    require_batches,
+    samples_used,
+    split_into_batches,
+)
 from ausam.sampler.scores import Scores
-from ausam.sampler.state import validate_state
-from ausam.sampler.weights import Weights
 
 
 class SelectiveBatchSampler(BatchSampler):
     """Batches of dataset indices for ``DataLoader(dataset, batch_sampler=...)``, chosen by a policy before loading.
 
     The samples are shuffled and split into mini-batches, and the policy keeps some of each (or of the whole epoch,
-    which is then split). A sample that is not kept is never read, decoded or copied. An epoch is planned in blocks, as
-    they are needed. The result is the same as planning it all at the start: a sample is a candidate once per epoch, so
-    feedback from earlier batches concerns other samples. (Feedback on samples still to come would count.)
+    which is then split). A sample that is not kept is never read, decoded or copied. The epoch is planned when it
+    begins: each sample is a candidate once, so its score was last written in an earlier epoch.
 
     >>> import torch
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler
@@ -81,8 +88,8 @@ class SelectiveBatchSampler(BatchSampler):
     shares differ by at most one. All get the same number of batches, none with fewer than ``min_batch`` samples.
     Scores are exchanged when a pass begins, so every process must begin every pass.
 
-    Cost: 12 bytes per sample for the scores, 4 more if the policy weights samples. Planning takes about one random
-    memory access per sample and per column that the policy reads.
+    Cost: 12 bytes per sample for the scores, 4 for the plan, 4 more if the policy weights samples. Planning ten million
+    samples takes about a second.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
@@ -126,14 +133,13 @@ class SelectiveBatchSampler(BatchSampler):
             progress=policy.signal == "progress",
             spread=policy.spread,
         )
-        self._weights = Weights(n)
-        self._pass: Pass | None = None  # the latest pass that has begun
-        self._next: Pass | None = None  # the next pass once it is needed, or one to be resumed
-        self._choice: EpochChoice | None = None  # the latest choice of a policy of scope "epoch"
+        self._weight: Tensor | None = None  # factor of every sample's loss, if the policy sets it
+        self._current: EpochIterator | None = None  # the latest pass that has begun
+        self._interrupted: Plan | None = None  # the rest of a loaded pass, to be resumed
+        self._choice: EpochChoice | None = None  # of a policy of scope "epoch", if it may hold for several epochs
         self._updated = False  # whether update was ever called
         self._picked = 0  # candidates that pick() has seen since the epoch was set
         self._picks = 0
-        self._warned: set[str] = set()  # what is said once
         self._unasked = 0 if policy.kept < 1 else None  # samples updated; None once batches were asked for
 
     @property
@@ -148,10 +154,6 @@ class SelectiveBatchSampler(BatchSampler):
     def set_total_epochs(self, epochs: int) -> None:
         """Set the number of epochs of the whole training, for frameworks that know it; one that you gave is kept."""
         self.policy = with_epochs(self._given_policy, checked_value(OWNER, "epochs", epochs, POSITIVE_COUNT))
-        if self._interrupted:
-            self._interrupted.policy = self.policy
-        else:
-            self._next = None
 
     @property
     def rank_and_world_size(self) -> tuple[int, int]:
@@ -170,26 +172,12 @@ class SelectiveBatchSampler(BatchSampler):
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
         self.exchange()
         self._unasked = None
-        last, expected = self._pass, self._updated and getattr(self.policy, "reads_scores", False)
-        if expected and last is not None and last.delivered and not last.consumed and self._first("evaluation"):
-            warn_of_evaluation(last.plan.epoch)
-        rank, world = self.rank_and_world_size
-        current = self._upcoming()
-        current.split(world, self.min_batch)
-        if not current.resumed:
-            warn_if_unscored(self.policy, self.scores, current.plan.epoch, updated=self._updated)
-            self._begin(current)
-        self._next, self._pass = None, current
-        self.epoch, self._picked = current.plan.epoch + 1, 0
-        current.running = True
-        try:
-            yield from current.batches(rank, world, self.min_batch)
-        except GeneratorExit:
-            if not self._updated:
-                warn_if_not_unpacked()
-            raise
-        finally:
-            current.running = False
+        plan = self._interrupted or self._plan()
+        current = EpochIterator(plan, *self.rank_and_world_size, self.min_batch, updated=self._updated)
+        self._current, self._interrupted = current, None
+        self._weight = plan.weight
+        self.epoch, self._picked = plan.epoch + 1, 0
+        yield from current
 
     def __len__(self) -> int:
         """Exact number of batches of the next pass, if no update comes before it.
@@ -197,7 +185,56 @@ class SelectiveBatchSampler(BatchSampler):
         With several processes it is computed from the scores of the last exchange, so all agree. It stays exact after
         updates unless the number of samples depends on the scores (InfoBatch): in that case, call ``exchange`` first.
         """
-        return len(self._upcoming().split(self.rank_and_world_size[1], self.min_batch))
+        world_size = self.rank_and_world_size[1]
+        if self._interrupted is not None:
+            return len(self._interrupted.split(world_size, self.min_batch))
+        spans = split_into_batches(*self._samples_and_kept(), world_size * self.min_batch)
+        require_batches(spans, self.epoch, world_size, self.min_batch)
+        return len(spans)
+
+    def _plan(self) -> Plan:
+        """Plan the next epoch."""
+        warn_if_unscored(self.policy, self.scores, self.epoch, updated=self._updated)
+        self._fit(self.epoch)
+        size = self._candidates_per_batch()
+        if self.policy.scope == "batch":
+            return plan_batches(self.policy, self.scores, self.epoch, self.seed, size, drop_last=self.drop_last)
+        choice = self._chosen()
+        self._choice = choice if self.policy.period > 1 else None
+        return plan_choice(self.policy, choice, self.epoch, self.seed, size, drop_last=self.drop_last)
+
+    def _samples_and_kept(self) -> tuple[int, int]:
+        """Number of samples of the next epoch, and how many of them are in a mini-batch."""
+        policy, n, size = self.policy, len(self._scores), self._candidates_per_batch()
+        if policy.scope == "batch":
+            kept, short = batch_count(policy, self.epoch, size), n % size
+            last = batch_count(policy, self.epoch, short) if short and not self.drop_last else 0
+            return n // size * kept + last, kept
+        count = policy.count(self.epoch, n)
+        kept = policy.size(size)
+        samples = len(self._chosen().index) if count is None else count
+        return samples_used(samples, kept, drop_last=self.drop_last), kept
+
+    def _candidates_per_batch(self) -> int:
+        world_size, n = self.rank_and_world_size[1], len(self._scores)
+        size = self.mini_batch if self.split else world_size * self.mini_batch
+        if self.drop_last and n < size:
+            raise ValueError(
+                f"drop_last=True leaves nothing of {n} samples for {world_size} processes with batch_size "
+                f"{self.mini_batch} each. Use a smaller batch_size."
+            )
+        return min(size, n)
+
+    def _chosen(self) -> EpochChoice:
+        """The choice of a policy of scope "epoch" for the next epoch: one that still holds, or a new one."""
+        if self._choice is not None and self._choice.number == choice_number(self.policy, self.epoch):
+            return self._choice
+        return choose_among_all(self.policy, self.scores, self.epoch, self.seed)
+
+    def _fit(self, epoch: int) -> None:
+        """Let the policy derive what it needs from all scores, before the first choice of an epoch."""
+        self._scores.fit = self.policy.fit(self.scores, epoch)
+        self._scores.fit_epoch = epoch
 
     def pick(self, index: Tensor) -> Tensor:
         """Choose inside a loaded batch, with the same policy and scores. Returns the positions to keep, ascending.
@@ -218,80 +255,22 @@ class SelectiveBatchSampler(BatchSampler):
         self._picked += len(candidates)
         self._picks += 1
         if weight is not None:
-            self._weights.put(candidates[kept[0]], weight[0])
+            self._weight = put_weights(self._weight, len(self._scores), candidates[kept[0]], weight[0])
         return kept[0].to(getattr(index, "device", CPU))
 
     def weight(self, index: Tensor) -> Tensor | None:
-        """The factor of each of these samples' losses, or None if the policy does not reweight.
-
-        Valid for samples that were handed out or picked; later batches may not be planned yet.
-        """
-        return self._weights.of(index)
+        """The factor of each of these samples' losses, or None if the policy does not reweight."""
+        if self._weight is None:
+            return None
+        return self._weight[index_vector(index, len(self._scores))].to(getattr(index, "device", CPU))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""
         epoch = checked_value(OWNER, "epoch", epoch, COUNT)
-        if not (self._interrupted and self._interrupted.plan.epoch == epoch):
-            self._next = None
-        self._pass = None
+        if self._interrupted is not None and self._interrupted.epoch != epoch:
+            self._interrupted = None
+        self._current = None
         self.epoch, self._picked = epoch, 0
-
-    @property
-    def _interrupted(self) -> Pass | None:
-        """The loaded pass that is to be resumed."""
-        return self._next if self._next is not None and self._next.resumed else None
-
-    def _upcoming(self) -> Pass:
-        """The next pass: the interrupted one, or that of the next epoch, not planned yet."""
-        world, n = self.rank_and_world_size[1], len(self._scores)
-        size = self.mini_batch if self.split else world * self.mini_batch
-        known = self._next is not None and (self._next.plan.epoch, self._next.plan.size) == (self.epoch, min(size, n))
-        if self._next is not None and (self._next.resumed or known):
-            return self._next
-        if self.drop_last and n < size:
-            raise ValueError(
-                f"drop_last=True leaves nothing of {n} samples for {world} processes with batch_size "
-                f"{self.mini_batch} each. Use a smaller batch_size."
-            )
-        shape = self.epoch, self.seed, size, self.drop_last
-        choice = None
-        if self.policy.scope == "batch":
-            plan = plan_batches(self.policy, n, *shape)
-        elif self.policy.scope == "slice":
-            plan = plan_slice(cast("Sliced", self.policy), n, *shape)
-        else:
-            choice = self._lasting_choice()
-            used = self.policy.count(self.epoch, n) if choice is None else choice.samples
-            if used is None:
-                choice = self._choose(self.epoch)
-                used = choice.samples
-            plan = plan_chosen(used, n, *shape)
-        self._next = Pass(plan, self.policy, self._scores, self._weights, choice, updated=self._updated)
-        return self._next
-
-    def _fit(self, epoch: int) -> None:
-        """Let the policy derive what it needs from all scores, before the first choice of an epoch."""
-        if isinstance(self.policy, Policy):
-            self._scores.fit = self.policy.fit(self.scores, epoch)
-        self._scores.fit_epoch = epoch
-
-    def _begin(self, current: Pass) -> None:
-        self._fit(current.plan.epoch)
-        if self.policy.scope == "epoch":
-            current.choice = self._choice = current.choice or self._choose(current.plan.epoch)
-        self._weights.table = current.choice.weight if current.choice else None
-
-    def _lasting_choice(self) -> EpochChoice | None:
-        """The choice of an earlier epoch that still applies to the next one."""
-        choice = self._choice if self.policy.period > 1 else None
-        return choice if choice is not None and choice.order_id == self._order_id(self.epoch) else None
-
-    def _choose(self, epoch: int) -> EpochChoice:
-        return choose_epoch(self.policy, self.scores, epoch, self.seed, self._order_id(epoch))
-
-    def _order_id(self, epoch: int) -> int:
-        """Number of the policy's choice that an epoch uses: -1 for the first epoch, then one per period."""
-        return (epoch - 1) // self.policy.period
 
     def suspects(self) -> Suspected:
         """The samples that the policy does not trust now: index, probability, estimated share of wrong labels.
@@ -308,36 +287,19 @@ class SelectiveBatchSampler(BatchSampler):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, feedback: Feedback) -> None:
-        """Add the losses of one batch to the scores, ignoring rows that are not finite.
-
-        All or nothing: an error or a signal leaves scores and position as they were, or both as they are afterwards.
-        """
-        self.update_with(feedback)
-
-    def update_with(self, feedback: Feedback, also: Sequence[Action] = ()) -> None:
-        """As ``update``, with other changes that must happen together with it (see :mod:`ausam.common.atomic`)."""
+        """Add the losses of one batch to the scores, ignoring rows that are not finite. An error changes nothing."""
         index = feedback_index(feedback)
         value = measure(self.policy.signal, feedback)
-        changes: list[Action] = [(setattr, self, "_updated", True), *self._forgetting_choice(), *also]
-        if self._pass is not None:
-            changes.append((setattr, self._pass, "consumed", self._pass.consumed + len(index)))
-        if value is None:
-            commit(changes)
-        else:
-            self._scores.add(index, value, changes)
-        if self._pass is not None and self._pass.ahead and self._first("updates"):
-            warn_of_updates()
+        if value is not None:
+            self._scores.add(index, value)
+        self._updated = True
+        if self._current is not None:
+            self._current.consumed += len(index)
         if self._unasked is not None:
             self._unasked += len(index) * self.rank_and_world_size[1]
             if self._unasked > len(self._scores):
                 self._unasked = None
                 warn_that_unused(self.policy, len(self._scores))
-
-    def _first(self, warning: str) -> bool:
-        """Whether this warning has not been shown yet; from now on it has."""
-        first = warning not in self._warned
-        self._warned.add(warning)
-        return first
 
     def exchange(self) -> None:
         """Share the scores among all processes. Runs at the start of every pass; every process must call it."""
@@ -345,17 +307,11 @@ class SelectiveBatchSampler(BatchSampler):
         if world > 1:
             left = len(self._interrupted.split(world, self.min_batch)) if self._interrupted else 0
             self._scores.exchange((self.epoch, left))
-            commit(self._forgetting_choice())
 
     @property
     def has_unshared_scores(self) -> bool:
         """Whether this process has scores that the others do not have: ``exchange`` comes before ``state_dict``."""
         return self.rank_and_world_size[1] > 1 and self._scores.has_unshared
-
-    def _forgetting_choice(self) -> list[Action]:
-        """The change that discards a choice which was made for len() from scores that change now."""
-        stale = self._next is not None and self._next.choice is not None and not self._next.resumed
-        return [(setattr, self, "_next", None)] if stale else []
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -370,56 +326,45 @@ class SelectiveBatchSampler(BatchSampler):
                 "The scores of this process have not reached the others since the last update, so the state would not "
                 "be whole. Call sampler.exchange() in every process, then sampler.state_dict() in any of them."
             )
-        current = self._interrupted or self._pass
-        plan = None if current is None else current.state_dict()
-        choice = self._choice if plan is not None or self.policy.period > 1 else None
+        plan = self._rest()
         return {
-            "seed": self.seed,
+            "policy": type(self.policy).__name__,
             "signal": signal_name(self.policy.signal),
-            "epoch": self.epoch if plan is None else plan["epoch"],
+            "seed": self.seed,
+            "epoch": self.epoch if plan is None else plan.epoch,
             "updated": self._updated,
             "picked": self._picked,
             "picks": self._picks,
             "scores": self.scores.state_dict(),
-            "plan": plan,
-            "choice": None if choice is None else clone_tensors(vars(choice)),
+            "plan": None if plan is None else clone_tensors(vars(plan)),
+            "choice": None if self._choice is None else clone_tensors(vars(self._choice)),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state. A state that does not fit is refused and changes nothing."""
-        commit(self.loading(state))
+    def _rest(self) -> Plan | None:
+        """The plan of what is not consumed of the current epoch, or of the loaded one."""
+        if self._interrupted is not None:
+            return self._interrupted
+        return None if self._current is None else self._current.rest()
 
-    def loading(self, state: dict[str, Any]) -> list[Action]:
-        """The changes that load a saved state; refused if it does not fit. Nothing is changed yet."""
-        validate_state(state, len(self._scores))
-        if state["signal"] != signal_name(self.policy.signal):
-            raise ValueError(
-                f"The saved scores are of {state['signal']}, but {type(self.policy).__name__} ranks by "
-                f"{signal_name(self.policy.signal)}. Resume with the policy of the saved run."
-            )
-        plan = None if state["plan"] is None else clone_tensors(state["plan"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state. The rest of a saved epoch is used as it was planned.
+
+        A state of other samples or another policy is refused and changes nothing.
+        """
+        check_state(state, self.policy)
+        plan = None if state["plan"] is None else Plan(**clone_tensors(state["plan"]))
         choice = None if state["choice"] is None else EpochChoice(**clone_tensors(state["choice"]))
-        interrupted = None
-        if plan is not None:
-            interrupted = resume(plan, self.policy, self._scores, self._weights, choice, updated=state["updated"])
-        weights = Weights(len(self._scores))
-        weights.table = choice.weight if choice else None
-        if plan is not None and plan["weight"] is not None:
-            weights.put(plan["index"].long(), plan["weight"])
-        values = {name: state[name] for name in ("seed", "epoch")}
-        values |= {f"_{name}": state[name] for name in ("updated", "picked", "picks")}
-        values |= {"_pass": None, "_next": interrupted, "_choice": choice}
-        changes: list[Action] = [(setattr, self, name, value) for name, value in values.items()]
-        return [*self._scores.loading(state["scores"]), (setattr, self._weights, "table", weights.table), *changes]
+        self._scores.load_state_dict(state["scores"])
+        self.seed, self.epoch, self._updated = state["seed"], state["epoch"], state["updated"]
+        self._picked, self._picks = state["picked"], state["picks"]
+        self._current, self._interrupted, self._choice = None, plan, choice
+        self._weight = None if plan is None else plan.weight
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: a pass that is under way is interrupted here, so that the copy continues it."""
-        values = self.__dict__.copy()
-        current = None if self._pass is None else self._pass.state_dict()
-        if current is not None:
-            parts = self.policy, self._scores, self._weights, self._pass.choice if self._pass else None
-            values |= {"_next": resume(current, *parts, updated=self._updated), "epoch": current["epoch"]}
-        return {**values, "_pass": None}
+        plan = self._rest()
+        epoch = self.epoch if plan is None else plan.epoch
+        return {**self.__dict__, "_interrupted": plan, "_current": None, "epoch": epoch}
 
     def __repr__(self) -> str:
         rank, world = self.rank_and_world_size

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 import warnings
 from collections.abc import Sized
 from typing import Any
@@ -129,6 +127,25 @@ def refuse_rebuilding(*args: Any, **kwargs: Any) -> None:
         )
 
 
+STATE = ("policy", "signal", "seed", "epoch", "updated", "picked", "picks", "scores", "plan", "choice")
+
+
+def check_state(state: Any, policy: Policy) -> None:
+    """Raise a ValueError if the state is not a sampler's, or of another policy."""
+    missing = [name for name in STATE if not (isinstance(state, dict) and name in state)]
+    if missing:
+        raise ValueError(
+            f"This is not the state of a sampler of this version: it has no {missing[0]!r}. "
+            "Load what sampler.state_dict() returned, or start again without it."
+        )
+    for what, mine in (("policy", type(policy).__name__), ("signal", signal_name(policy.signal))):
+        if state[what] != mine:
+            raise ValueError(
+                f"The saved state has the {what} {state[what]}, but the sampler has {mine}. "
+                "Resume with the policy of the saved run."
+            )
+
+
 def warn_if_unscored(policy: Policy, scores: Scores, epoch: int, *, updated: bool) -> None:
     """Warn if a policy has to choose but no score has arrived; ``updated``: update was called at least."""
     perturbed = signal_name(policy.signal) in AT_PERTURBED_WEIGHTS
@@ -144,41 +161,6 @@ def warn_if_unscored(policy: Policy, scores: Scores, epoch: int, *, updated: boo
         )
 
 
-def warn_of_evaluation(epoch: int) -> None:
-    """Warn that a pass had no update, unlike others before it."""
-    warnings.warn(
-        f"The pass over epoch {epoch} had no sampler.update, but every pass counts as an epoch. If it was an "
-        "evaluation, use a DataLoader of its own for that, without the sampler. This warning is shown once.",
-        stacklevel=3,
-    )
-
-
-def warn_of_updates() -> None:
-    """Warn that a pass has received the feedback of samples that it has not handed out yet."""
-    warnings.warn(
-        "sampler.update has received more samples than the pass has handed out, so state_dict would continue it in "
-        "the wrong place. Call update once per batch. This warning is shown once.",
-        stacklevel=4,
-    )
-
-
-def warn_if_not_unpacked() -> None:
-    """Warn if the loop over the batches is failing at taking something apart: a batch without its index, perhaps.
-
-    Called while a sampler's iterator is released. Python's error is not known at that time, only where it is raised.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("UNPACK"):
-        frame = frame.f_back
-    if frame is not None:
-        warnings.warn(
-            "The loop failed at taking a batch apart, before the first sampler.update. With "
-            "train = Indexed(train_set), given to the sampler and to DataLoader, a batch has an index: "
-            "for x, y, index in loader.",
-            stacklevel=3,
-        )
-
-
 def warn_that_unused(policy: Policy, n: int) -> None:
     """Warn that a sampler of n samples is updated but never asked for batches, so that nothing is selected."""
     warnings.warn(
@@ -186,5 +168,5 @@ def warn_that_unused(policy: Policy, n: int) -> None:
         "iterated over and sampler.pick was never called. Training uses every sample, and "
         f"{type(policy).__name__} selects nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the "
         "rows keep = sampler.pick(index).",
-        stacklevel=4,
+        stacklevel=3,
     )

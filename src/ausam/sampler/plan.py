@@ -1,195 +1,148 @@
-"""The plan that determines the batches of an epoch, and its blocks, which are drawn when they are needed."""
+"""The plan of an epoch: which samples are used and in which order, drawn when the epoch begins."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ausam.common.random import generator
 from ausam.common.tensors import CPU
-from ausam.policies.base import Policy, Sliced
-from ausam.policies.draws import Choice
-from ausam.sampler.permutation import Permutation
+from ausam.policies.base import Policy
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
 
-# Approximate number of candidates planned at a time. Every block has its own random numbers, so changing this changes
-# every plan.
-BLOCK = 1 << 16
+# Purposes of random numbers, part of a generator's key: the order of the samples, a pick, the policy's draws, the order
+# of a choice among all samples, a mini-batch of a stream.
+ORDER, PICK, CHOICE, SHUFFLE, STREAM = range(5)
 
-# Purposes of random numbers: part of a generator's key, before the number of the block or of the pick.
-ORDER, PICK, CHOICE, WITHIN = 0, 1, 2, 3
+# Approximate number of candidates that a policy of scope "batch" gets at a time. Bounds the memory of planning.
+CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An epoch before anything is drawn: its blocks can be drawn in any sequence, with the same result.
-
-    A sample is a candidate once per epoch, so feedback on one block is not used in another. All processes share one
-    plan.
+    """The samples of an epoch in the order of use, or the rest of them. All processes share one plan.
 
     Arguments:
         epoch: number of the epoch.
-        seed: determines the plan, together with the epoch and the scores.
-        samples: number of samples in the dataset.
-        offered: number of candidates: all samples, or those in whole mini-batches.
-        size: candidates per mini-batch.
-        kept: samples used per mini-batch; a short last one may have fewer.
-        total: samples used in the epoch.
-        scope: scope of the policy.
-        order_id: which order of the samples: that of the epoch, or one that several epochs share.
-        start: position of the first candidate in the order.
-        shuffle: whether the candidates are shuffled once more, or taken in the sequence of the order.
+        index: dataset index of each sample; int32, int64 only from 2^31 samples on.
+        kept: samples per mini-batch; the last may have fewer.
+        weight: factor of the loss of every sample of the dataset, or None.
+        done: number of samples of the epoch before these.
     """
 
     epoch: int
-    seed: int
-    samples: int
-    offered: int
-    size: int
+    index: Tensor
     kept: int
-    total: int
-    scope: str
-    order_id: int
-    start: int = 0
-    shuffle: bool = False
+    weight: Tensor | None = None
+    done: int = 0
 
-    @cached_property
-    def order(self) -> Permutation:
-        """The order of all samples."""
-        return Permutation(self.samples, generator(self.seed, self.order_id, ORDER))
+    def after(self, samples: int) -> Plan:
+        """The rest of the plan, after so many samples."""
+        return replace(self, index=self.index[samples:].clone(), done=self.done + samples)
 
-    @cached_property
-    def within(self) -> Permutation:
-        """The sequence of the candidates' positions, with ``shuffle``."""
-        return Permutation(self.offered, generator(self.seed, self.epoch, WITHIN))
-
-    @property
-    def width(self) -> int:
-        """Candidates per block: whole mini-batches."""
-        return max(1, BLOCK // self.size) * self.size
-
-    def drawn(self, block: int, policy: Policy, scores: Scores) -> Choice:
-        """The samples that the policy chooses inside the mini-batches of a block, in order; their weights, or None."""
-        order = self.candidates(block)
-        rng = generator(self.seed, self.epoch, CHOICE, block)
-        whole = len(order) // self.size * self.size
-        index, weight = [], []
-        for candidates in (order[:whole].view(-1, self.size), order[whole:].view(1, -1)):
-            if candidates.numel():
-                positions, factor = policy.choose(scores, self.epoch, candidates, rng)
-                _refuse_other_count(policy, self.epoch, positions, candidates)
-                index.append(candidates.gather(1, positions).flatten())
-                if factor is not None:
-                    weight.append(factor.flatten())
-        return torch.cat(index), torch.cat(weight) if weight else None
-
-    def ends_before(self, block: int, choice: EpochChoice | None) -> bool:
-        """Whether there is no such block."""
-        draws = None if choice is None else choice.draws
-        return block * self.width >= (self.offered if draws is None else len(draws))
-
-    def chosen(self, block: int, choice: EpochChoice) -> Tensor:
-        """The chosen samples of a block, in order."""
-        if choice.draws is not None:
-            return choice.draws[block * self.width : (block + 1) * self.width].long()
-        order = self.candidates(block)
-        return order[choice.mask.index_select(0, order)]
-
-    def candidates(self, block: int) -> Tensor:
-        """All samples of a block, in order."""
-        start, stop = block * self.width, min((block + 1) * self.width, self.offered)
-        if not self.start and not self.shuffle:
-            return self.order(start, stop)
-        position = self.within(start, stop).numpy() if self.shuffle else np.arange(start, stop)
-        position += self.start
-        position -= (position >= self.samples) * self.samples
-        return self.order.at(position)
+    def split(self, world_size: int, min_batch: int) -> BatchSpans:
+        """The batches of the plan for so many processes; raises if there are too few samples."""
+        spans = split_into_batches(len(self.index), self.kept, world_size * min_batch)
+        require_batches(spans, self.epoch, world_size, min_batch, resumed=self.done > 0)
+        return spans
 
 
 @dataclass(frozen=True)
 class EpochChoice:
-    """The samples that a policy of scope "epoch" uses: one byte per sample, five if it weights them.
+    """The samples that a policy of scope "epoch" uses in one epoch, or in several.
 
     Arguments:
-        order_id: number of the policy's choice.
-        mask: whether each sample is used.
-        weight: factor of every sample's loss, or None.
-        draws: the samples of the epoch in order, for a policy with replacement; otherwise None.
+        number: number of the choice: -1 in the first epoch, then one per period.
+        index: dataset index of each sample that is used, in no particular order.
+        weight: factor of the loss of every sample of the dataset, or None.
     """
 
-    order_id: int
-    mask: Tensor
+    number: int
+    index: Tensor
     weight: Tensor | None
-    draws: Tensor | None = None
-
-    @property
-    def samples(self) -> int:
-        """Number of samples of an epoch."""
-        return int(self.mask.sum()) if self.draws is None else len(self.draws)
 
 
-def choose_epoch(policy: Policy, scores: Scores, epoch: int, seed: int, order_id: int) -> EpochChoice:
-    """Let a policy of scope "epoch" choose among all samples, by all scores at once."""
-    order = Permutation(len(scores), generator(seed, epoch, ORDER))
-    candidates = torch.empty(len(scores), dtype=torch.int64, device=CPU)
-    for start in range(0, len(candidates), BLOCK):
-        block = candidates[start : start + BLOCK]
-        block.copy_(order(start, start + len(block)))
-    positions, factor = policy.choose(scores, epoch, candidates[None], generator(seed, epoch, CHOICE))
-    if policy.count(epoch, len(candidates)) is not None:
-        _refuse_other_count(policy, epoch, positions, candidates[None])
-    index = candidates[positions[0]]
-    mask = torch.zeros(len(scores), dtype=torch.bool, device=CPU)
-    mask[index] = True
+def plan_batches(policy: Policy, scores: Scores, epoch: int, seed: int, size: int, *, drop_last: bool) -> Plan:
+    """Shuffle, split into mini-batches and let a policy of scope "batch" choose inside each."""
+    n = len(scores)
+    order = torch.randperm(n, generator=generator(seed, epoch, ORDER), dtype=index_type(n), device=CPU)
+    rng = generator(seed, epoch, CHOICE)
+    whole = n // size * size
+    mini_batches = list(torch.split(order[:whole].view(-1, size), max(1, CHUNK // size)))
+    if whole < n and not drop_last:
+        mini_batches.append(order[whole:].view(1, -1))
+    chosen: list[Tensor] = []
     weight = None
-    if factor is not None:
-        weight = torch.ones(len(scores), dtype=torch.float32, device=CPU)
-        weight[index] = factor[0].to(weight.dtype)
-    # Without replacement the order within an epoch is that of its plan, so that the choice takes one byte per sample.
-    narrow = torch.int32 if len(scores) < 1 << 31 else torch.int64
-    return EpochChoice(order_id, mask, weight, index.to(narrow) if getattr(policy, "replacement", False) else None)
+    for candidates in map(Tensor.long, mini_batches):
+        positions, factor = policy.choose(scores, epoch, candidates, rng)
+        _check_count(policy, epoch, positions, candidates)
+        index = candidates.gather(1, positions)
+        chosen.append(index.flatten().to(order.dtype))
+        if factor is not None:
+            weight = put_weights(weight, n, index.flatten(), factor.flatten())
+    return Plan(epoch, torch.cat(chosen), batch_count(policy, epoch, size), weight)
 
 
-def plan_batches(policy: Policy, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
-    """The plan for a policy that chooses inside each mini-batch."""
-    size = min(size, samples)
-    kept, short = policy.count(epoch, size), samples % size
-    last = policy.count(epoch, short) if short and not drop_last else 0
-    if kept is None or last is None:
+def choose_among_all(policy: Policy, scores: Scores, epoch: int, seed: int) -> EpochChoice:
+    """Let a policy of scope "epoch" choose among all samples, which it gets in random order."""
+    n = len(scores)
+    candidates = torch.randperm(n, generator=generator(seed, policy.order_id(epoch), ORDER), device=CPU)[None]
+    positions, factor = policy.choose(scores, epoch, candidates, generator(seed, epoch, CHOICE))
+    if policy.count(epoch, n) is not None:
+        _check_count(policy, epoch, positions, candidates)
+    index = candidates[0, positions[0]]
+    weight = None if factor is None else put_weights(None, n, index, factor[0])
+    return EpochChoice(choice_number(policy, epoch), index.to(index_type(n)), weight)
+
+
+def plan_choice(policy: Policy, choice: EpochChoice, epoch: int, seed: int, size: int, *, drop_last: bool) -> Plan:
+    """Shuffle the samples that were chosen for the epoch; ``drop_last`` never drops the only batch."""
+    samples, kept = len(choice.index), policy.size(size)
+    order = torch.randperm(samples, generator=generator(seed, epoch, SHUFFLE), dtype=index_type(samples), device=CPU)
+    index = choice.index.index_select(0, order[: samples_used(samples, kept, drop_last=drop_last)])
+    return Plan(epoch, index, kept, choice.weight)
+
+
+def choice_number(policy: Policy, epoch: int) -> int:
+    """Number of the choice that an epoch uses."""
+    return (epoch - 1) // policy.period
+
+
+def batch_count(policy: Policy, epoch: int, n: int) -> int:
+    """How many of a mini-batch of ``n`` samples a policy of scope "batch" keeps."""
+    kept = policy.count(epoch, n)
+    if kept is None:
         raise TypeError(
             f'{type(policy).__name__}: count(epoch, n) returned None, but a policy of scope "batch" must keep a fixed '
             "number of n candidates, whatever their scores. Return that number."
         )
-    offered = samples - short if drop_last else samples
-    return Plan(epoch, seed, samples, offered, size, kept, samples // size * kept + last, "batch", epoch)
+    return kept
 
 
-def plan_chosen(used: int, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
-    """The plan for a policy that chooses ``used`` of all samples; drop_last never drops the only batch."""
-    size = min(size, samples)
-    return Plan(epoch, seed, samples, samples, size, size, _used(used, size, drop_last), "epoch", epoch)
+def samples_used(samples: int, kept: int, *, drop_last: bool) -> int:
+    """How many of the chosen samples are in whole mini-batches; all of them if the only mini-batch is short."""
+    return samples - samples % kept if drop_last and samples >= kept else samples
 
 
-def plan_slice(policy: Sliced, samples: int, epoch: int, seed: int, size: int, drop_last: bool) -> Plan:
-    """The plan for a policy whose epochs are slices of an order; drop_last as in ``plan_chosen``."""
-    size = min(size, samples)
-    part, kept = policy.slice(epoch, samples), policy.size(size)
-    total = _used(part.length, kept, drop_last)
-    return Plan(epoch, seed, samples, part.length, size, kept, total, "slice", part.order_id, part.start, part.shuffle)
+def put_weights(table: Tensor | None, n: int, index: Tensor, weight: Tensor) -> Tensor:
+    """Set the factors of these samples in a table of ``n`` samples, which is made if there is none; 1 elsewhere."""
+    if table is None:
+        table = torch.ones(n, dtype=torch.float32, device=CPU)
+    return table.scatter_(0, index, weight.to(table.dtype))
 
 
-def _used(samples: int, size: int, drop_last: bool) -> int:
-    return samples - samples % size if drop_last and samples >= size else samples
+def index_type(n: int) -> torch.dtype:
+    """The type of indices of ``n`` samples in a plan: four bytes each if that is enough."""
+    return torch.int32 if n < 1 << 31 else torch.int64
 
 
-def _refuse_other_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
+def _check_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
     n, kept = candidates.shape[1], positions.shape[1]
     if kept != policy.count(epoch, n):
         raise ValueError(
@@ -197,3 +150,94 @@ def _refuse_other_count(policy: Policy, epoch: int, positions: Tensor, candidate
             f"{policy.count(epoch, n)}. The sampler computes the length of an epoch from count before it calls choose. "
             "Let choose return as many positions as count says."
         )
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchSpans:
+    """``total`` samples split into ``count`` batches of ``step`` samples each; the last takes the rest."""
+
+    total: int
+    step: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def span(self, batch: int) -> tuple[int, int]:
+        """The first sample of a batch, and the first after it."""
+        return batch * self.step, self.total if batch == self.count - 1 else (batch + 1) * self.step
+
+    def complete(self, samples: int, rank: int, world_size: int) -> int:
+        """How many batches are complete once a process has used ``samples`` samples of its shares."""
+
+        def share(batch: int) -> int:
+            start, stop = self.span(batch)
+            return (stop - start - rank + world_size - 1) // world_size
+
+        done = min(samples // share(0), self.count - 1)
+        last = done == self.count - 1 and samples - done * share(0) >= share(done)
+        return done + last
+
+
+def split_into_batches(total: int, kept: int, least: int) -> BatchSpans:
+    """Mini-batches of ``kept`` samples, joined until each has ``least``; a remainder joins the batch before it.
+
+    No batches if there are fewer than ``least`` samples in all.
+    """
+    step = kept * -(-least // kept)
+    return BatchSpans(total, step, total // step + (total % step >= least))
+
+
+def require_batches(spans: BatchSpans, epoch: int, world_size: int, min_batch: int, *, resumed: bool = False) -> None:
+    """Raise if there are too few samples for one batch in each process."""
+    if not len(spans):
+        what = f"{spans.total} samples are left of" if resumed else f"The policy chose {spans.total} samples for"
+        raise ValueError(
+            f"{what} epoch {epoch}, but {world_size * min_batch} are needed: min_batch={min_batch} for each of "
+            f"{world_size} processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin "
+            f"the next epoch with set_epoch({epoch + 1})."
+        )
+
+
+class EpochIterator:
+    """Hands out one process's share of the batches of a plan, and counts which batches were consumed.
+
+    Arguments:
+        plan: the plan.
+        rank: rank of this process.
+        world_size: number of processes.
+        min_batch: smallest batch in each process.
+        updated: whether ``update`` was called before, so that consumed batches will be known.
+    """
+
+    def __init__(self, plan: Plan, rank: int, world_size: int, min_batch: int, *, updated: bool) -> None:
+        self.plan = plan
+        self.handed_out = 0  # batches
+        self.consumed = 0  # samples of this process, as update counts them
+        self._rank, self._world_size, self._updated = rank, world_size, updated
+        self._spans = plan.split(world_size, min_batch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in range(len(self._spans)):
+            start, stop = self._spans.span(batch)
+            self.handed_out = batch + 1
+            # Dealt in turn, so the shares of the processes differ by at most one.
+            yield self.plan.index[start + self._rank : stop : self._world_size].tolist()
+
+    @property
+    def consumed_until(self) -> int:
+        """The position in the plan up to which all batches are consumed."""
+        # Loaders prefetch, so a batch that was handed out is not consumed yet. It counts if nobody calls update.
+        if self.consumed or self._updated:
+            batches = self._spans.complete(self.consumed, self._rank, self._world_size)
+        else:
+            batches = self.handed_out
+        return len(self.plan.index) if batches == len(self._spans) else self._spans.span(batches)[0]
+
+    def rest(self) -> Plan | None:
+        """The plan of what is not consumed yet; None at the end of the epoch."""
+        done = self.consumed_until
+        return None if done == len(self.plan.index) else self.plan.after(done)

@@ -190,10 +190,6 @@ class Scores:
                 f"The saved scores were averaged with decay {state['decay']}, but the policy uses {self.decay}. "
                 "Resume with the policy of the saved run."
             )
-        if self.spread is not None and state.get("spread") is None:
-            raise ValueError(
-                "The saved scores have no spread, but the policy needs it. Resume with the policy of the saved run."
-            )
         values = column(len(self), torch.float32)
         rules = {
             "sum": lambda x: values(x) and bool((x.isfinite() | (x.isposinf() & self.forgetting)).all()),

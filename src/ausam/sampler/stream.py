@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -15,18 +14,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
-from ausam.common.atomic import Action, commit
 from ausam.common.random import generator
 from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
+from ausam.sampler.checks import index_vector
 from ausam.sampler.indexed import Indexed
+from ausam.sampler.plan import STREAM, put_weights
 from ausam.sampler.scores import Scores
 from ausam.sampler.state import anything, require, whole
-from ausam.sampler.weights import Weights
-
-STREAM = 2  # purpose of the random numbers: the sampler uses 0 and 1
 
 REFUSED = {
     "batch_size": "the sampler has it",
@@ -100,7 +97,7 @@ class SelectiveStream:
         self._epoch = 0  # of the current pass, or of the next
         self._done: list[int] = []  # used mini-batches of the pass, by worker; empty between passes
         self._waiting: deque[_Choice] = deque()  # handed out but not updated
-        self._weights = Weights(len(sampler.scores))
+        self._weight: Tensor | None = None  # factor of every sample's loss, if the policy sets it
         self._weighed = False
         self._warned = False
 
@@ -108,7 +105,7 @@ class SelectiveStream:
         sampler = self.sampler
         resumed, self._done = bool(self._done), self._done or [0] * self._shards
         self._waiting.clear()
-        self._weights.table = None
+        self._weight = None
         sampler.set_epoch(self._epoch)
         sampler.exchange()
         sampler.announce()
@@ -135,7 +132,7 @@ class SelectiveStream:
             self._refuse_repeats(offered)
             self._waiting.append(choice)
             if choice.weight is not None:
-                self._weights.put(choice.rows, choice.weight)
+                self._weight = put_weights(self._weight, len(sampler.scores), choice.rows, choice.weight)
             yield choice.batch
         if not resumed:
             self._warn_of_gaps(offered)
@@ -151,15 +148,18 @@ class SelectiveStream:
                 f"{type(self.sampler.policy).__name__} weights the samples that it keeps, but no weight was used. "
                 "Pass opt.backward(..., weight=stream.weight(index))."
             )
-        changes: list[Action] = [(self._waiting.popleft,), (setattr, self, "_weighed", False)]
+        self.sampler.update(feedback)
+        self._waiting.popleft()
+        self._weighed = False
         if self._done:  # empty if the pass has ended
-            changes.append((operator.setitem, self._done, choice.worker, self._done[choice.worker] + 1))
-        self.sampler.update_with(feedback, changes)
+            self._done[choice.worker] += 1
 
     def weight(self, index: Tensor) -> Tensor | None:
         """The factor of each of these samples' losses, or None if the policy does not reweight."""
         self._weighed = True
-        return self._weights.of(index)
+        if self._weight is None:
+            return None
+        return self._weight[index_vector(index, len(self._weight))].to(getattr(index, "device", CPU))
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's scores, the pass and the position in it. After ``exchange`` in all processes."""
@@ -174,9 +174,8 @@ class SelectiveStream:
                 f"The state was saved with {len(state['done'])} workers and there are {self._shards} now, but the "
                 f"source divides the stream among the workers. Resume with num_workers={len(state['done'])}."
             )
-        changes = self.sampler.loading(state["sampler"])
-        values = {"_epoch": state["epoch"], "_done": list(state["done"])}
-        commit([*changes, *((setattr, self, name, value) for name, value in values.items())])
+        self.sampler.load_state_dict(state["sampler"])
+        self._epoch, self._done = state["epoch"], list(state["done"])
 
     @property
     def epoch(self) -> int:
