@@ -1,4 +1,4 @@
-"""``make figures`` draws every picture of the results, and nothing else does."""
+"""``make figures`` draws every picture and fills every table of the results."""
 
 import runpy
 from pathlib import Path
@@ -15,12 +15,9 @@ def figures():
     return runpy.run_path(str(ROOT / "tools" / "figures.py"), run_name="figures")
 
 
-def test_every_picture_comes_from_the_script(figures):
-    assert {p.name for p in RESULTS.glob("*.png")} == {
-        *figures["COMPARISONS"],
-        *figures["EQUAL_COST"],
-        *figures["GAINS"],
-    }
+def test_every_picture_comes_from_a_script(figures):
+    others = {"equal-cost-gains.png", "equal-cost-gains-narrow.png"}  # research/equal_cost/benchmark.py
+    assert {p.name for p in RESULTS.glob("*.png")} == {*figures["COMPARISONS"], *others}
 
 
 def test_a_picture_is_what_the_results_say(figures, tmp_path):
@@ -28,3 +25,14 @@ def test_a_picture_is_what_the_results_say(figures, tmp_path):
     figures["slim"](tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as new, Image.open(RESULTS / "demo.png") as kept:
         assert new.size == kept.size
+
+
+def test_every_table_is_what_the_results_say():
+    tool = runpy.run_path(str(ROOT / "tools" / "results_tables.py"), run_name="results_tables")
+    text = {page: page.read_text() for page in tool["PAGES"]}
+    assert {page: tool["filled"](old) for page, old in text.items()} == text  # else: make figures
+    assert sum(page.count("<!-- table ") for page in text.values()) > 10
+    changed = tool["filled"]("a\n<!-- table research/equal_cost/benchmark.py primary -->\nold\n<!-- /table -->\nb")
+    assert "old" not in changed
+    assert changed.startswith("a\n")
+    assert changed.endswith("\nb")

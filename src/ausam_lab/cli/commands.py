@@ -32,10 +32,9 @@ from ausam_lab.experiments.diagnose.run import diagnose, parts_of
 from ausam_lab.experiments.run_cells import Launch
 from ausam_lab.experiments.tune import HELD_OUT, POLICY, Search, tune, values
 from ausam_lab.networks.build import builder
-from ausam_lab.paper import estimate, recipe
+from ausam_lab.paper import estimate, recipe, tables
 from ausam_lab.paper.ray import on_ray
 from ausam_lab.paper.reproduce import reproduce
-from ausam_lab.paper.reproduce import text as reproduced_text
 from ausam_lab.records import store
 from ausam_lab.records.run import Run
 from ausam_lab.records.score import measured_on
@@ -110,7 +109,7 @@ def compare_command(args: argparse.Namespace) -> int:
 
 
 def reproduce_command(args: argparse.Namespace) -> int:
-    """A table of the paper, or the benchmark at equal cost."""
+    """A table of the paper."""
     ranks.require_one_process("reproduce")
     _check_seeds(args.seeds, "row")
     of_machine = ("data_dir", "init", "threads", "device", "keep")
@@ -119,11 +118,9 @@ def reproduce_command(args: argparse.Namespace) -> int:
     cells = recipe.chosen(recipe.cells(wanted, **here), args.only)
     out = Path(args.out or f"runs/{wanted.folder}")
     _set_threads(cells[0].config)
-    if args.cells and not args.dry_run:
-        raise ValueError("--cells lists the cells of --dry-run. Give both, or leave it out.")
     if args.dry_run:
         scale = f", scale {wanted.scale}" if wanted.scale else ""
-        plan = estimate.plan(estimate.left_to_do(cells, out), every_cell=args.cells)
+        plan = estimate.plan(cells, out)
         deviations = "\n".join(f"- {text}" for text in wanted.deviations)
         differs = f"\n\nWhat differs from the paper:\n{deviations}" if deviations else ""
         terminal.write(f"{wanted.title}{scale}, in {out}\n\n{plan}{differs}\n")
@@ -133,7 +130,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
         on_epoch = progress.cells(left)
         logs = Logs(tuple(args.log), out)
         table, failed = reproduce(wanted, cells, out, args.command, on_epoch, progress.say, logs, launch)
-    terminal.write(f"{reproduced_text(table)}\n\n{out / 'report.html'}\n")
+    terminal.write(f"{tables.text(table)}\n\n{out / 'report.html'}\n")
     if failed:
         count = f"{len(failed)} cell{'s' if len(failed) > 1 else ''}"
         terminal.write_error(f"ausam: {count} failed: {', '.join(failed)}. Run the same command to try again.\n")

@@ -144,24 +144,21 @@ def _add_tune(subcommands: Any) -> None:
 
 
 def _add_reproduce(subcommands: Any) -> None:
-    reproduce = subcommands.add_parser(
-        "reproduce", help="a table of the paper, or equal-cost", description=REPRODUCE_HELP
-    )
+    reproduce = subcommands.add_parser("reproduce", help="a table of the paper", description=REPRODUCE_HELP)
     tables = ", ".join(recipe.files())
     reproduce.add_argument("table", metavar="TABLE", help=f"{tables}, or your own recipe as FILE.toml")
     reproduce.add_argument(
         "--scale",
         choices=recipe.SCALES,
         default="",
-        help="the paper's networks (default), or smaller ones; equal-cost has one scale",
+        help="the paper's networks (default), or smaller ones",
     )
     only = "BLOCK, ROW or BLOCK/ROW, with *"
     reproduce.add_argument("--only", action="append", default=[], metavar="PATTERN", help=only)
     reproduce.add_argument("--seeds", type=int, help="runs per row (default: the recipe's; the paper uses 3)")
-    reproduce.add_argument("--out", help="folder of the table (default: runs/TABLE-SCALE, runs/equal-cost)")
-    dry = "say about how much time, disk and memory it takes, and what differs from the paper; run nothing"
+    reproduce.add_argument("--out", help="folder of the table (default: runs/TABLE-SCALE)")
+    dry = "say about how much time it takes, and what differs from the paper; run nothing"
     reproduce.add_argument("--dry-run", action="store_true", help=dry)
-    reproduce.add_argument("--cells", action="store_true", help="with --dry-run: every cell, and what is left of it")
     _add_launcher(reproduce)
     _add_settings(
         reproduce,
@@ -302,6 +299,6 @@ OVER_HELP = (
 
 REPRODUCE_HELP = (
     "Run a table of the paper, one run per cell, and write it next to the paper's figures (table.md, table.tex, "
-    "results.csv, report.html); or equal-cost, the benchmark of what each budget buys on several problems. You can "
-    "stop it at any time; run the same command to resume. Several processes may work on one folder."
+    "results.csv, report.html). You can stop it at any time; run the same command to resume. Several processes may "
+    "work on one folder."
 )

@@ -8,9 +8,8 @@ from typing import Any
 
 from ausam_lab.experiments import compare, tune
 from ausam_lab.experiments.cells import pair_of
-from ausam_lab.paper import equal_cost, reproduce, tables
-from ausam_lab.paper.records.equal_cost import EqualCost
-from ausam_lab.paper.records.paper_table import PaperTable
+from ausam_lab.paper import reproduce, tables
+from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
@@ -40,7 +39,6 @@ def _from_file(path: Path) -> tuple[str, Path]:
     """The page next to a file of results, under the same name."""
     forms: dict[str, tuple[type[Any], Callable[[Any], str], Callable[[Any], str]]] = {
         PaperTable.FORMAT: (PaperTable, tables.render, tables.text),
-        EqualCost.FORMAT: (EqualCost, equal_cost.render, equal_cost.text),
     }
     kind, render, text = forms.get(store.format_of(path), (Comparison, page.render, comparison_report))
     record = store.read_finished(path, kind)
@@ -51,7 +49,7 @@ def _from_file(path: Path) -> tuple[str, Path]:
 
 def _from_folder(folder: Path) -> str:
     if (table := reproduce.rewrite(folder)) is not None:
-        return reproduce.text(table)
+        return tables.text(table)
     if any(folder.glob("runs/*/seed-*/result.json")):
         return comparison_report(compare.write(_comparison(folder), folder))
     if (folder / "result.json").exists():

@@ -12,11 +12,10 @@ from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments import compare
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.experiments.run_cells import Failed, Launch, OnEpoch, in_turn
-from ausam_lab.paper import budgets, equal_cost, tables
+from ausam_lab.paper import tables
 from ausam_lab.paper.recipe import Block, Recipe, base
 from ausam_lab.paper.recipe import read as read_recipe
-from ausam_lab.paper.records.equal_cost import BudgetEntry, BudgetProblem, EqualCost
-from ausam_lab.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.locks import file_lock
@@ -28,9 +27,7 @@ from ausam_lab.training.run_folder import make
 
 log = logging.getLogger("ausam")
 
-Result = PaperTable | EqualCost
-
-SHARE = 0.1  # largest fraction of the time spent on tables and pages while cells run
+EVERY = 60.0  # seconds between two tables while cells run
 
 
 def reproduce(
@@ -42,7 +39,7 @@ def reproduce(
     say: Callable[[str], None],
     logs: Logs = NO_LOGS,
     launch: Launch | None = None,
-) -> tuple[Result, list[str]]:
+) -> tuple[PaperTable, list[str]]:
     """Run the missing cells in ``out``, update the table from time to time, and return it with the failures.
 
     Several processes may work on one folder. A cell that another process holds is skipped and tried again at the end,
@@ -51,7 +48,8 @@ def reproduce(
     """
     _claim(recipe, out)
     make(out)
-    write_now_and_then = _Occasional(lambda: write(recipe, out, command))
+    write(recipe, out, command)
+    written = time.monotonic()
     failed: list[str] = []
     passed: list[Cell] = []
     no_data: set[str] = set()
@@ -76,146 +74,59 @@ def reproduce(
                 say(f"{cell.id}: another process is working on it{' or its initial weights' if cell.first else ''}")
             elif outcome:
                 say(f"{cell.id}: {outcome}")
-                write_now_and_then()
+                if time.monotonic() - written > EVERY:
+                    write(recipe, out, command)
+                    written = time.monotonic()
     return write(recipe, out, command), failed
-
-
-class _Occasional:
-    """An action that runs on request, unless it would take more than its share of the time."""
-
-    def __init__(self, do: Callable[[], object]) -> None:
-        self._do = do
-        self._next = 0.0
-        self()
-
-    def __call__(self) -> None:
-        start = time.monotonic()
-        if start >= self._next:
-            self._do()
-            self._next = time.monotonic() + (time.monotonic() - start) / SHARE
 
 
 def _claim(recipe: Recipe, out: Path) -> None:
     """Refuse a folder with other contents."""
     path = out / "results.json"
-    try:
-        saved = store.read(path, _kind(path) or PaperTable)
-    except ValueError as error:
-        if not any((out / block.name / "runs").is_dir() for block in recipe.blocks):
-            raise ValueError(f"{out} contains other results. Choose another --out.") from None
-        log.warning("%s. It will be rewritten from the runs.", str(error).partition(". Remove it")[0])
+    if not path.exists():
         return
-    scale = saved.scale if isinstance(saved, PaperTable) else ""
-    if saved is not None and (saved.table, scale) != (recipe.table, recipe.scale):
-        where = f" at scale {scale}" if scale else ""
-        raise ValueError(f"{out} contains {saved.table}{where}. Choose another --out.")
+    if store.format_of(path) != PaperTable.FORMAT:
+        raise ValueError(f"{out} contains other results. Choose another --out.")
+    saved = store.read_finished(path, PaperTable)
+    if (saved.table, saved.scale) != (recipe.table, recipe.scale):
+        scale = f" at scale {saved.scale}" if saved.scale else ""
+        raise ValueError(f"{out} contains {saved.table}{scale}. Choose another --out.")
 
 
-def write(recipe: Recipe, out: Path, command: str) -> Result:
+def write(recipe: Recipe, out: Path, command: str) -> PaperTable:
     """Write the table and the pages from the runs in ``out``; return the record in results.json."""
     # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
     with file_lock(out / ".lock", wait=True):
         comparisons = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
-        result = (
-            _equal_cost(recipe, comparisons, command)
-            if recipe.equal_cost
-            else _paper_table(recipe, comparisons, command)
-        )
+        result = _paper_table(recipe, comparisons, command)
         store.write(out / "results.json", result)
         runs = [(block.name, named) for block, comparison in comparisons for named in comparison.runs]
         files.write(out / "results.csv", runs_csv(runs))
-        for name, content in _output_files(result).items():
-            files.write(out / name, content)
+        for name, form in tables.OUTPUT_FILES.items():
+            files.write(out / name, form(result))
         return result
 
 
-def rewrite(out: Path) -> Result | None:
+def rewrite(out: Path) -> PaperTable | None:
     """Write the table in a folder again, from its runs; None if the folder holds no table."""
     path = out / "results.json"
-    if (kind := _kind(path)) is None:
+    if store.format_of(path) != PaperTable.FORMAT:
         return None
-    old = store.read_finished(path, kind)
-    if isinstance(old, EqualCost):
-        recipe = read_recipe(old.table, seeds={problem.name: len(problem.seeds) for problem in old.problems})
-    else:
-        recipe = read_recipe(old.table, old.scale, len(old.seeds))
-    return write(recipe, out, old.command)
-
-
-def _kind(path: Path) -> type[PaperTable] | type[EqualCost] | None:
-    """The kind of table that a file declares; None if it is no table."""
-    return {PaperTable.FORMAT: PaperTable, EqualCost.FORMAT: EqualCost}.get(store.format_of(path))
-
-
-def text(result: Result) -> str:
-    """The result for a terminal."""
-    return equal_cost.text(result) if isinstance(result, EqualCost) else tables.text(result)
-
-
-def _output_files(result: Result) -> dict[str, str]:
-    """The contents of the files next to results.json, by name."""
-    if isinstance(result, EqualCost):
-        return {name: form(result) for name, form in equal_cost.OUTPUT_FILES.items()}
-    return {name: form(result) for name, form in tables.OUTPUT_FILES.items()}
+    old = store.read_finished(path, PaperTable)
+    return write(read_recipe(old.table, old.scale, len(old.seeds)), out, old.command)
 
 
 def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
     """The results of a block; also writes its page."""
     folder = out / block.name
     done = {int(p.parent.name.removeprefix("seed-")) for p in folder.glob("runs/*/seed-*/result.json")}
-    seeds = sorted(done.union(range(block.seeds)))
+    seeds = sorted(done.union(range(recipe.seeds)))
     comparison = compare.collect(block.names, seeds, base(block), folder, command, f"{recipe.table}: {block.title}")
     return compare.write(comparison, folder)
 
 
-Comparisons = list[tuple[Block, Comparison]]
-
-
-def _counted(comparisons: Comparisons) -> tuple[int, int]:
-    """The number of runs in the table, and how many of them are missing."""
-    expected = sum(len(comparison.seeds) * len(block.names) for block, comparison in comparisons)
-    return expected, expected - sum(len(comparison.runs) for _, comparison in comparisons)
-
-
-def _equal_cost(recipe: Recipe, comparisons: Comparisons, command: str) -> EqualCost:
-    runs, missing = _counted(comparisons)
-    return EqualCost(
-        table=recipe.table,
-        title=recipe.title,
-        command=command,
-        created=store.now(),
-        runs=runs,
-        missing=missing,
-        tuning=recipe.tuning,
-        problems=tuple(_problem(block, comparison) for block, comparison in comparisons),
-    )
-
-
-def _problem(block: Block, comparison: Comparison) -> BudgetProblem:
-    ours = {row.name: row for row in comparison.rows}
-    # SAM passes every sample forward and backward twice
-    sam = 0 if comparison.data is None else 4 * comparison.data.train * comparison.config.epochs
-    entries = []
-    for row in block.rows:
-        if row.budget is not None:
-            run = ours.get(row.name)
-            cost = None if run is None else (run.samples_forward + run.samples_backward) / sam
-            name = row.label or label(row.name, comparison.config.base)
-            entries.append(BudgetEntry(row.name, name, row.budget, row.control, run, cost, row.twin, row.sgd))
-    return BudgetProblem(
-        name=block.name,
-        title=block.title,
-        about=_about(comparison.config),
-        tuning=block.tuning,
-        seeds=comparison.seeds,
-        entries=budgets.compare_entries(entries),
-        primary=block.primary,
-        margin=block.margin,
-    )
-
-
-def _paper_table(recipe: Recipe, comparisons: Comparisons, command: str) -> PaperTable:
-    runs, missing = _counted(comparisons)
+def _paper_table(recipe: Recipe, comparisons: list[tuple[Block, Comparison]], command: str) -> PaperTable:
+    runs = sum(len(comparison.seeds) * len(block.names) for block, comparison in comparisons)
     return PaperTable(
         table=recipe.table,
         scale=recipe.scale,
@@ -224,7 +135,7 @@ def _paper_table(recipe: Recipe, comparisons: Comparisons, command: str) -> Pape
         created=store.now(),
         seeds=tuple(sorted({seed for _, comparison in comparisons for seed in comparison.seeds})),
         runs=runs,
-        missing=missing,
+        missing=runs - sum(len(comparison.runs) for _, comparison in comparisons),
         notes=recipe.notes,
         metric=recipe.metric,
         unit=next((row.unit for _, comparison in comparisons for row in comparison.rows), "%"),
@@ -245,7 +156,7 @@ def _column(block: Block, comparison: Comparison) -> TableColumn:
         TableCell(
             name=row.name,
             label=label(row.name, comparison.config.base),
-            note=row.note,
+            note="" if row.note is None else str(row.note),
             paper=Published(row.score, row.std, row.speed, row.parts),
             ours=ours.get(row.name),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ausam_lab.paper import tables
-from ausam_lab.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.report.summary import comparison_text, skipped_text
 from tests.lab.helpers import a_comparison, a_run, named, read, run
 

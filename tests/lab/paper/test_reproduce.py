@@ -11,7 +11,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from ausam import METHODS, POLICIES
 from ausam_lab.cli import rebuild
@@ -22,17 +21,16 @@ from ausam_lab.data.download import DownloadError
 from ausam_lab.experiments import run_cells
 from ausam_lab.networks.build import MODELS
 from ausam_lab.paper import estimate, recipe, reproduce, tables
-from ausam_lab.paper.records.paper_table import PaperTable
+from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import store
 from ausam_lab.records.locks import file_lock
 from ausam_lab.registry.from_config import method_and_policy
 from ausam_lab.registry.pairs import pair
-from ausam_lab.report.text import duration
 from ausam_lab.training import logs
 from tests.lab.helpers import read
 
 TABLES = ["table1", "table2", "table3", "table5"]
-OTHERS = ["equal-cost", "table4", "table6"]  # have tests of their own
+OTHERS = ["table4", "table6"]  # have tests of their own
 
 MICRO = """
 title = "Micro α"
@@ -135,7 +133,7 @@ def test_recipes_are_legal_throughout(name, scale):
     known = {f.name for f in fields(Config)}
     for block in table.blocks:
         assert set(block.settings) <= known
-        assert {row.note for row in block.rows} - {""} <= set(table.notes)
+        assert {str(row.note) for row in block.rows} - {"None"} <= set(table.notes)
         assert {"sgd", "sam", "sam@0.5", "sam@0.5x0.5"} <= set(block.names)
     cells = recipe.cells(table, device="cpu")
     assert len({c.id for c in cells}) == len(cells) == 2 * sum(len(b.names) for b in table.blocks)
@@ -224,7 +222,7 @@ def test_rows_become_the_methods_of_the_paper():
 )
 def test_figures_are_the_papers(name, block, row, note, figures):
     (b,) = (b for b in recipe.read(name).blocks if b.name == block)
-    (r,) = (r for r in b.rows if (r.name, r.note) == (row, note))
+    (r,) = (r for r in b.rows if (r.name, r.note) == (row, int(note) if note else None))
     assert (r.score, r.std, r.speed) == figures
 
 
@@ -241,6 +239,26 @@ def test_only_takes_blocks_rows_and_both():
     assert ids("one/sgd", "two/sam/seed-0") == ["one/sgd/seed-0", "two/sam/seed-0", "one/sgd/seed-1"]
     with pytest.raises(ValueError, match=r"No cell matches --only nine\. Use a block \(one, two\), a row \(sgd, sam, "):
         ids("nine")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds = 2", "seeds = 0", "seeds is 0"),
+        ("seeds = 2", "seeds = '2'", "seeds is '2'"),
+        ("[settings]", "[setting]", "setting is not known"),
+        ("[[block]]", "[[blocks]]", "block"),
+        ('name = "one"', 'name = "../one"', 'name is "../one", but a block is a folder'),
+        ('group = "Net_1"\ncolumn = "A"', 'group = "Net_1"', r"block\[0\]\.column is missing"),
+        ("score = 92.0", 'score = "92"', r"block\[0\]\.rows\[2\]\.score is '92'"),
+        ('extra = ["sam@0.5"]', 'extra = "sam@0.5"', r"block\[0\]\.extra is"),
+        ('settings_of."sam+info*"', "settings_of.esam", "two has settings of esam, which is not one of its rows"),
+    ],
+)
+def test_a_wrong_recipe_is_refused(micro, old, new, message):
+    (micro / "micro.toml").write_text(MICRO.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        recipe.read("micro", "small")
 
 
 # running
@@ -373,62 +391,36 @@ def test_a_folder_with_another_table_is_refused(whole, capsys):
     assert 'There is no table "table9"' in capsys.readouterr().err
 
 
-def test_dry_run_shows_the_cells_and_writes_nothing(tmp_path, monkeypatch, capsys):
+def test_dry_run_counts_what_is_left_and_writes_nothing(whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*RUN, "--dry-run"]) == 0
     text = capsys.readouterr().out
-    total = text.splitlines()[2]  # after the title and an empty line
-    assert re.match(r"10 cells: about .*, \d.* MB of disk and \d.* MB of memory, in one process on cpu", total)
-    assert not re.findall(r"^(\S+/\S+/seed-\d)", text, re.MULTILINE)
-    assert re.findall(r"^(one|two)  ", text, re.MULTILINE) == ["one", "two"]
-    assert "Estimated from a few steps" in text
-    assert main([*RUN, "--dry-run", "--cells"]) == 0
-    assert re.findall(r"^(\S+/\S+/seed-\d)", capsys.readouterr().out, re.MULTILINE) == CELLS
-    assert main([*RUN, "--cells"]) == 2
-    assert "--dry-run" in capsys.readouterr().err
+    assert re.search(r"^10 of 10 cells are left: about .* on cpu", text, re.MULTILINE)
+    lines = [line.split()[:3] for line in text.splitlines() if line.startswith(("one", "two"))]
+    assert lines == [["one", "6", "10"], ["two", "4", "8"]]
     assert not list(tmp_path.iterdir())
+    assert main([*RUN, "--dry-run", "--out", str(whole)]) == 0
+    assert "0 of 10 cells are left: about 0 s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("table", "words"), [("table4", ["random weights", "--init"]), ("table6", ["8 bits"])])
 def test_dry_run_says_what_differs_from_the_paper(monkeypatch, capsys, table, words):
-    monkeypatch.setattr(estimate, "network_cost", lambda _: estimate.Cost(1.0, 10, 1.0))
+    monkeypatch.setattr(estimate, "sample_seconds", lambda _: 1.0)
     assert main(["reproduce", table, "--scale", "small", "--dry-run"]) == 0
     _, _, deviations = capsys.readouterr().out.partition("What differs from the paper:")
     assert all(word in deviations for word in words)
 
 
-def test_disk_and_memory_are_counted():
-    config = {c.name: c.config for c in recipe.cells(recipe.read("table2", seeds=1), device="cpu")}["sam"]
-    assert estimate.disk_bytes(config, 1000) == 4 * 1000 * 2 * 2  # weights and momentum, two checkpoints
-    assert estimate.disk_bytes(replace(config, base="adam", every=50), 1000) == 4 * 1000 * (2 * 3 + 4)
-    kept = {keep: estimate.kept_bytes(replace(config, keep=keep), 1000) for keep in ("all", "weights", "none")}
-    assert kept == {"all": 16_000, "weights": 4_000, "none": 0}
-    assert config.keep == "weights"
-    cost = estimate.Cost(1.0, 1000, 7.0)
-    assert estimate.memory_bytes(config, cost) == 4 * 1000 * 4 + 128 * 7
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False), torch.nn.Tanh())
-    assert estimate._saved_bytes(model, torch.randn(5, 4)) == 4 * 5 * (4 + 3)  # inputs and outputs, not the weights
-
-
-def test_the_estimate_counts_passes_samples_and_epochs(whole):
+def test_the_estimate_counts_passes_samples_and_epochs():
     cells = recipe.cells(recipe.read("table2", seeds=1), device="cpu")
     config = {c.name: c.config for c in cells if c.block == "resnet18-cifar10"}
     test = 200 * 10_000 / 3
-    assert estimate.cell_seconds(config["sgd"], 1.0) == pytest.approx(200 * 50_000 + test)
-    assert estimate.cell_seconds(config["sam"], 1.0) == pytest.approx(2 * 200 * 50_000 + test)
-    assert estimate.cell_seconds(config["ausam-0.4"], 1.0) == pytest.approx(2 * 0.4 * 200 * 50_000 + test)
-    assert estimate.cell_seconds(config["sam"], 0.5, done=150) == pytest.approx(0.5 * (2 * 50 * 50_000 + test / 4))
+    assert estimate.samples_of(config["sgd"], 200) == pytest.approx(200 * 50_000 + test)
+    assert estimate.samples_of(config["sam"], 200) == pytest.approx(2 * 200 * 50_000 + test)
+    assert estimate.samples_of(config["ausam-0.4"], 200) == pytest.approx(2 * 0.4 * 200 * 50_000 + test)
+    assert estimate.samples_of(config["sam"], 50) == pytest.approx(2 * 50 * 50_000 + test / 4)
     small = replace(config["sgd"], train_size=300, test_size=60)
-    assert estimate.cell_seconds(small, 1.0) == pytest.approx(200 * (300 + 20))
-    cells = recipe.cells(recipe.read("micro", "small"), device="cpu")
-    assert estimate.plan(estimate.left_to_do(cells, whole)).startswith("10 cells: about 0 s, ")
-    assert [duration(s) for s in (9, 119, 600, 7200, 1e6)] == [
-        "9 s",
-        "119 s",
-        "10.0 min",
-        "2.0 h",
-        "11.6 days",
-    ]
+    assert estimate.samples_of(small, 200) == pytest.approx(200 * (300 + 20))
 
 
 # tables

@@ -13,7 +13,7 @@ import pytest
 from ausam_lab.config import Config
 from ausam_lab.experiments import compare
 from ausam_lab.paper import tables
-from ausam_lab.paper.records.paper_table import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.records.comparison import NamedRun
 from ausam_lab.records.run import Environment, SampleGroup, SelectionSummary
 from ausam_lab.records.score import Score

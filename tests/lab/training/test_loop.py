@@ -235,7 +235,7 @@ def test_unknown_choices_get_the_nearest_or_the_forms(capsys):
         ["train", "--epochs", 1],
         ["compare", "sam", "--epochs", 1],
         ["tune", "--over", "rho=0.1", "--epochs", 1],
-        ["reproduce", "equal-cost"],
+        ["reproduce", "table1"],
     ],
     ids=lambda command: command[0],
 )

@@ -1,1 +1,0 @@
-"""The records of a table of the paper and of the benchmark at equal cost."""
