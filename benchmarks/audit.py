@@ -42,11 +42,11 @@ CLASSES = 10
 def images(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """All training images, normalised, and their labels; Fashion-MNIST at half its size."""
     if name == "digits":
-        from ausam_lab.data.sources.digits import digits as load
+        from ausam_lab.data.sources import digits as load
     elif name == "fashion-mnist":
-        from ausam_lab.data.sources.fashion import fashion_mnist as load
+        from ausam_lab.data.sources import fashion_mnist as load
     else:
-        from ausam_lab.data.sources.cifar import cifar10 as load
+        from ausam_lab.data.sources import cifar10 as load
     data = load("data")
     x = data.train_x.float()
     x = (x - x.mean()) / x.std()

@@ -29,7 +29,7 @@ from ausam import SAM, AUSampling, Plain, Policy, Random, Scores, SelectiveBatch
 from ausam.audit.groups import two_groups
 from ausam.common.trust import EVEN
 from ausam.policies.draws import Choice, kept_count, weighted_sample
-from ausam_lab.data.sources.digits import digits
+from ausam_lab.data.sources import digits
 from ausam_lab.networks.build import build
 
 EPOCHS, BATCH, LR, RHO, CLASSES, TRAIN = 30, 64, 0.1, 0.4, 10, 800

@@ -2,30 +2,24 @@
 
 import errno
 import gc
-import itertools
 import json
 import multiprocessing
 import os
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.data import Subset
-from torch.utils.data._utils import signal_handling
 
 from ausam import METHODS, AUSampling, Full, Indexed, SelectiveBatchSampler, SharpnessAware
 from ausam_lab.cli.main import main
-from ausam_lab.data import loading
 from ausam_lab.data.loading import DataError, load_batches
 from ausam_lab.paper import recipe
 from ausam_lab.records import files
@@ -350,7 +344,7 @@ def own(out, workers=0):
         (
             "missing",
             2,
-            r"FileNotFoundError: [Errno 2] No such file or directory: '17.png' (FILE, line 19, in worker N)",
+            r"FileNotFoundError: [Errno 2] No such file or directory: '17.png' (FILE, line 19)",
         ),
         ("shorter", 2, "Return x with one shape and one type."),
         ("killed", 2, DIED),
@@ -367,9 +361,7 @@ def test_broken_data_is_named_and_can_be_mended(mine, monkeypatch, capsys, fault
     if fault == "missing":
         message = f"Sample 17 of the training set of mine_faults:data cannot be read: {message}. Repair it, or remove"
         message = message.replace("FILE", f"{mine}/mine_faults.py")
-        assert line.replace("worker 0", "worker N").replace("worker 1", "worker N") == (
-            f"ausam: {message} it from the dataset. {KEPT}"
-        )
+        assert line == f"ausam: {message} it from the dataset. {KEPT}"
     elif fault == "shorter":
         assert re.sub(r"(?<=, sample )\d+", "N", line) == (
             "ausam: Samples cannot be stacked into a batch: sample 17 of shape (7,), sample N of shape (8,). "
@@ -384,67 +376,11 @@ def test_broken_data_is_named_and_can_be_mended(mine, monkeypatch, capsys, fault
     assert mended == never
 
 
-class Broken:
-    """A batch that arrives as a broken connection."""
-
-    workers: ClassVar[list[int]] = []
-
-    def __init__(self, _):
-        pass
-
-    def __reduce__(self):
-        return self.lose_connection, (os.getpid(),)
-
-    @classmethod
-    def lose_connection(cls, worker):
-        cls.workers.append(worker)
-        raise ConnectionResetError
-
-
-@pytest.mark.parametrize("handler", ["torch's", "none"])
-def test_a_worker_that_dies_while_it_hands_over_a_batch_is_reported_as_dead(monkeypatch, handler):
-    """Whether its death is signalled or, because Lightning has removed torch's handler, only seen."""
-
-    def die(_):  # in the wait, so that the broken connection comes first
-        os.kill(Broken.workers[-1], signal.SIGKILL)
-        os.waitid(os.P_PID, Broken.workers[-1], os.WEXITED | os.WNOWAIT)
-
-    monkeypatch.setattr(loading, "_together", Broken)
-    monkeypatch.setattr(loading, "time", SimpleNamespace(monotonic=itertools.count().__next__, sleep=die))
-    rows = Indexed([(torch.zeros(2), 0)] * 4)
-    before = signal.getsignal(signal.SIGCHLD)
-    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", handler == "none")
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.* is killed by signal") as raised:
-            list(load_batches(rows, 1, "cpu", torch.Generator(), batch_size=2))
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-    assert isinstance(raised.value.__context__, ConnectionResetError)
-
-
-def test_a_broken_connection_of_no_worker_is_raised_at_once():
-    class Remote(list):
-        def __iter__(self):
-            raise ConnectionResetError
-
-    batches = load_batches(Indexed([(torch.zeros(2), 0)] * 4), 0, "cpu", torch.Generator(), batch_sampler=Remote([[0]]))
-    with pytest.raises(ConnectionResetError):
-        next(batches)
-
-
 def test_the_number_of_a_sample_is_that_of_the_innermost_dataset():
-    class Batched(list):
-        def __getitems__(self, indices):
-            asked.append(list(indices))
-            return [self[i] for i in indices]
-
-    asked = []
-    rows = Batched((torch.full((2,), float(i)), 0) for i in range(6))
+    rows = [(torch.full((2,), float(i)), 0) for i in range(6)]
     part = Indexed(Subset(rows, [5, 3, 1]))
     (batch,) = load_batches(part, 0, "cpu", torch.Generator(), batch_size=3)
     assert (batch[0][:, 0].tolist(), batch[2].tolist()) == ([5.0, 3.0, 1.0], [0, 1, 2])
-    assert asked == [[5, 3, 1]]  # a dataset that can deliver a batch at once is asked for one
     del rows[3:]
     with pytest.raises(DataError, match=r"Sample 5 of my rows cannot be read: IndexError: list index out of range"):
         list(load_batches(part, 0, "cpu", torch.Generator(), "my rows", batch_size=3))

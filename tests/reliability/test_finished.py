@@ -4,13 +4,10 @@ import csv
 import io
 import json
 import shutil
-import tarfile
-import zipfile
 
 import pytest
 
 from ausam_lab.config import Config
-from ausam_lab.data.download import DownloadError, unpack
 from ausam_lab.paper import recipe
 from ausam_lab.records.comparison import NamedRun
 from ausam_lab.records.locks import file_lock
@@ -135,37 +132,3 @@ def test_no_cell_of_the_csv_is_a_formula():
     assert line["block"] == "'=1+1"
     assert line["data"] == "'=HYPERLINK(1)"
     assert line["lr"] == "0.1"
-
-
-ODD = ["inside/" + "x" * 300, "inside/" + "x/" * 3000 + "y"]
-
-
-@pytest.mark.parametrize("name", ODD, ids=["long", "deep"])
-@pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_odd_names_in_an_archive_are_our_error(tmp_path, kind, name):
-    archive = tmp_path / f"a.{kind}"
-    if kind == "tar":
-        with tarfile.open(archive, "w") as tar:
-            tar.addfile(tarfile.TarInfo(name))
-    else:
-        with zipfile.ZipFile(archive, "w") as content:
-            content.writestr(name, "")
-    with pytest.raises(DownloadError, match=r'was not unpacked: the name "inside/x.* is too long'):
-        unpack(archive, tmp_path, "inside")
-    assert [p.name for p in tmp_path.iterdir()] == [archive.name]
-
-
-@pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_a_file_that_is_also_a_folder_is_our_error(tmp_path, kind):
-    archive = tmp_path / f"a.{kind}"
-    names = ["inside/a", "inside/a/b"]
-    if kind == "tar":
-        with tarfile.open(archive, "w") as tar:
-            for name in names:
-                tar.addfile(tarfile.TarInfo(name))
-    else:
-        with zipfile.ZipFile(archive, "w") as content:
-            for name in names:
-                content.writestr(name, "")
-    with pytest.raises(DownloadError, match="was not unpacked: a member has a name that is not valid on this system"):
-        unpack(archive, tmp_path, "inside")

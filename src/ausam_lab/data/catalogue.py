@@ -9,14 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from ausam_lab.config import DATA_SETTINGS, Config
-from ausam_lab.data.hf import hf_data
-from ausam_lab.data.image_folder import folder_data
+from ausam_lab.data.folders import folder_data, hf_data
 from ausam_lab.data.labels import split_for_selection
 from ausam_lab.data.problem import Problem
-from ausam_lab.data.sources.cifar import cifar10, cifar100
-from ausam_lab.data.sources.digits import digits
-from ausam_lab.data.sources.fashion import fashion_mnist
-from ausam_lab.data.sources.tiny import tiny_imagenet
+from ausam_lab.data.sources import cifar10, cifar100, digits, fashion_mnist, tiny_imagenet
 from ausam_lab.data.user_data import user_data
 from ausam_lab.registry.devices import device
 from ausam_lab.registry.expressions import canonical
@@ -181,12 +177,9 @@ def training_samples(config: Config) -> int:
     """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
     known = entry(config.data)
     whole = round(known.train * (1 - config.validation))
-    slope = (
-        [config.imbalance ** (c / (known.num_outputs - 1)) for c in range(known.num_outputs)]
-        if config.imbalance
-        else [1.0]
-    )
-    return max(1, round((config.train_size or whole) * sum(slope) / len(slope)))
+    ratio, classes = config.imbalance or 1.0, known.num_outputs
+    tail: float = sum(ratio ** (c / (classes - 1)) for c in range(classes)) / classes
+    return max(1, round((config.train_size or whole) * tail))
 
 
 def changes(config: Config) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -18,9 +17,7 @@ from ausam.sampler.indexed import Indexed
 from ausam_lab.config import Config
 from ausam_lab.data.classification import Labelled
 from ausam_lab.data.labels import arrange
-from ausam_lab.data.loading import load_batches, sample
-
-log = logging.getLogger("ausam")
+from ausam_lab.data.loading import DataError, load_batches, sample
 
 
 @dataclass(frozen=True)
@@ -87,9 +84,8 @@ class UserSet(Labelled):
 
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""
-        return self._moved(
-            torch.stack([torch.as_tensor(sample(self.train, 0, f"the training set of {self.name}")[0])] * 2)
-        )
+        x = torch.as_tensor(sample(self.train, 0, f"the training set of {self.name}")[0])
+        return self._moved(torch.stack([x, x]))
 
     def _in_order(self, which: str, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         for x, _, index in self._loaded(which, generator(0), batch_size=size):
@@ -103,62 +99,59 @@ class UserSet(Labelled):
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
 
 
-def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] | None = None) -> UserSet:
+def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = ()) -> UserSet:
     """The problem made of two datasets, with the names of its classes if known; a ValueError for unusable labels."""
-    classes = None if names is None else len(names)
-    train_y, test_y = _labels(train, f"The training set of {name}"), _labels(test, f"The test set of {name}")
-    present = torch.unique(train_y)
-    needed = 1 + int(max(train_y.max(), test_y.max()))
-    if len(present) < 2:
-        raise ValueError(f"The training set of {name} has a single class, {int(present[0])}. Use at least two.")
-    if needed > 2 * len(torch.unique(torch.cat([train_y, test_y]))):
+    train_y, test_y = _labels(train, f"the training set of {name}"), _labels(test, f"the test set of {name}")
+    both = torch.cat([train_y, test_y])
+    classes, present = 1 + int(both.max()), len(torch.unique(both))
+    if both.min() < 0 or present < 2 or classes > 2 * present:
         raise ValueError(
-            f"The labels of {name} have gaps: {len(present)} classes, but numbers up to {needed - 1}. Number the "
-            "classes 0, 1, 2, ... without gaps, because a network has an output for each number."
+            f"The labels of {name} go from {int(both.min())} to {int(both.max())}, with {present} different ones. "
+            "Number the classes 0, 1, 2, ... without gaps, at least two, because a network has an output for each."
         )
-    if classes is not None and needed > classes:
-        raise ValueError(f"The labels of {name} go up to {needed - 1}, but it declares {classes} classes.")
-    if only := sorted(set(test_y.tolist()) - set(present.tolist())):
-        log.warning("The test set of %s has classes that its training set lacks: %s.", name, str(only[:5])[1:-1])
-    count = needed if classes is None else classes
-    return UserSet(name, train, test, train_y, test_y, count, names=tuple(map(str, names or ())))
+    return UserSet(name, train, test, train_y, test_y, max(classes, len(names)), names=tuple(map(str, names)))
 
 
 def _labels(dataset: Any, what: str) -> Tensor:
-    """The labels of all samples: from the dataset's list of labels, or by reading each sample once."""
-    refuse_unindexed(dataset, what)
-    inside = what[0].lower() + what[1:]
-    first = sample(dataset, 0, inside)
-    check_inputs(first, what)
-    _label(first[1], what)
-    kept = known_targets(dataset)
-    if kept is None:
-        kept = torch.tensor([_label(sample(dataset, i, inside)[1], what) for i in range(len(dataset))])
-    y = kept.to(torch.int64)
-    if len(y) != len(dataset) or y.dim() != 1 or y.min() < 0 or int(y[0]) != _label(first[1], what):
+    """The labels of all samples."""
+    y = targets(dataset, what)
+    if y.dim() != 1 or y.is_floating_point():
         raise ValueError(
-            f"{what} has {len(dataset)} samples, but its labels do not match them. Use one whole number >= 0 per "
-            "sample. If the dataset has a list `targets`, it must agree with the samples."
+            f"{what} has targets of shape {tuple(y.shape[1:])} and type {y.dtype}. Use the number of a class as y: 0, "
+            "1, 2, ...; for targets of another kind, give a --task."
         )
-    return y
+    return y.to(torch.int64)
 
 
-def refuse_unindexed(dataset: Any, what: str) -> None:
-    """Raise a ValueError for a dataset without access by index, or without samples."""
-    askable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    if isinstance(dataset, IterableDataset) or not askable:
+def targets(dataset: Any, what: str) -> Tensor:
+    """The targets of all samples: from the dataset's own list, or by reading each sample once.
+
+    Raises a ValueError for a dataset without access by index or without samples, and for samples that are not (x, y).
+    """
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise ValueError(
-            f"{what} is {described(dataset)}. Selection needs access by index: use a Dataset with __getitem__ and "
-            "__len__."
+            f"{what} is a {type(dataset).__name__}. Selection needs access by index: use a Dataset with __getitem__ "
+            "and __len__."
         )
     if len(dataset) == 0:
         raise ValueError(f"{what} is empty. It needs at least one sample.")
+    _check_inputs(sample(dataset, 0, what), what)
+    known = _known_targets(dataset)
+    if known is None:
+        try:
+            known = torch.stack([torch.as_tensor(sample(dataset, i, what)[1]) for i in range(len(dataset))])
+        except (TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise ValueError(f"The targets y of {what} are not numbers of one shape: {error}.") from error
+    if len(known) != len(dataset):
+        raise ValueError(f"{what} has {len(dataset)} samples, but its list of targets has {len(known)}.")
+    return known
 
 
-def known_targets(dataset: Any) -> Tensor | None:
-    """The targets of all samples, if the dataset has a list of them."""
+def _known_targets(dataset: Any) -> Tensor | None:
     if isinstance(dataset, Subset):
-        inner = known_targets(dataset.dataset)
+        inner = _known_targets(dataset.dataset)
         return None if inner is None else inner[torch.as_tensor(dataset.indices)]
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[1]
@@ -167,12 +160,12 @@ def known_targets(dataset: Any) -> Tensor | None:
     return None
 
 
-def check_inputs(sample: Any, what: str) -> None:
+def _check_inputs(pair: Any, what: str) -> None:
     """Raise a ValueError unless the sample is a pair whose x a network can take."""
-    if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
-        raise ValueError(f"{what} returns {described(sample)} as a sample. Return a pair (x, y).")
-    x = sample[0]
-    if not isinstance(x, (Tensor, np.ndarray)) or x.ndim == 0:
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        raise ValueError(f"{what} returns {described(pair)} as a sample. Return a pair (x, y).")
+    x = pair[0]
+    if not isinstance(x, Tensor | np.ndarray) or x.ndim == 0:
         raise ValueError(f"{what} returns {described(x)} as x. Convert it to a tensor in the dataset.")
     if torch.as_tensor(x).dtype == torch.uint8:
         raise ValueError(
@@ -181,19 +174,8 @@ def check_inputs(sample: Any, what: str) -> None:
         )
 
 
-def _label(y: Any, what: str) -> int:
-    value = torch.as_tensor(y) if isinstance(y, (int, np.generic, np.ndarray, Tensor)) else None
-    if value is None or value.dim() != 0 or value.is_floating_point():
-        raise ValueError(
-            f"{what} returns {described(y)} as y. Return the number of a class: 0, 1, 2, ...; for targets of another "
-            "kind, give a --task."
-        )
-    return int(value)
-
-
 def described(thing: Any) -> str:
-    """A value in words: its type, and its shape or length; of a single number, what it is."""
-    shape = f" of shape {tuple(thing.shape)}" if isinstance(thing, (Tensor, np.ndarray)) else ""
-    shape += f" and type {thing.dtype}" if shape and not thing.shape else ""
-    length = f" of {len(thing)}" if isinstance(thing, (tuple, list)) else ""
-    return f"a {type(thing).__name__}{shape}{length}"
+    """A value in words: its type, and its shape or length."""
+    if isinstance(thing, Tensor | np.ndarray):
+        return f"a {type(thing).__name__} of shape {tuple(thing.shape)}"
+    return f"a {type(thing).__name__}" + (f" of {len(thing)}" if isinstance(thing, tuple | list) else "")

@@ -1,4 +1,4 @@
-"""Image data sets that are kept in memory."""
+"""Image data sets that are kept in memory, and the augmentation of their batches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F  # noqa: N812
+from torch import Generator, Tensor
 
 from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
-from ausam_lab.data.augment import augment_images, normalise
 from ausam_lab.data.classification import Labelled
 from ausam_lab.data.labels import arrange
 
@@ -94,3 +94,59 @@ class ImageSet(Labelled):
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""
         return self.normalise(self.train_x[:2])
+
+
+# -- augmentation of whole batches, on their device; every random draw uses the given generator ----------------------
+
+
+def augment_images(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[float, ...], rng: Generator) -> Tensor:
+    """Augment and normalise a batch of raw images (n, channels, height, width).
+
+    "standard" is a random crop after padding by an eighth of the side, and a flip with probability 0.5. "cutout" is
+    standard plus, with probability 0.5, a hole of half the side at a random position (the paper's official code).
+    "none" leaves the images unchanged. Padding is black, so it comes before normalisation; a hole has the mean colour,
+    so it comes after. The draws are made on the CPU, so every device sees the same images.
+    """
+    n, _, height, width = x.shape
+    if kind != "none":
+        margin = height // 8, width // 8
+        down, right = (torch.randint(0, 2 * m + 1, (n,), generator=rng).to(x.device) for m in margin)
+        x = crop(x, down, right, margin)
+        x = flip(x, torch.randint(0, 2, (n,), generator=rng).bool().to(x.device))
+    x = normalise(x, mean, std)
+    if kind == "cutout":
+        row, column = (torch.randint(0, side, (n,), generator=rng).to(x.device) for side in (height, width))
+        which = torch.randint(0, 2, (n,), generator=rng).bool().to(x.device)
+        x = torch.where(which.view(-1, 1, 1, 1), cut_out(x, row, column, min(height, width) // 2), x)
+    return x
+
+
+def crop(x: Tensor, down: Tensor, right: Tensor, margin: tuple[int, int]) -> Tensor:
+    """Pad each image by ``margin`` zeros on all sides, then crop it to its original size at its own offset."""
+    height, width = x.shape[2:]
+    padded = F.pad(x, (margin[1], margin[1], margin[0], margin[0]))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view of every possible crop
+    return windows[torch.arange(len(x), device=x.device), :, down, right]
+
+
+def flip(x: Tensor, which: Tensor) -> Tensor:
+    """Mirror the marked images left to right."""
+    return torch.where(which.view(-1, 1, 1, 1), x.flip(3), x)
+
+
+def cut_out(x: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
+    """Set a square around its own centre to zero in each image, clipped at the border (DeVries 2017)."""
+
+    def covered(centre: Tensor, length: int) -> Tensor:
+        distance = torch.arange(length, device=x.device) - (centre - size // 2)[:, None]
+        return (distance >= 0) & (distance < size)
+
+    hole = covered(row, x.shape[2])[:, None, :, None] & covered(column, x.shape[3])[:, None, None, :]
+    return x.masked_fill(hole, 0.0)
+
+
+def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """The images as floats, with each channel centred and scaled; mean and std are in pixel units."""
+    centre = torch.tensor(mean, device=x.device).view(-1, 1, 1)
+    scale = torch.tensor(std, device=x.device).view(-1, 1, 1)
+    return (x.float() - centre) / scale

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ausam_lab.config import Config
-from ausam_lab.data.datasets import UserSet, check_inputs, described, from_datasets, known_targets, refuse_unindexed
+from ausam_lab.data.datasets import UserSet, described, from_datasets, targets
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.labels import refuse_labels, with_sizes, with_validation
-from ausam_lab.data.loading import sample
 from ausam_lab.data.problem import Task
 from ausam_lab.records.score import Score
 from ausam_lab.registry.user_code import imported, imported_class
@@ -87,41 +86,17 @@ class TargetSet(UserSet):
         return replace(part, workers=config.workers, device=config.device)
 
 
-def user_task(name: str) -> UserTask:
-    """The task of the user's ``module:Class``."""
-    cls = imported_class("task", name)
-    try:
-        return UserTask(cls(), name)
-    except TypeError as error:
-        raise ValueError(f'task "{name}" is made without arguments: {error}. Give each a default.') from None
-
-
 def from_targets(name: str, train: Any, test: Any, task: UserTask) -> TargetSet:
     """The problem made of two datasets and a task."""
-    train_y, test_y = (_targets(d, f"The {which} set of {name}") for d, which in ((train, "training"), (test, "test")))
-    if train_y.shape[1] != test_y.shape[1]:
-        raise ValueError(
-            f"The targets of {name} have {train_y.shape[1]} numbers for training and {test_y.shape[1]} for testing. "
-            "Use the same number."
-        )
+    train_y, test_y = (_numbers(d, f"the {which} set of {name}") for d, which in ((train, "training"), (test, "test")))
     outputs = int(getattr(task.own, "outputs", train_y.shape[1]))
     return TargetSet(name, train, test, train_y, test_y, outputs, own_task=task)
 
 
-def _targets(dataset: Any, what: str) -> Tensor:
+def _numbers(dataset: Any, what: str) -> Tensor:
     """The targets of all samples, as (samples, numbers)."""
-    refuse_unindexed(dataset, what)
-    inside = what[0].lower() + what[1:]
-    check_inputs(sample(dataset, 0, inside), what)
-    kept = known_targets(dataset)
-    if kept is None:
-        kept = torch.stack([torch.as_tensor(sample(dataset, i, inside)[1]) for i in range(len(dataset))])
-    if len(kept) != len(dataset) or kept.numel() == 0 or kept.dim() > 2:
-        raise ValueError(
-            f"{what} has {len(dataset)} samples, but targets of shape {tuple(kept.shape)}. Use one number or one "
-            "vector per sample."
-        )
-    y = kept.reshape(len(kept), -1)
+    y = targets(dataset, what)
+    y = y.reshape(len(y), -1)
     return y.to(torch.float32) if y.is_floating_point() else y
 
 
@@ -145,5 +120,7 @@ def user_data(name: str, task: str = "") -> ImageSet | UserSet:
             f"{name} returned {described(data)}. Return a pair (train_dataset, test_dataset)"
             f"{', which --task needs' if task else ' or an ImageSet'}."
         )
+    if not task:
+        return from_datasets(name, *data)
     train, test = data
-    return from_targets(name, train, test, user_task(task)) if task else from_datasets(name, train, test)
+    return from_targets(name, train, test, UserTask(imported_class("task", task)(), task))

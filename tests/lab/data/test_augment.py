@@ -7,7 +7,7 @@ import torch
 
 from ausam import Full, SelectiveBatchSampler
 from ausam.common.random import generator
-from ausam_lab.data import augment
+from ausam_lab.data import images as augment
 from ausam_lab.data.images import ImageSet
 from tests.lab.data.archives import images
 

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from ausam import AUSampling, Feedback, Full, SelectiveBatchSampler
 from ausam_lab.cli.main import main
-from ausam_lab.data import download
+from ausam_lab.data import sources
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.networks.build import build
 from ausam_lab.training.loop import evaluate, train
@@ -192,6 +192,7 @@ def regression(): return [(torch.zeros(2), 0.5)], [(torch.zeros(2), 0.5)]
 def numbers(): return [TensorDataset(torch.zeros(4, 5), torch.ones(4))] * 2
 def onehot(): return [(torch.zeros(2), torch.tensor([0, 1]))], [(torch.zeros(2), 0)]
 def negative(): return [(torch.zeros(2), -1)], [(torch.zeros(2), 0)]
+def strings(): return [(torch.zeros(2), "cat")], [(torch.zeros(2), "dog")]
 def vectors(): return [TensorDataset(torch.zeros(4, 5), torch.tensor([0, 1, 0, 1]))] * 2
 def one(classes): return nn.Linear(2, classes)
 def nothing(): return None
@@ -231,16 +232,17 @@ network = nn.Sequential()
             ["--data", "mine_bad:two"],
             ("mine_bad:two takes (a, b), but it is called without arguments. Give each a default."),
         ),
-        (["--data", "mine_bad:empty"], "The training set of mine_bad:empty is empty."),
+        (["--data", "mine_bad:empty"], "the training set of mine_bad:empty is empty."),
         (["--data", "mine_bad:single"], "returns a Tensor of shape (2,) as a sample. Return a pair (x, y)"),
         (["--data", "mine_bad:dicts"], "returns a dict as a sample"),
         (["--data", "mine_bad:text"], "returns a str as x. Convert it to a tensor"),
         (["--data", "mine_bad:raw"], "returns bytes as x. Convert them to floats"),
-        (["--data", "mine_bad:regression"], "returns a float as y. Return the number of a class"),
-        (["--data", "mine_bad:numbers"], "a Tensor of shape () and type torch.float32 as y. Return the number of"),
+        (["--data", "mine_bad:regression"], "Use the number of a class as y: 0, 1, 2, ..."),
+        (["--data", "mine_bad:numbers"], "type torch.float32. Use the number of a class"),
         (["--data", "mine_bad:numbers"], "for targets of another kind, give a --task."),
-        (["--data", "mine_bad:onehot"], "returns a Tensor of shape (2,) as y"),
-        (["--data", "mine_bad:negative"], "Use one whole number >= 0 per sample"),
+        (["--data", "mine_bad:onehot"], "has targets of shape (2,)"),
+        (["--data", "mine_bad:strings"], "are not numbers of one shape"),
+        (["--data", "mine_bad:negative"], "Number the classes 0, 1, 2, ... without gaps"),
         (["--data", "mine_bad:good", "--augment", "cutout"], "which do their own augmentation. Use --augment none."),
         (
             ["--data", "mine_bad:good", "--train-size", "5"],
@@ -271,7 +273,7 @@ def test_mistakes_in_own_data_and_networks_are_one_clear_line(here, capsys, flag
 
 
 def test_a_mistake_costs_no_download(here, capsys, monkeypatch):
-    monkeypatch.setattr(download, "fetch", None)
+    monkeypatch.setattr(sources, "folder_of", None)
     for flags in (["--model", "resnet-81"], ["--method", "smm"]):
         assert main(["train", "--data", "cifar10", *flags, "--out", "run"]) == 2
         assert "There is no" in capsys.readouterr().err

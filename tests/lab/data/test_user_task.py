@@ -86,7 +86,7 @@ def test_compare_and_tune(mine, tmp_path):
         (["--task", "task_of_mine.py:Regression", "--label-noise", 0.2], "--label-noise 0"),
         (["--task", "task_of_mine.py:Regression", "--label-smoothing", 0.1], "--label-smoothing"),
         (["--task", "task_of_mine.py:Regression", "--select-epoch", 0.2], "--select-epoch"),
-        ([], "the number of a class"),
+        ([], "number of a class"),
     ],
 )
 def test_what_does_not_fit_is_refused(mine, capsys, flags, message):

@@ -13,7 +13,7 @@ from torch import Tensor
 from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
-from ausam_lab.data.augment import normalise
+from ausam_lab.data.images import normalise
 from ausam_lab.data.labels import refuse_labels, with_sizes, with_validation
 from ausam_lab.data.loading import load_batches
 from ausam_lab.data.problem import Task
