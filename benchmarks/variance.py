@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from ausam import SAM, AUSampling, Random, Scores, SharpnessAware
-from ausam.diagnostics import sample_gradients
 from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.networks.build import build
 
@@ -42,7 +41,7 @@ def measure(model, losses, x, y, alpha: float, draws: int) -> dict[str, float]:
     rows: dict[str, list[float]] = {}
     for start in range(0, len(y) - BATCH + 1, BATCH):
         bx, by = x[start : start + BATCH], y[start : start + BATCH]
-        gradients = sample_gradients(model, losses, bx, by, chunk=BATCH).double()
+        gradients = torch.stack([gradient(model, loss) for loss in losses(bx, by)])
         gram = gradients @ gradients.T
         mean = gradients.mean(0)
         score = dict(
@@ -57,6 +56,12 @@ def measure(model, losses, x, y, alpha: float, draws: int) -> dict[str, float]:
                 key = f"unbiased, {odds} odds of the {name}"
                 rows.setdefault(key, []).append(variance(gram, policy, score[name].float(), draws))
     return {name: sum(values) / len(values) for name, values in rows.items()}
+
+
+def gradient(model, loss: torch.Tensor) -> torch.Tensor:
+    """The gradient of one sample's loss, as a vector."""
+    parts = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    return torch.cat([part.flatten() for part in parts]).double()
 
 
 @torch.no_grad()

@@ -30,16 +30,3 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
         patch.setattr(vega, "_svg", lambda _: EMPTY)
         patch.setattr(html, "javascript", lambda: "")
         return (yield)
-
-
-@pytest.fixture(scope="session")
-def four_epochs(tmp_path_factory):
-    """The folder of an AUSAM run of four epochs that keeps them all. Copy it before you write into it."""
-    from ausam_lab.data.catalogue import resolve
-    from ausam_lab.training.loop import train
-
-    out = tmp_path_factory.mktemp("four-epochs") / "run"
-    small = {"train_size": 200, "test_size": 100, "batch_size": 32, "threads": 1}
-    for _ in train(resolve(policy="ausampling", ramp=2, epochs=4, every=1, **small), out):
-        pass
-    return out

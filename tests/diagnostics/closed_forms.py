@@ -6,18 +6,6 @@ from torch import nn
 from tests.helpers import flat
 
 
-def loop(model, loss_fn, x, y):
-    """Per-sample gradients, one backward after the other."""
-    rows = []
-    for i in range(len(x)):
-        loss = loss_fn(x[i : i + 1], y[i : i + 1])[0]
-        result = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-        rows.append(
-            flat([torch.zeros_like(p) if g is None else g for g, p in zip(result, model.parameters(), strict=True)])
-        )
-    return torch.stack(rows)
-
-
 def full_hessian(model, loss_fn, *batch):
     """The exact Hessian of the mean loss, by torch.autograd.functional."""
     names, params = zip(*model.named_parameters(), strict=True)

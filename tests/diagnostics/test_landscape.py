@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
+from ausam.common.random import generator
 from ausam.diagnostics import loss_between, loss_line, loss_surface
-from ausam.diagnostics.arguments import generator
 from ausam.diagnostics.landscape import filter_direction
 from ausam.diagnostics.objective import Objective
 
 
 def test_every_filter_is_as_long_as_that_of_the_weights(conv):
     model, losses, x, y = conv
-    objective = Objective(model, losses, [(x, y)])
+    objective = Objective(model.eval(), losses, [(x, y)])
     parts = objective.parts(filter_direction(objective, generator(0)))
     for p, d in zip(model.parameters(), parts, strict=True):
         if p.dim() < 2:
@@ -25,7 +25,7 @@ def test_every_filter_is_as_long_as_that_of_the_weights(conv):
 
 def test_values_along_a_line_and_on_a_surface(net):
     model, losses, x, y = net
-    objective = Objective(model, losses, [(x, y)])
+    objective = Objective(model.eval(), losses, [(x, y)])
     rng = generator(4)
     d1, d2 = filter_direction(objective, rng), filter_direction(objective, rng)
     weights = objective.weights()

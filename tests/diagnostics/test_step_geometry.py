@@ -1,4 +1,4 @@
-"""The geometry of a step by hand, and who is chosen against plain loops."""
+"""The geometry of a step by hand."""
 
 import math
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ausam import SAM, Plain, SharpnessAware
-from ausam.diagnostics import effective_sample_size, selection, step_geometry
+from ausam.diagnostics import step_geometry
+from ausam.diagnostics.geometry import spearman
 
 
 def test_by_hand_on_a_bowl():
@@ -62,49 +63,19 @@ def test_the_loss_and_its_difference_rank_the_samples():
     assert math.isnan(step_geometry(model, losses, [(c[:1], c[:1])], rho=0.1).loss_rank)
 
 
-@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=20).filter(lambda w: max(w) > 1e-3))
-def test_effective_sample_size(w):
-    result = effective_sample_size(w)
-    assert result == pytest.approx(sum(w) ** 2 / sum(v * v for v in w), rel=1e-9)
-    assert 1 - 1e-9 <= result <= len(w) + 1e-9
-
-
-@given(st.lists(st.sets(st.integers(0, 5)), min_size=1, max_size=8))
-def test_visits_and_gaps_against_a_loop(chosen):
-    result = selection([sorted(c) for c in chosen], 6)
-    for i in range(6):
-        seen = [i in c for c in chosen]
-        assert result.visits[i] == sum(seen)
-        runs = "".join("x" if s else "." for s in seen).split("x")
-        assert result.longest_gap[i] == max(len(r) for r in runs)
-    assert result.never == sum(v == 0 for v in result.visits)
-    assert result.worst_gap == max(result.longest_gap)
-    assert result.mean == pytest.approx(sum(result.visits) / 6)
-
-
-def test_groups_by_hand():
-    chosen = [torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1]), torch.tensor([0])]
-    result = selection(
-        chosen, 4, classes=torch.tensor([7, 7, 2, 2]), wrong=[True, False, False, False], scores=[4, 3, float("nan"), 1]
-    )
-    names = {k: [(g.name, g.samples, g.visits) for g in v] for k, v in result.groups.items()}
-    assert names["class"] == [("2", 2, 1.0), ("7", 2, 2.5)]
-    assert names["label"] == [("clean", 3, pytest.approx(4 / 3)), ("wrong", 1, 3.0)]
-    assert names["score"] == [("1 to 1", 1, 1.0), ("3 to 3", 1, 2.0), ("4 to 4", 1, 3.0)]
-    assert result.groups["label"][1].share == pytest.approx(3 / 1.75)
-    assert (result.fewest, result.most) == (1, 3)
-    assert result.effective == pytest.approx(49 / 15 / 4)
+@given(st.lists(st.integers(0, 4), min_size=3, max_size=12), st.randoms())
+def test_spearman_with_ties_against_scipy(values, shuffle):
+    stats = pytest.importorskip("scipy.stats")
+    other = values[:]
+    shuffle.shuffle(other)
+    result = spearman(torch.tensor(values), torch.tensor(other))
+    if len(set(values)) < 2:
+        assert math.isnan(result)
+    else:
+        assert result == pytest.approx(stats.spearmanr(values, other).statistic, abs=1e-9)
 
 
 def test_refused(net):
     model, losses, x, y = net
-    with pytest.raises(ValueError, match="outside the data set of 3 samples"):
-        selection([[3]], 3)
-    with pytest.raises(ValueError, match="chosen is empty"):
-        selection([], 3)
-    with pytest.raises(ValueError, match=r"classes has shape \(2,\)"):
-        selection([[0]], 3, classes=[0, 1])
-    with pytest.raises(ValueError, match="at least one above 0"):
-        effective_sample_size([0.0, 0.0])
     with pytest.raises(ValueError, match="no direction"):
         step_geometry(model, lambda x, y: 0 * losses(x, y), [(x, y)], 0.1)

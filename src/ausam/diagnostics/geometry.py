@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ausam.diagnostics.arguments import positive
-from ausam.diagnostics.batches import Batch
-from ausam.diagnostics.objective import LossFn, Objective
-from ausam.diagnostics.statistics import spearman
-from ausam.diagnostics.untouched import untouched
+from ausam.diagnostics.objective import Batch, LossFn, Objective, eval_mode, positive
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def step_geometry(
     (1.0, 1.5)
 
     Arguments:
-        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples, taken together as one batch.
         rho: radius of the perturbation, > 0.
@@ -72,7 +69,7 @@ def step_geometry(
     Cost: two forward-backward and two forward passes. Memory: 3 x P.
     """
     rho = positive("rho", rho)
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
         g = objective.gradient()
         e = rho * direction(g)
@@ -104,3 +101,18 @@ def direction(gradient: Tensor) -> Tensor:
         )
     unit: Tensor = gradient / size
     return unit
+
+
+def spearman(a: Tensor, b: Tensor) -> float:
+    """Correlation of the ranks, over samples; equal values share the mean of their ranks. NaN if one is constant.
+
+    >>> spearman(torch.tensor([1.0, 2.0, 2.0, 9.0]), torch.tensor([1.0, 3.0, 3.0, 4.0]))
+    1.0
+    """
+    ranks = []
+    for values in (a, b):
+        _, where, counts = np.unique(values.cpu().numpy(), return_inverse=True, return_counts=True)
+        if len(counts) < 2:
+            return float("nan")
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[where])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1].round(12))

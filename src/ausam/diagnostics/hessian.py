@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from ausam.diagnostics.arguments import count, generator, normal, positive
-from ausam.diagnostics.batches import Batch
-from ausam.diagnostics.objective import LossFn, Objective
-from ausam.diagnostics.statistics import numbers
-from ausam.diagnostics.untouched import untouched
+from ausam.common.random import generator
+from ausam.diagnostics.objective import Batch, LossFn, Objective, count, eval_mode, normal, positive
 
 Product = Callable[[Tensor], Tensor]
 
@@ -70,7 +67,7 @@ def hessian_product(
     tensor([1., 2.])
 
     Arguments:
-        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         vector: one number per trainable weight, flattened in the order of ``named_parameters()``.
@@ -78,7 +75,7 @@ def hessian_product(
 
     Cost: two backward passes per sample.
     """
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk)
         if vector.shape != (objective.size,):
             raise ValueError(f"vector has shape {tuple(vector.shape)}, but the model has {objective.size} weights.")
@@ -114,7 +111,7 @@ def hessian_eigenvalues(
     [3.0, 1.3333]
 
     Arguments:
-        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         k: number of eigenvalues, in [1, number of weights].
@@ -126,7 +123,7 @@ def hessian_eigenvalues(
 
     Cost: up to ``(k + 1) * steps + k`` Hessian-vector products, usually ``2 * steps``. Memory: ``(steps + 2k) x P``.
     """
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
         if not 1 <= count("k", k) <= objective.size:
             raise ValueError(f"k is {k}, but the Hessian has {objective.size} eigenvalues.")
@@ -135,8 +132,8 @@ def hessian_eigenvalues(
         )
     limit = tolerance * max(abs(v) for v in values)
     return Eigenvalues(
-        values=numbers(values),
-        residuals=numbers(residuals),
+        values=tuple(values),
+        residuals=tuple(residuals),
         converged=all(r <= max(limit, 1e-12) for r in residuals),
         products=products,
         samples=objective.samples,
@@ -168,7 +165,7 @@ def hessian_trace(
     (4.6667, 0.0)
 
     Arguments:
-        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         probes: number of random vectors, >= 2; the error falls with their square root.
@@ -179,7 +176,7 @@ def hessian_trace(
     Cost: ``probes`` Hessian-vector products. Memory: 2 x P.
     """
     rng = generator(seed)
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
         first = objective.params[0]
         estimates = []
@@ -229,7 +226,7 @@ def _lanczos(
     basis = like.new_zeros(steps, len(like))
     alpha: list[float] = []
     beta: list[float] = []
-    q = _orthogonal(normal(len(like), rng, like), known)
+    q = _orthogonal(normal(like, rng), known)
     q = q / torch.linalg.vector_norm(q)
     for j in range(steps):
         basis[j] = q

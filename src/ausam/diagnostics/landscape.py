@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from ausam.diagnostics.arguments import count, generator, normal, positive
-from ausam.diagnostics.batches import Batch
-from ausam.diagnostics.objective import LossFn, Objective
-from ausam.diagnostics.statistics import numbers
-from ausam.diagnostics.untouched import untouched
+from ausam.common.random import generator
+from ausam.diagnostics.objective import Batch, LossFn, Objective, count, eval_mode, positive
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def loss_line(
     [0.0, 4.0, 16.0]
 
     Arguments:
-        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         radius: how far to go, > 0; at 1 every filter has moved by its own norm.
@@ -82,15 +79,14 @@ def loss_line(
         chunk: samples per pass, >= 1.
         samples: how many samples to use, from the first; None for all.
 
-    Cost: one forward pass per point, and one of the first chunk. Memory: 3 x P.
+    Cost: one forward pass per point, and one forward-backward of the first chunk. Memory: 3 x P.
     """
     where = _positions(positive("radius", radius), points)
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
-        objective.check(by_value=True)
         d = filter_direction(objective, generator(seed))
         loss = [objective.loss(t * d if t else None) for t in where]
-    return Slice(numbers(where), numbers(loss), objective.samples)
+    return Slice(tuple(where), tuple(loss), objective.samples)
 
 
 def loss_surface(
@@ -117,16 +113,15 @@ def loss_surface(
     >>> len(plane.loss), len(plane.loss[0])
     (3, 3)
 
-    Cost: ``points^2`` forward passes, and one of the first chunk. Memory: 4 x P.
+    Cost: ``points^2`` forward passes, and one forward-backward of the first chunk. Memory: 4 x P.
     """
     where = _positions(positive("radius", radius), points)
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
-        objective.check(by_value=True)
         rng = generator(seed)
         d1, d2 = filter_direction(objective, rng), filter_direction(objective, rng)
-        loss = tuple(numbers([objective.loss(s * d1 + t * d2 if s or t else None) for t in where]) for s in where)
-    return Surface(numbers(where), loss, objective.samples)
+        loss = tuple(tuple(objective.loss(s * d1 + t * d2 if s or t else None) for t in where) for s in where)
+    return Surface(tuple(where), loss, objective.samples)
 
 
 def loss_between(
@@ -157,8 +152,7 @@ def loss_between(
     (0.0, 1.0, 4.0)
 
     Arguments:
-        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`). Its
-            current weights are not used.
+        model: the network, measured in eval mode. Its current weights are not used.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         first: ``state_dict()`` of the first checkpoint, at t = 0.
@@ -168,24 +162,23 @@ def loss_between(
         chunk: samples per pass, >= 1.
         samples: how many samples to use, from the first; None for all.
 
-    Cost: one forward pass per point, and one of the first chunk. Memory: the checkpoints and one more copy of the
-    model.
+    Cost: one forward pass per point, and one forward-backward of the first chunk. Memory: the checkpoints and one more
+    copy of the model.
     """
     if not beyond >= 0:
         raise ValueError(f"beyond is {beyond}. The line cannot be extended by less than 0.")
     where = torch.linspace(-beyond, 1 + beyond, count("points", points, low=2), dtype=torch.float64).tolist()
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
-        ends = [objective.moved(state) for state in (first, second)]  # raises for a checkpoint of another model
-        ends[0].check(by_value=True)
+        objective.moved(second)  # raises for a checkpoint of another model
         loss = [objective.moved(_mixed(first, second, t)).loss() for t in where]
-    return Slice(numbers(where), numbers(loss), objective.samples)
+    return Slice(tuple(where), tuple(loss), objective.samples)
 
 
 def filter_direction(objective: Objective, rng: Generator) -> Tensor:
     """A random direction whose filters have the norms of the weights' filters; everything else is zero."""
     parts = []
-    for p, z in zip(objective.params, objective.parts(normal(objective.size, rng, objective.params[0])), strict=True):
+    for p, z in zip(objective.params, objective.parts(objective.normal(rng)), strict=True):
         if p.dim() < 2:
             parts.append(torch.zeros_like(p))
             continue

@@ -1,34 +1,28 @@
 """The loss of a model on given samples, as a function of its weights.
 
-The model's weights are never written: :func:`torch.func.functional_call` substitutes others during a call. Only what a
-forward pass may change has to be restored afterwards: training flags, buffers and random state.
+The model is never written: :func:`torch.func.functional_call` substitutes weights and buffers during a call.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch import Generator, Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves, tree_map
 
-from ausam.diagnostics.arguments import count, generator, normal
-from ausam.diagnostics.batches import Batch, rows, size, take_samples
-from ausam.diagnostics.untouched import untouched
+from ausam.common.settings import Range, checked_value
 from ausam.optimizer.recorder import per_sample
 
 LossFn = Callable[..., Any]
-
-UNREACHED = (
-    "No parameter of the model gets a gradient from loss_fn, so its loss would look perfectly flat. Most likely "
-    "loss_fn uses another model than the one you passed, or a copy of it. Or it uses frozen parameters only, or hides "
-    "the model from autograd with detach() or no_grad(). Build the loss from the model that you pass:\n"
-    '    losses = lambda x, y: F.cross_entropy(model(x), y, reduction="none")\n'
-    "    curve = sharpness(model, losses, batches)"
-)
+Batch = tuple[Any, ...]
 
 
 class Objective:
@@ -37,8 +31,7 @@ class Objective:
         L(w + e) = 1/n sum_i L_i(w + e)
 
     Vectors are flat: all parameters that require a gradient, in the order of ``model.named_parameters()``. Use it
-    inside ``with untouched(model)``. Sums run over samples, so the chunk size affects nothing but rounding. A loss from
-    which no parameter gets a gradient is refused (see :meth:`check`).
+    inside ``with eval_mode(model)``. Sums run over samples, so the chunk size affects nothing but rounding.
 
     Arguments:
         model: the module to measure, without a DDP or FSDP wrapper.
@@ -59,7 +52,7 @@ class Objective:
     ) -> None:
         self.model = model
         self.chunk = count("chunk", chunk)
-        self.batches = self._all = take_samples(batches, samples)
+        self.batches = take_samples(batches, samples)
         self.samples = sum(size(b) for b in self.batches)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -73,26 +66,43 @@ class Objective:
         # would swap a module that occurs twice in the model twice, and leave the substituted weights in it.
         order = {id(p): i for i, (_, p) in enumerate(named)}
         self._places = [(name, order[id(p)]) for name, p in _held(model, "_parameters") if id(p) in order]
-        self._fixed: dict[str, Tensor] = {}
+        self._fixed = dict(_held(model, "_buffers"))
+        self._require_gradient()
+
+    def _require_gradient(self) -> None:
+        """Raise if no parameter gets a gradient from the losses; a gradient of zero is one."""
+        for batch in self.chunks():
+            with torch.enable_grad():
+                params = [p.detach().requires_grad_() for p in self.params]
+                total = self.call(params, batch).sum()
+                if total.requires_grad and any(
+                    g is not None for g in torch.autograd.grad(total, params, allow_unused=True)
+                ):
+                    return
+        raise ValueError(
+            "No parameter of the model gets a gradient from loss_fn, so its loss would look perfectly flat. Build the "
+            "loss from the model that you pass, not from a copy or another one, and without detach() or no_grad(): "
+            'loss_fn = lambda x, y: F.cross_entropy(model(x), y, reduction="none").'
+        )
 
     def moved(self, state: Mapping[str, Tensor]) -> Objective:
         """The same loss with the weights and buffers of a saved ``model.state_dict()``."""
-        missing = [name for name in self.names if name not in state or state[name].shape != self._shape(name)]
-        if missing:
-            raise ValueError(
-                f"The checkpoint has no {missing[0]} of the model's shape. Pass a state_dict() of this model; if it "
-                "was compiled or wrapped, remove the prefix from the names."
-            )
+        for name, p in zip(self.names, self.params, strict=True):
+            if name not in state or state[name].shape != p.shape:
+                raise ValueError(
+                    f"The checkpoint has no {name} of the model's shape. Pass a state_dict() of this model; if it "
+                    "was compiled or wrapped, remove the prefix from the names."
+                )
         other = copy.copy(self)
         other.params = [
             state[name].detach().to(p.device, p.dtype) for name, p in zip(self.names, self.params, strict=True)
         ]
         trained = {name for name, _ in self._places}
-        rest = [*_held(self.model, "_parameters"), *_held(self.model, "_buffers")]
+        rest = {**dict(_held(self.model, "_parameters")), **self._fixed}
         other._fixed = {
-            name: state[name].detach().to(t.device, t.dtype)
-            for name, t in rest
-            if name in state and name not in trained
+            name: state[name].detach().to(t.device, t.dtype) if name in state else t
+            for name, t in rest.items()
+            if name not in trained
         }
         return other
 
@@ -101,9 +111,6 @@ class Objective:
         other = copy.copy(self)
         other.batches, other.samples = [batch], size(batch)
         return other
-
-    def _shape(self, name: str) -> torch.Size:
-        return self.params[self.names.index(name)].shape
 
     # -- vectors -------------------------------------------------------------------------------------------------
 
@@ -126,6 +133,10 @@ class Objective:
         """A copy of the weights as one vector."""
         return self.flat(self.params)
 
+    def normal(self, rng: Generator) -> Tensor:
+        """A standard normal vector."""
+        return normal(self.weights(), rng)
+
     def at(self, shift: Tensor | None) -> list[Tensor]:
         """The parameters of ``w + shift``."""
         if shift is None:
@@ -135,15 +146,17 @@ class Objective:
     # -- evaluating ----------------------------------------------------------------------------------------------
 
     def call(self, params: Sequence[Tensor], batch: Batch) -> Tensor:
-        """Per-sample losses of one batch with these parameters."""
+        """Per-sample losses of one batch with these parameters; buffers are copies, which a forward may write."""
         named = {f"model.{name}": params[i] for name, i in self._places}
-        named |= {f"model.{name}": t for name, t in self._fixed.items()}
+        named |= {f"model.{name}": t.detach().clone() for name, t in self._fixed.items()}
         losses: Tensor = functional_call(self._caller, named, batch, tie_weights=False)
         return losses
 
     def chunks(self) -> Iterator[Batch]:
         """All samples, at most ``chunk`` at a time."""
-        return _chunks(self.batches, self.chunk)
+        for batch in self.batches:
+            for start in range(0, size(batch), self.chunk):
+                yield rows(batch, start, start + self.chunk)
 
     @torch.no_grad()
     def losses(self, shift: Tensor | None = None) -> Tensor:
@@ -157,7 +170,7 @@ class Objective:
 
     def gradient(self, shift: Tensor | None = None) -> Tensor:
         """Gradient of the mean loss at ``w + shift``; zero for a parameter that the loss does not reach."""
-        return self._sum(lambda total, _: total, self.at(shift))
+        return self._mean_gradient(lambda total, _: total, self.at(shift))
 
     def hvp(self, vector: Tensor) -> Tensor:
         """The Hessian of the mean loss at ``w`` times a vector, by a second backward through the gradient."""
@@ -170,12 +183,11 @@ class Objective:
             terms = [(g * v).sum() for g, v in zip(first, parts, strict=True) if g is not None and g.requires_grad]
             return torch.stack([t.to(terms[0].device) for t in terms]).sum() if terms else None
 
-        return self._sum(product, self.params)
+        return self._mean_gradient(product, self.params)
 
-    def _sum(self, scalar: Callable[[Tensor, list[Tensor]], Tensor | None], at: Sequence[Tensor]) -> Tensor:
+    def _mean_gradient(self, scalar: Callable[[Tensor, list[Tensor]], Tensor | None], at: Sequence[Tensor]) -> Tensor:
         """Mean over the samples of the gradient of a scalar computed from the summed losses of a chunk."""
         result = [torch.zeros_like(p) for p in self.params]
-        reached = False
         with torch.enable_grad():
             for batch in self.chunks():
                 params = [p.detach().requires_grad_() for p in at]
@@ -185,90 +197,7 @@ class Objective:
                 for r, g in zip(result, torch.autograd.grad(value, params, allow_unused=True), strict=True):
                     if g is not None:
                         r += g
-                        reached = True
-        if not reached:
-            self.check()
         return self.flat(result) / self.samples
-
-    # -- does the loss depend on the model? ----------------------------------------------------------------------
-
-    def check(self, *, by_value: bool = False) -> None:
-        """Raise if no parameter gets a gradient from the losses, on any of the samples that were passed at first.
-
-        A gradient of zero counts: it is what autograd finds at a minimum. With ``by_value``, for what needs no
-        gradient, a ``loss_fn`` that hides its graph passes if other weights change its losses.
-        Cost: one forward pass of one chunk; over all samples if the loss is refused. Random state is left as it was.
-        """
-        with untouched(self.model):
-            for batch in _chunks(self._all, self.chunk):
-                if self.traced(batch)[1] or (by_value and self._responds(batch)):
-                    return
-        raise ValueError(UNREACHED)
-
-    def traced(self, batch: Batch) -> tuple[Tensor, bool]:
-        """Per-sample losses of one batch at ``w``, and whether a parameter gets a gradient from them."""
-        try:
-            with torch.enable_grad():
-                params = [p.detach().requires_grad_() for p in self.params]
-                losses = self.call(params, batch)
-        except RuntimeError as error:
-            if "inference" not in str(error).lower():
-                raise
-            # Autograd does not record tensors made in inference mode, but torch.func can differentiate them.
-            return self._values(batch), self._responds(batch)
-        return losses.detach(), _reaches(losses, params)
-
-    @torch.no_grad()
-    def _values(self, batch: Batch) -> Tensor:
-        return self.call(self.params, batch)
-
-    def _responds(self, batch: Batch) -> bool:
-        """Whether other weights change the losses of a batch, by more than they differ between two equal calls."""
-        rng = generator(0)
-
-        def moved(t: Tensor) -> Tensor:
-            return t + (t.abs() + 0.01) * normal(t.numel(), rng, t).view(t.shape) if t.is_floating_point() else t
-
-        other = copy.copy(self)
-        other.params = [moved(p) for p in self.params]
-        other._fixed = {name: moved(t) for name, t in self._fixed.items()}
-        losses = []
-        for objective in (self, self, other):
-            with untouched(self.model):  # the same random numbers each time
-                losses.append(objective._values(batch))
-        here, again, there = losses
-        return not bool((there - here).abs().max() <= 10 * (again - here).abs().max())  # NaN counts as a change
-
-
-def _chunks(batches: Iterable[Batch], chunk: int) -> Iterator[Batch]:
-    for batch in batches:
-        n = size(batch)
-        for start in range(0, n, chunk):
-            yield rows(batch, slice(start, min(start + chunk, n)), n)
-
-
-def _reaches(losses: Tensor, params: Sequence[Tensor]) -> bool:
-    """Whether the graph of the losses leads to a parameter. Nothing is differentiated."""
-    if not losses.requires_grad:
-        return False
-    ends = {get_gradient_edge(p).node for p in params}
-    todo, seen = [get_gradient_edge(losses).node], set[Node]()
-    while todo:
-        node = todo.pop()
-        if node in ends:
-            return True
-        if node not in seen:
-            seen.add(node)
-            todo += [before for before, _ in node.next_functions if before is not None]
-    return False
-
-
-def _held(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
-    """Every name under which the model holds a parameter or buffer; a shared tensor appears under each of its names."""
-    for prefix, m in model.named_modules():
-        for name, t in getattr(m, kind).items():
-            if t is not None:
-                yield f"{prefix}.{name}" if prefix else name, t
 
 
 class _Caller(nn.Module):
@@ -289,3 +218,111 @@ class _Caller(nn.Module):
                 "from loss_fn."
             )
         return losses
+
+
+def _held(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
+    """Every name under which the model holds a parameter or buffer; a shared tensor appears under each of its names."""
+    for prefix, m in model.named_modules():
+        for name, t in getattr(m, kind).items():
+            if t is not None:
+                yield f"{prefix}.{name}" if prefix else name, t
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put the model into eval mode; on exit restore training flags and torch's random state.
+
+    A BatchNorm layer without running statistics is refused, because it normalises by the batch even in eval mode. DDP
+    and FSDP wrappers are refused too. An inference mode around it is switched off: all gradients would be zero in it.
+    """
+    modules = list(model.modules())
+    for m in modules:
+        kind = type(m).__name__
+        if isinstance(m, _BatchNorm) and m.running_mean is None:
+            raise ValueError(
+                f"{kind} has no running statistics, so it normalises by the batch even in eval mode and no sample has "
+                "a loss or gradient of its own. Build it with track_running_stats=True."
+            )
+        if kind in ("DistributedDataParallel", "FullyShardedDataParallel") or hasattr(m, "unshard"):
+            raise ValueError(
+                f"The model is wrapped in {kind}, which intercepts its gradients. Pass the wrapped module "
+                "(model.module) to the diagnostics, use it in loss_fn, and measure in one process."
+            )
+    flags = [(m, m.training) for m in modules]
+    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        # Only the plain form of attention has a double backward, and BatchNorm's flag must not be compiled in.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None for m in modules):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for kind in {d.type for d in devices} or {"cuda"}:
+            stack.enter_context(torch.random.fork_rng([d for d in devices if d.type == kind], device_type=kind))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+        try:
+            for m in modules:
+                m.training = False
+            yield
+        finally:
+            for m, flag in flags:
+                m.training = flag
+
+
+# -- batches and arguments ---------------------------------------------------------------------------------------------
+
+
+def size(batch: Batch) -> int:
+    """Number of samples: the length of the first tensor."""
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.dim() > 0:
+            return len(leaf)
+    raise TypeError("The batch holds no tensor with a first dimension, so its number of samples is unknown.")
+
+
+def rows(batch: Batch, start: int, end: int) -> Batch:
+    """Some samples of a batch: these rows of every tensor that has one row per sample."""
+    n = size(batch)
+    part: Batch = tree_map(lambda t: t[start:end] if isinstance(t, Tensor) and t.dim() and len(t) == n else t, batch)
+    return part
+
+
+def take_samples(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
+    """The batches as a list, cut off after ``samples`` samples."""
+    if isinstance(batches, Tensor) or (isinstance(batches, tuple) and any(isinstance(b, Tensor) for b in batches)):
+        raise TypeError("batches is a single batch, but a list of batches is needed: [(x, y)], not (x, y).")
+    left = None if samples is None else count("samples", samples)
+    kept: list[Batch] = []
+    for batch in batches:
+        if not isinstance(batch, (tuple, list)):
+            raise TypeError(
+                f"A batch is a {type(batch).__name__}, but a tuple of loss_fn's arguments is needed, e.g. (x, y)."
+            )
+        whole = tuple(batch)
+        kept.append(whole if left is None else rows(whole, 0, left))
+        if left is not None:
+            left -= size(kept[-1])
+            if not left:
+                break
+    if not kept:
+        raise ValueError("There are no samples to measure: batches is empty. Has its iterator already been consumed?")
+    if left:
+        have = sum(size(b) for b in kept)
+        raise ValueError(f"samples is {samples}, but batches holds only {have}. Pass more batches or lower samples.")
+    return kept
+
+
+def normal(like: Tensor, rng: Generator) -> Tensor:
+    """A standard normal vector as long as this one, drawn on the CPU so that every device gets the same one."""
+    return torch.randn(len(like), generator=rng, dtype=torch.float64).to(like.device, like.dtype)
+
+
+def count(name: str, value: Any, low: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``low``; raise otherwise."""
+    number: int = checked_value("diagnostics", name, value, Range(low=low, whole=True))
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """Return ``value`` if it is a finite number above 0; raise otherwise."""
+    return float(checked_value("diagnostics", name, value, Range(low=0.0, low_open=True)))

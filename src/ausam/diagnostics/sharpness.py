@@ -9,11 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam.diagnostics.arguments import count, generator, normal, positive
-from ausam.diagnostics.batches import Batch, rows, size
-from ausam.diagnostics.objective import LossFn, Objective
-from ausam.diagnostics.statistics import numbers
-from ausam.diagnostics.untouched import untouched
+from ausam.common.random import generator
+from ausam.diagnostics.objective import Batch, LossFn, Objective, count, eval_mode, positive, rows, size
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def sharpness(
     [0.01, 0.04]
 
     Arguments:
-        model: the network, measured in eval mode (see :func:`ausam.diagnostics.sample_gradients`).
+        model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         rho: radius or radii, each > 0; a list, an array or a tensor.
@@ -92,7 +89,7 @@ def sharpness(
     """
     radii = _radii(rho)
     count("directions", directions, low=2)
-    with untouched(model):
+    with eval_mode(model):
         objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
         groups = [objective] if m is None else _groups(objective, count("m", m))
         scale = objective.weights().abs() + 0.01 if adaptive else torch.ones_like(objective.weights())
@@ -104,15 +101,15 @@ def sharpness(
             rng = generator(seed)
             rises = torch.empty(directions, dtype=torch.float64)
             for j in range(directions):
-                u = normal(objective.size, rng, scale)
+                u = objective.normal(rng)
                 rises[j] = (objective.losses(r * scale * u / torch.linalg.vector_norm(u)).double() - here).mean()
             average.append(float(rises.mean()))
             error.append(float(rises.std() / directions**0.5))
     return Sharpness(
-        rho=numbers(radii),
-        worst=numbers(worst),
-        average=numbers(average),
-        average_error=numbers(error),
+        rho=tuple(radii),
+        worst=tuple(worst),
+        average=tuple(average),
+        average_error=tuple(error),
         loss=float(here.mean()),
         m=m,
         adaptive=adaptive,
@@ -132,9 +129,7 @@ def _radii(rho: Any) -> list[float]:
 def _groups(objective: Objective, m: int) -> list[Objective]:
     """The samples in groups of ``m``; the last of a batch may be smaller."""
     return [
-        objective.on(rows(batch, slice(start, min(start + m, size(batch))), size(batch)))
-        for batch in objective.batches
-        for start in range(0, size(batch), m)
+        objective.on(rows(batch, start, start + m)) for batch in objective.batches for start in range(0, size(batch), m)
     ]
 
 
@@ -143,7 +138,7 @@ def _worst(objective: Objective, scale: Tensor, rho: float, steps: int, seed: in
     here = objective.losses().double()
     gradient = objective.gradient()
     if not bool(gradient.any()):  # at a stationary point, start in a random direction
-        gradient = normal(objective.size, generator(seed), scale)
+        gradient = objective.normal(generator(seed))
     best = 0.0
     for step in range(steps):
         scaled = scale * gradient

@@ -26,9 +26,7 @@ from ausam_lab.experiments import bench
 from ausam_lab.experiments.audit import audit_run
 from ausam_lab.experiments.bench import split
 from ausam_lab.experiments.compare import compare
-from ausam_lab.experiments.diagnose.flatness import diagnose_comparison
-from ausam_lab.experiments.diagnose.measures import MEASUREMENTS
-from ausam_lab.experiments.diagnose.run import diagnose, parts_of
+from ausam_lab.experiments.diagnose import diagnose
 from ausam_lab.experiments.run_cells import Launch
 from ausam_lab.experiments.tune import HELD_OUT, POLICY, Search, tune, values
 from ausam_lab.networks.build import builder
@@ -43,9 +41,7 @@ from ausam_lab.registry.pair_names import label_of
 from ausam_lab.registry.pair_table import PAIRS
 from ausam_lab.registry.pairs import label, pair, with_alpha
 from ausam_lab.report.pages import audit as audit_page
-from ausam_lab.report.pages import tuning
-from ausam_lab.report.pages.diagnosis import Diagnosis
-from ausam_lab.report.pages.flatness import FlatComparison, means_table
+from ausam_lab.report.pages import flatness, tuning
 from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text
 from ausam_lab.report.table import to_text
 from ausam_lab.selftest import selftest
@@ -196,37 +192,19 @@ def report_command(args: argparse.Namespace) -> int:
 
 
 def diagnose_command(args: argparse.Namespace) -> int:
-    """The flatness of a run, or of several."""
+    """How flat the minima of runs are."""
     ranks.require_one_process("diagnose")
-    first, *rest = args.place
-    together = first == "compare" and len(rest) == 1
-    if rest and not together:
-        raise ValueError("Give the folder of one run, or the word compare and the folder of a comparison.")
-    if together and args.what is not None:
-        raise ValueError("--what concerns one run, but a comparison measures only flatness. Leave it out.")
     here = {name: getattr(args, name) for name in ("data_dir", "threads", "device") if hasattr(args, name)}
     if here.get("threads"):
         torch.set_num_threads(here["threads"])
-    folder = Path(rest[0] if together else first)
-    if together:
-        with Progress(None, "diagnose") as progress:
-            flat = diagnose_comparison(folder, args.samples, args.command, progress.pieces(), **here)
-        terminal.write(f"{to_text(means_table(flat))}\n\n")
-        return _measured(flat, folder / "flatness.html")
-    what = None if args.what is None else parts_of(args.what, list(MEASUREMENTS))
+    places = [Path(place) for place in args.place]
     with Progress(None, "diagnose") as progress:
-        run = diagnose(folder, what, args.samples, args.command, progress.pieces(), **here)
-    return _measured(run, folder / "diagnosis.html")
-
-
-def _measured(result: Diagnosis | FlatComparison, page: Path) -> int:
-    """Print the findings, what could not be measured, and the page."""
-    marks = {True: "holds: ", False: "does not hold: ", None: ""}
-    for finding in result.findings:
-        terminal.write(f"{finding.part}: {marks[finding.holds]}{finding.text}\n")
-    for part in result.not_measured:
-        terminal.write(f"{part.part}: not measured. {part.why}\n")
-    terminal.write(f"\n{page}\n")
+        flat = diagnose(places, args.samples, args.command, progress.pieces(), **here)
+    left_out = "".join(f"{folder} was not measured: {why}\n" for folder, why in flat.failed.items())
+    terminal.write(
+        f"{to_text(flatness.table(flat))}\n\n{flatness.note(flat)}\n\n{flatness.verdict(flat)}\n{left_out}\n"
+        f"{places[0] / 'flatness.html'}\n"
+    )
     return 0
 
 

@@ -24,7 +24,6 @@ RESUMABLE = (
     commands.compare_command,
     commands.reproduce_command,
     commands.tune_command,
-    commands.diagnose_command,
 )
 
 

@@ -17,7 +17,6 @@ from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.experiments import bench
 from ausam_lab.experiments.bench.split import SETTINGS as SPLIT_SETTINGS
-from ausam_lab.experiments.diagnose.measures import MEASUREMENTS
 from ausam_lab.experiments.tune import HELD_OUT, POLICY
 from ausam_lab.paper import recipe
 from ausam_lab.registry.from_config import ARGUMENTS
@@ -187,11 +186,9 @@ def _add_report(subcommands: Any) -> None:
 
 
 def _add_diagnose(subcommands: Any) -> None:
-    about = "how flat the minimum of a run is"
+    about = "how flat the minima of runs are"
     diagnose = subcommands.add_parser("diagnose", help=about, description=DIAGNOSE_HELP)
-    diagnose.add_argument("place", nargs="+", metavar="RUN | compare DIR", help="folder of a run, or of a comparison")
-    parts = f"what to measure, separated by commas: {', '.join(MEASUREMENTS)} (default: all of these)"
-    diagnose.add_argument("--what", metavar="PARTS", help=parts)
+    diagnose.add_argument("place", nargs="+", metavar="FOLDER", help="folder of a run or of a comparison")
     diagnose.add_argument("--samples", type=int, default=512, help="training samples to measure on (default: 512)")
     _add_settings(diagnose, {f.name for f in fields(Config)} - {"data_dir", "threads", "device"})
     diagnose.set_defaults(run=commands.diagnose_command)
@@ -241,10 +238,9 @@ def _add_selftest(subcommands: Any) -> None:
 # -- help texts --------------------------------------------------------------------------------------------------------
 
 DIAGNOSE_HELP = (
-    "Measure the flatness of the minimum and the selection on the weights that a run has kept (ausam train "
-    "--every N keeps every N-th epoch), and write diagnosis.html and diagnosis.json into its folder. With "
-    "compare DIR: the flatness of all runs of a comparison, side by side. You can stop it at any time; run the same "
-    "command to continue."
+    "Measure how flat the minima of runs are, on the last weights that they have kept: the Hessian, sharpness and "
+    "slices of the loss. Give the folders of runs, or of a comparison. Writes flatness.html and flatness.json into the "
+    "first folder."
 )
 
 AUDIT_HELP = (

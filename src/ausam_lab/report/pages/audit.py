@@ -14,7 +14,6 @@ from ausam.audit import Audit, Verdict
 from ausam.audit.table import Array
 from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Picture
-from ausam_lab.report.pages.sections import curves
 from ausam_lab.report.table import Table, to_csv, to_html, to_text
 from ausam_lab.report.text import NONE, moment
 from ausam_lab.report.vega import Field, PlainRow
@@ -302,15 +301,16 @@ def _redundancy(audited: Audited) -> Picture:
     seen = columns["visits"] > 0
     when = np.where(columns["learnt"] > 0, columns["learnt"] / np.maximum(1, columns["visits"]), np.inf)[seen]
     steps = np.linspace(0, 1, 1 + int(np.clip(np.median(columns["visits"][seen]), 1, 40)))
-    points = [(100 * t, 100 * float((when <= t + 1e-9).mean()), "learnt for good") for t in steps]
+    rows = [{"x": 100 * t, "y": 100 * float((when <= t + 1e-9).mean()), "of": "learnt for good"} for t in steps]
     note = (
         "The share of the samples that the network held from this part of the training to its end. "
         f"{100 * easy.share:.0f} % were learnt at once and never lost."
     )
     if easy.alpha < 1:
         note += f" To draw these a tenth as often leaves a fraction alpha of {easy.alpha:g}: a suggestion to try."
-    field = Field("x", "part of the training (%)")
-    return curves("How soon the samples were learnt", field, "samples learnt for good (%)", points, note)
+    x, y = Field("x", "part of the training (%)", ".3~g"), Field("y", "samples learnt for good (%)", ".3~g")
+    title = "How soon the samples were learnt"
+    return Picture(title, charts.lines(rows, x, y, Field("of", ""), [x, y]), title, note)
 
 
 def _labels(audited: Audited) -> Array:

@@ -1,19 +1,14 @@
 """Every diagnostic leaves the model as it was, is fixed by its seed, and does not depend on the chunk size."""
 
+import copy
 import dataclasses
 
 import pytest
 import torch
 from torch import nn
 
-from ausam import Scores
 from ausam import diagnostics as dg
-
-
-def scores():
-    table = Scores(10)
-    table.record(torch.arange(10), torch.linspace(0.1, 1, 10))
-    return table
+from tests.helpers import losses_of
 
 
 def checkpoints(model):
@@ -24,8 +19,6 @@ def checkpoints(model):
 
 
 EVERY = {
-    "sample_gradients": lambda m, f, x, y, c: dg.sample_gradients(m, f, x, y, chunk=c),
-    "sample_gradient_norms": lambda m, f, x, y, c: dg.sample_gradient_norms(m, f, x, y, chunk=c),
     "hessian_product": lambda m, f, x, y, c: dg.hessian_product(
         m, f, [(x, y)], torch.ones(sum(p.numel() for p in m.parameters())).double(), chunk=c
     ),
@@ -136,6 +129,58 @@ def test_buffers_that_a_forward_replaces_or_fills():
     assert model.range.shape == (0,)
 
 
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda model: losses_of(copy.deepcopy(model)),
+        lambda model: lambda x, y: x.flatten(1).sum(1),
+        lambda model: torch.no_grad()(losses_of(model)),
+    ],
+    ids=["copy", "constant", "no_grad"],
+)
+def test_a_loss_that_gives_the_model_no_gradient_is_refused(conv, name, other):
+    model, _, x, y = conv
+    with pytest.raises(ValueError, match="not from a copy"):
+        EVERY[name](model, other(model), x, y, 4)
+    assert all(m.training for m in model.modules())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_gradient_of_zero_is_not_a_missing_one(net, name):
+    model, losses, x, y = net
+    if name == "step_geometry":
+        with pytest.raises(ValueError, match="no direction to perturb in"):
+            EVERY[name](model, lambda x, y: 0 * losses(x, y), x, y, 4)
+    else:
+        EVERY[name](model, lambda x, y: 0 * losses(x, y), x, y, 4)
+
+
+@pytest.mark.parametrize("name", ["sharpness", "loss_line"])
+def test_inside_inference_mode(conv, name):
+    model, losses, x, y = conv
+    expected = EVERY[name](model, losses, x, y, 4)
+    with torch.inference_mode():
+        assert EVERY[name](model, losses, x, y, 4) == expected
+        assert torch.is_inference_mode_enabled()
+
+
+def test_what_has_no_fixed_loss_is_refused(net):
+    model, losses, x, y = net
+
+    def trains(x, y):
+        model.train()
+        return losses(x, y)
+
+    with pytest.raises(RuntimeError, match=r"Remove model.train\(\)"):
+        dg.sharpness(model, trains, [(x, y)], 0.1)
+    batchnorm = nn.BatchNorm1d(4, track_running_stats=False).double()
+    with pytest.raises(ValueError, match="track_running_stats=True"):
+        dg.sharpness(batchnorm, lambda x, y: batchnorm(x).sum(1), [(x, y)], 0.1)
+    with pytest.raises(ValueError, match="requires a gradient"):
+        dg.sharpness(model.requires_grad_(False), losses, [(x, y)], 0.1)
+
+
 def test_results_become_json(net):
     import json
 
@@ -170,7 +215,9 @@ def test_compiled_models(net):
     def plainly(x, y):
         return torch.nn.functional.cross_entropy(model(x), y, reduction="none")
 
-    torch.testing.assert_close(dg.sample_gradients(fast, losses, x, y), dg.sample_gradients(model, plainly, x, y))
+    assert plain(dg.step_geometry(fast, losses, [(x, y)], 0.1)) == pytest.approx(
+        plain(dg.step_geometry(model, plainly, [(x, y)], 0.1)), nan_ok=True
+    )
 
 
 def test_attention_has_curvature():

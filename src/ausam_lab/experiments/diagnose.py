@@ -1,0 +1,159 @@
+"""Measure how flat the minima of runs are, from the weights that they have kept.
+
+The measurements are those of :mod:`ausam.diagnostics`, the page is :mod:`ausam_lab.report.pages.flatness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ausam import diagnostics
+from ausam.common.random import generator
+from ausam.methods import SAM
+from ausam.optimizer import Method
+from ausam_lab.config import Config
+from ausam_lab.data.catalogue import defaults_for, split_problem
+from ausam_lab.data.classification import Classification
+from ausam_lab.experiments.cells import pair_of
+from ausam_lab.networks.memory_format import to_memory_format
+from ausam_lab.records import files, store
+from ausam_lab.records.comparison import Comparison
+from ausam_lab.registry.devices import device
+from ausam_lab.registry.expressions import brief
+from ausam_lab.registry.from_config import OWN_RHO, method_and_policy
+from ausam_lab.registry.pairs import label
+from ausam_lab.report.pages import flatness
+from ausam_lab.report.pages.flatness import Flatness, Minimum
+from ausam_lab.training import run_folder, snapshots
+from ausam_lab.training.network import network
+
+RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times rho
+BASIS = 2**28  # numbers that the eigenvalue search may store: 1 GB
+DRAWN = 0xD1A6  # seed of the samples, independent of the run: all runs are measured on the same ones
+
+OnRun = Callable[[str, int], None]  # called with the name of the next run, and how many there are
+
+
+def diagnose(places: Sequence[Path], samples: int, command: str, on_run: OnRun, **here: Any) -> Flatness:
+    """Measure the minima of all runs in these folders; write flatness.json and flatness.html into the first one.
+
+    A folder holds a run (``ausam train``) or a comparison (``ausam compare``), of which all runs are measured: on the
+    same samples, within the radius of the first one. If one of several cannot be measured, the page says why.
+
+    Arguments:
+        places: the folders.
+        samples: how many training samples to measure on, >= 10.
+        command: the command that the user typed.
+        on_run: called before every run.
+        here: settings of this machine that replace those of the runs: data_dir, threads, device.
+    """
+    if samples < 10:
+        raise ValueError(f"--samples is {samples}. Use at least 10, preferably a few hundred.")
+    runs = [run for place in places for run in _runs(place)]
+    minima: list[Minimum] = []
+    failed: dict[str, str] = {}
+    for name, folder in runs:
+        on_run(name or str(folder), len(runs))
+        try:
+            minima.append(_measure(name, folder, samples, minima[0].rho if minima else None, len(runs) == 1, here))
+        except ValueError as error:
+            if len(runs) == 1:
+                raise
+            failed[str(folder)] = str(error)
+    if not minima:
+        raise ValueError(f"None of the {len(runs)} runs can be measured. {next(iter(failed.values()))}")
+    result = Flatness(command, store.now(), tuple(minima), failed)
+    files.write_json(places[0] / "flatness.json", asdict(result))
+    files.write(places[0] / "flatness.html", flatness.render(result))
+    return result
+
+
+def _runs(place: Path) -> list[tuple[str, Path]]:
+    """The runs in a folder: name (empty for a single run) and folder, by seed and then as in the comparison's table."""
+    if (place / "config.json").exists():
+        return [("", place)]
+    there = [p for p in place.glob("runs/*/seed-*") if p.name.removeprefix("seed-").isdigit()]
+    if not there:
+        raise ValueError(f"{place} holds no run. Pass the folder (--out) of ausam train or ausam compare.")
+    compared = store.read(place / "results.json", Comparison)
+    order = {row.name: i for i, row in enumerate(compared.rows)} if compared else {}
+    runs = [(int(p.name.removeprefix("seed-")), pair_of(p.parent.name), p) for p in there]
+    return [(name, p) for _, name, p in sorted(runs, key=lambda run: (run[0], order.get(run[1], len(order)), run[1]))]
+
+
+def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bool, here: dict[str, Any]) -> Minimum:
+    """Measure the last weights of a run; a ValueError if it cannot be done."""
+    saved = run_folder.saved_config(folder)
+    if saved is None:
+        raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train or ausam compare.")
+    config = replace(saved, **here | {"device": device(here.get("device", "cpu"))})
+    if config.quantize:
+        raise ValueError(
+            f"{folder} is a run with {config.quantize}-bit weights, whose loss is a staircase without a gradient or "
+            "curvature to measure. Diagnose the same run in full precision."
+        )
+    kept = snapshots.available(folder)
+    if not kept:
+        raise ValueError(f"{folder} has no checkpoint, so there is nothing to measure. Train again with --every N.")
+    data, _ = split_problem(config)
+    if not isinstance(data.task, Classification):
+        raise ValueError(
+            f"{folder} is a run on {config.data}, scored by {data.task.metric}, but ausam diagnose supports only "
+            "classification."
+        )
+    method, policy = method_and_policy(config, config.epochs, labels=data.train_y)
+    rho = radius(config, method) if rho is None else rho
+    n = len(data.train_y)
+    index = torch.randperm(n, generator=generator(DRAWN))[:samples]
+    part = data.part(index, torch.arange(len(data.test_y)))
+    xs, ys = zip(*part.plain_batches(), strict=True)
+    x, y = to_memory_format(torch.cat(xs), config.memory_format), torch.cat(ys)
+    model = network(config, data).eval()
+    model.load_state_dict(kept[-1].load()["model"])
+
+    def losses(x: Tensor, y: Tensor) -> Tensor:
+        return data.task.losses(model(x), y, config.label_smoothing)
+
+    with torch.no_grad():
+        fitted = (torch.cat([model(part) for part in torch.split(x, config.batch_size)]).argmax(1) == y).double().cpu()
+    wrong = fitted[data.wrong[index]] if data.wrong is not None else fitted[:0]
+    what = (model, losses, [(x, y)])
+    radii = [r * rho for r in RADII]
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    steps = max(10, min(60, BASIS // parameters))
+    ended = run_folder.finished(folder)
+    return Minimum(
+        name=label(name, config.base) if name else f"{brief(method)} × {brief(policy)}",
+        config=config,
+        epoch=kept[-1].epoch,
+        parameters=parameters,
+        samples=len(y),
+        rho=rho,
+        test=None if ended is None else ended.test.value,
+        accuracy=float(fitted.mean()),
+        memorised=float(wrong.mean()) if len(wrong) else None,
+        eigenvalues=diagnostics.hessian_eigenvalues(*what, k=min(5, parameters), steps=steps),
+        trace=diagnostics.hessian_trace(*what, probes=32),
+        whole=diagnostics.sharpness(*what, radii),
+        groups=diagnostics.sharpness(*what, radii, m=min(config.batch_size, len(y))),
+        adaptive=diagnostics.sharpness(*what, radii, adaptive=True),
+        step=diagnostics.step_geometry(*what, rho),
+        line=diagnostics.loss_line(*what),
+        surface=diagnostics.loss_surface(*what, points=13) if alone else None,
+    )
+
+
+def radius(config: Config, method: Method) -> float:
+    """SAM's radius for this run: its method's own, or that of its data if the method measures it on another scale."""
+    inner = getattr(method, "inner", method)
+    if type(inner).__name__ in OWN_RHO:
+        rho = defaults_for(config.data).get("rho")
+    else:
+        rho = getattr(inner, "rho", 0.0) or config.rho
+    return float(rho or SAM().rho)
