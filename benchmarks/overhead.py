@@ -43,7 +43,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "norm and scaling": [(ausam.optimizer.step, "ascent_")],
     "moving the weights": [(Displacement, "__enter__"), (Displacement, "__exit__")],
     "finite or not": [(ausam.optimizer.nonfinite, "nonfinite_flag")],
-    "buffers": [(Snapshot, "take"), (Snapshot, "note"), (Snapshot, "restore")],
+    "buffers": [(Snapshot, "take"), (Snapshot, "restore")],
     "gradient slots": [(GradientSlots, "__init__"), (GradientSlots, "collect"), (GradientSlots, "deposit")],
     "what has changed": [(TrainedParameters, "refresh"), (Swappable, "__call__")],
 }

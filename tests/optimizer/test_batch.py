@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.optim import SGD
 
 from ausam import ESAM, KSAM, SAM, SharpnessAware
-from ausam.optimizer.batch import samples_in, select_rows
+from ausam.common.rows import samples_in, select_rows
 
 N = 12
 ROWS = torch.tensor([2, 0])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ausam.optimizer.displacement import Displacement, Swappable
-from ausam.optimizer.journal import new_journal
+from ausam.optimizer.undo import Undo
 from tests.helpers import assert_equal, network, values
 
 
@@ -73,7 +73,7 @@ def test_the_weights_are_elsewhere_inside_and_back_outside(relative, swap):
     params, before = list(model.parameters()), values(model)
     addresses = [p.data_ptr() for p in params]
     where = [None, *(torch.full_like(p, 2.0) for p in params[1:])]  # the first stays
-    displacement = Displacement(params, where, [], [], relative=relative, swap=(lambda _: True) if swap else None)
+    displacement = Displacement(params, where, Undo(), [], relative=relative, swap=(lambda _: True) if swap else None)
     assert not displacement.active
     with displacement:
         assert displacement.active
@@ -86,17 +86,15 @@ def test_the_weights_are_elsewhere_inside_and_back_outside(relative, swap):
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_the_journal_brings_them_back_too(swap):
+def test_undo_brings_them_back_too(swap):
     model = network()
     params, before = list(model.parameters()), values(model)
-    journal, undo = new_journal()
-    Displacement(
-        params, [torch.ones_like(p) for p in params], journal, [], relative=True, swap=lambda _: swap
-    ).__enter__()
+    undo = Undo()
+    Displacement(params, [torch.ones_like(p) for p in params], undo, [], relative=True, swap=lambda _: swap).__enter__()
     assert not torch.equal(params[0], before["0.weight"])
-    undo()
+    undo.restore()
     assert_equal(values(model), before)
-    undo()  # twice does no harm
+    undo.restore()  # twice does no harm
     assert_equal(values(model), before)
 
 
@@ -105,10 +103,10 @@ def test_a_swap_uses_the_memory_of_the_distance_where_it_fits():
     params = list(model.parameters())
     e = [torch.ones_like(p) for p in params]
     addresses = [t.data_ptr() for t in e]
-    with Displacement(params, e, [], [], relative=True, swap=lambda _: True):
+    with Displacement(params, e, Undo(), [], relative=True, swap=lambda _: True):
         assert [p.data_ptr() for p in params] == addresses
     e = [torch.ones_like(p, dtype=torch.float64) for p in params]
-    with Displacement(params, e, [], [], relative=True, swap=lambda _: True):
+    with Displacement(params, e, Undo(), [], relative=True, swap=lambda _: True):
         assert {p.dtype for p in params} == {torch.float32}
 
 

@@ -1,13 +1,15 @@
-"""What is refused, with what was found and the remedy."""
+"""The mistakes of a beginner: each error says what was found and what to write."""
 
 from __future__ import annotations
+
+import functools
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
 
-from ausam import ASAM, SAM, AUSampling, Plain, SharpnessAware, check
+from ausam import ASAM, SAM, AUSampling, Feedback, Plain, SharpnessAware, check
 from tests.helpers import assert_equal, data, losses_of, network, refused, values
 
 
@@ -15,22 +17,50 @@ from tests.helpers import assert_equal, data, losses_of, network, refused, value
     ("changed", "parts"),
     [
         (lambda model, base: {"base": SharpnessAware(base, SAM(0.1), model)}, ("already a SharpnessAware", "once")),
-        (lambda model, base: {"base": []}, ("base is a list", "SGD(model.parameters(), lr=0.1)")),
+        (lambda model, base: {"base": model.parameters()}, ("base is a generator", "SGD(model.parameters(), lr=0.1)")),
+        (lambda model, base: {"base": SGD}, ("base is the class SGD", "SGD(model.parameters(), lr=0.1)")),
         (
             lambda model, base: {"base": torch.optim.LBFGS(model.parameters())},
             ("LBFGS", "Use SGD, Adam, AdamW or RMSprop."),
         ),
         (lambda model, base: {"method": SAM}, ("method is the class SAM", "an instance such as SAM(rho=0.05)")),
         (lambda model, base: {"method": "sam"}, ("method is 'sam'", "an instance such as SAM(rho=0.05)")),
+        (lambda model, base: {"method": model}, ("method is a Sequential", "an instance such as SAM(rho=0.05)")),
         (lambda model, base: {"model": losses_of(model)}, ("model is a function", "torch.nn.Module")),
     ],
-    ids=["twice", "list", "lbfgs", "class", "string", "function"],
+    ids=["twice", "parameters", "class", "lbfgs", "method class", "string", "swapped", "function"],
 )
 def test_constructor_errors(changed, parts):
     model = network()
     arguments = {"base": SGD(model.parameters(), lr=0.1), "method": SAM(0.1), "model": model}
     with refused(TypeError, *parts):
         SharpnessAware(**{**arguments, **changed(model, arguments["base"])})
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model: SAM(model.parameters(), SGD),
+        lambda model: SAM(list(model.parameters()), torch.optim.Adam),
+        lambda model: SAM(SGD(model.parameters(), lr=0.1)),
+    ],
+    ids=["davda54", "list", "optimizer"],
+)
+def test_a_method_of_parameters_says_how_to_wrap_the_optimizer(build):
+    with refused(TypeError, "rho is a ", "SharpnessAware(SGD(model.parameters()", "SAM(rho=0.05), model)"):
+        build(network())
+
+
+def test_what_other_optimizers_have():
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    assert not hasattr(opt, "rho")
+    with refused(AttributeError, 'group["rho"] = 0.2', "RhoSchedule"):
+        opt.rho = 0.2
+    for name in ("first_step", "second_step"):
+        assert not hasattr(opt, name)
+        with refused(AttributeError, name, "opt.backward(loss_fn, *batch)"):
+            getattr(opt, name)(zero_grad=True)
 
 
 NOT_AN_INDEX = ("one whole number per sample", "Indexed(dataset)")
@@ -89,6 +119,68 @@ def test_backward_errors(loss_fn, more, kind, parts):
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.parametrize("wrong", [torch.zeros(()), torch.zeros(3), 1.0, None])
+def test_a_loss_in_place_of_the_function_is_refused_with_the_remedy(wrong):
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    with refused(TypeError, "the function that computes the losses", "In place of loss.backward() write opt.backward("):
+        opt.backward(wrong)
+
+
+@pytest.mark.parametrize("index", ["index", ["a"] * 8, [[1, 2], [3]]])
+def test_an_index_of_something_else(index):
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    with refused(TypeError, "index is", *NOT_AN_INDEX):
+        opt.backward(losses_of(model), *data(), index=index)
+
+
+def without_graph(model, x, y):
+    with torch.no_grad():
+        return losses_of(model)(x, y)
+
+
+@pytest.mark.parametrize("loss", [without_graph, lambda model, x, y: losses_of(model)(x, y).detach()])
+@pytest.mark.parametrize("how", [{}, {"backward": lambda loss: (2 * loss).backward()}])
+def test_losses_without_a_graph(loss, how):
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    with refused(RuntimeError, "torch.no_grad()", "detach()", "requires_grad"):
+        opt.backward(functools.partial(loss, model), *data(), **how)
+
+
+def test_a_loss_function_that_calls_backward_itself():
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+
+    def losses(x, y):
+        loss = losses_of(model)(x, y)
+        loss.mean().backward()
+        return loss
+
+    with pytest.raises(RuntimeError, match="a second time") as caught:
+        opt.backward(losses, *data())
+    assert "must not call backward" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("clear", [lambda opt, model: opt.zero_grad(), lambda opt, model: model.zero_grad()])
+def test_gradients_cleared_before_the_step_are_warned_of_once(clear):
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    opt.backward(losses_of(model), *data())
+    clear(opt, model)
+    with pytest.warns(RuntimeWarning, match=r"after opt\.step") as caught:
+        opt.step()
+    assert caught[0].filename == __file__
+    opt.backward(losses_of(model), *data())
+    clear(opt, model)
+    opt.step()
+    opt.backward(losses_of(model), *data())
+    opt.zero_grad()  # a batch that is given up
+    opt.backward(losses_of(model), *data())
+    opt.step()
+
+
 def test_another_length_in_pass_2_is_refused():
     model = network()
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
@@ -115,6 +207,21 @@ def test_check():
     ) as error:
         check(Plain(), AUSampling())
     assert "Plain," not in str(error.value).split("Pair it with")[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "policy"), [(SAM(), None), (None, AUSampling()), (SAM, AUSampling), (SAM(), AUSampling)]
+)
+def test_a_pair_of_something_else(method, policy):
+    with refused(TypeError, "an instance such as"):
+        check(method, policy)
+
+
+def test_feedback_by_hand():
+    with refused(TypeError, "loss is a list", "torch.tensor"):
+        Feedback(None, [1.0], [2.0])
+    with refused(ValueError, "loss has shape (3,)", "perturbed (2,)", "one number per sample"):
+        Feedback(None, torch.ones(3), torch.ones(2))
 
 
 @pytest.mark.parametrize(("result", "what"), [(None, "a NoneType"), ([None], "1 entries"), (torch.ones(3), "a Tensor")])

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from torch import nn
 
-from ausam.common.atomic import commit
 from ausam.optimizer.gradients import GradientSlots
+from ausam.optimizer.undo import Undo
+
+
+def deposit(slots, gradient):
+    """As a step does at its end."""
+    held, new = slots.deposit(gradient)
+    if held:
+        torch._foreach_add_(held, new)
 
 
 def gradient(kind):
@@ -26,11 +32,11 @@ def test_a_gradient_is_added_to_what_was_there():
 def assert_added(how, kept, new):
     p = nn.Parameter(torch.zeros(2, 2))
     p.grad = gradient(kept)
-    slots = GradientSlots([p], [], [])
+    slots = GradientSlots([p], [], Undo())
     slots.clear()
     assert p.grad is None
     if how == "deposit":
-        commit(slots.deposit([gradient(new)]))
+        deposit(slots, [gradient(new)])
         result = p.grad
     else:
         (result,) = slots.total([gradient(new)])
@@ -41,44 +47,44 @@ def assert_added(how, kept, new):
         assert torch.equal(result.to_dense(), parts * gradient("dense"))
 
 
-@pytest.mark.parametrize(("cleared", "own"), [(True, False), (False, True)])
-def test_in_a_cleared_slot_the_gradient_takes_the_place_of_what_was_there(cleared, own):
+def test_a_gradient_may_replace_what_was_there():
     p, q = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2, 2))
-    p.grad, q.grad = gradient("dense"), torch.full((2, 2), 3.0)
-    slots = GradientSlots([p], [q], [])
-    slots.replace([cleared, False], own=own)
+    p.grad, q.grad = before = gradient("dense"), torch.full((2, 2), 3.0)
+    undo = Undo()
+    slots = GradientSlots([p], [q], undo, replace=True)
+    assert slots.held == [None]
     assert torch.equal(slots.total([torch.ones(2, 2)])[0], torch.ones(2, 2))
-    commit(slots.deposit([torch.ones(2, 2)]))
+    deposit(slots, [torch.ones(2, 2)])
     assert torch.equal(p.grad, torch.ones(2, 2))
-    assert torch.equal(
-        q.grad, torch.full((2, 2), 3.0)
-    )  # another optimizer's: only its own slot says that it was cleared
+    assert q.grad is before[1]  # another optimizer's
+    undo.restore()
+    assert (p.grad, q.grad) == before
 
 
 def test_what_was_there_is_added_to_in_its_own_memory():
     """As loss.backward() does: who holds .grad sees the sum."""
     p = nn.Parameter(torch.zeros(2, 2))
     p.grad = held = gradient("dense")
-    slots = GradientSlots([p], [], [])
-    commit(slots.deposit([torch.ones(2, 2)]))
+    slots = GradientSlots([p], [], Undo())
+    deposit(slots, [torch.ones(2, 2)])
     assert p.grad is held
     assert torch.equal(held, gradient("dense") + 1)
 
 
 def test_foreign_parameters_get_the_gradient_of_the_last_pass():
     mine, foreign = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
-    slots = GradientSlots([mine], [foreign], [])
+    slots = GradientSlots([mine], [foreign], Undo())
     for value in (1.0, 2.0):
         mine.grad, foreign.grad = torch.full((1,), value), torch.full((1,), value)
         assert slots.collect(views=False)[0].item() == value
     assert mine.grad is foreign.grad is None
-    commit(slots.deposit([torch.full((1,), 5.0)]))
+    deposit(slots, [torch.full((1,), 5.0)])
     assert (mine.grad.item(), foreign.grad.item()) == (5.0, 2.0)
 
 
 def test_a_view_is_copied_before_the_next_pass_writes_to_it():
     p, bucket = nn.Parameter(torch.zeros(2)), torch.ones(4)
-    slots = GradientSlots([p], [], [])
+    slots = GradientSlots([p], [], Undo())
     for views, after in ((True, 1.0), (False, 7.0)):
         bucket.fill_(1.0)
         p.grad = bucket[:2]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ausam import AESAM, FriendlySAM, LookSAM, SharpnessAware
-from ausam.optimizer.memory import Memory
+from ausam.optimizer.parameters import Memory
 from tests.helpers import make
 
 X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 1, 2])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import re
 from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Annotated
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from ausam import AESAM, METHODS, POLICIES, RST, SAF, SAM, VSAM, Plain, SharpnessAware
+from ausam import METHODS, POLICIES, RST, SAF, SAM, VSAM, Plain, SharpnessAware
 from ausam.common.settings import (
     Count,
     Decay,
@@ -26,7 +28,7 @@ from ausam.common.settings import (
     rules,
     validate,
 )
-from tests.helpers import EXAMPLES
+from tests.helpers import EXAMPLES, refused
 
 CLASSES = {**METHODS, **POLICIES}
 SETTINGS = [(name, field) for name, cls in CLASSES.items() for field in rules(cls)]
@@ -185,27 +187,18 @@ def test_what_the_range_does_not_allow_is_refused():
     assert wrong == []
 
 
-def test_messages():
-    for make, kind, message in (
-        (lambda: SAM("0.05"), TypeError, "SAM: rho is '0.05'. It must be a number >= 0."),
-        (lambda: SAM(None), TypeError, "SAM: rho is None. It must be a number >= 0."),
-        (lambda: SAM(math.inf), ValueError, "SAM: rho is inf. It must be a finite number >= 0."),
-        (lambda: SAM(torch.ones(2)), TypeError, "SAM: rho is a tensor of shape (2,). It must be a number >= 0."),
-        (lambda: AESAM(lambda1=math.nan, total_steps=9), ValueError, "AESAM: lambda1 is nan. It must be a finite number."),  # noqa: E501
-        (lambda: RST(total_steps="x"), TypeError, "RST: total_steps is 'x'. It must be a whole number >= 1, or None."),
-        (lambda: RST(p=1.1), ValueError, "RST: p is 1.1. It must be a finite number in [0, 1]."),
-        (lambda: VSAM(window=math.inf), ValueError, "VSAM: window is inf. It must be a whole number >= 1."),
-        (lambda: SAF(device=3), TypeError, 'SAF: device is 3. It must be the name of a device such as "cpu", or None.'),
-        (lambda: SAF(device="gpu"), ValueError, "SAF: device is 'gpu', which torch does not know. Use e.g. \"cpu\" or \"cuda:0\"."),  # noqa: E501
-        (
-            lambda: RST(schedule="cosine"),
-            ValueError,
-            'RST: schedule is \'cosine\'. It must be "constant", "piecewise", "linear" or "trigonometric".',
-        ),
-    ):  # fmt: skip
-        with pytest.raises(kind) as error:
+def test_values_are_shown_with_their_range():
+    for make, kind, parts in (
+        (lambda: SAM("0.05"), TypeError, ("SAM: rho is '0.05'", "a number >= 0")),
+        (lambda: SAM(math.inf), ValueError, ("SAM: rho is inf", "a finite number >= 0")),
+        (lambda: SAM(torch.ones(2)), TypeError, ("SAM: rho is a tensor of shape (2,)", "a number >= 0")),
+        (lambda: RST(total_steps="x"), TypeError, ("total_steps is 'x'", "a whole number >= 1, or None")),
+        (lambda: SAF(device=3), TypeError, ("SAF: device is 3", 'such as "cpu"')),
+        (lambda: SAF(device="gpu"), ValueError, ("SAF: device is 'gpu'", '"cuda:0"')),
+        (lambda: RST(schedule="cosine"), ValueError, ("schedule is 'cosine'", '"linear" or "trigonometric"')),
+    ):
+        with refused(kind, *parts):
             make()
-        assert str(error.value) == message
 
 
 def test_numbers_of_other_libraries_become_python_numbers():
@@ -213,6 +206,12 @@ def test_numbers_of_other_libraries_become_python_numbers():
         assert type(SAM(value).rho) is float
         assert SAM(value) == SAM(0.5)
     assert type(VSAM(window=np.int64(50)).window) is int
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_can_be_copied_and_pickled(name):
+    method = build(name)
+    assert copy.deepcopy(method) == pickle.loads(pickle.dumps(method)) == method
 
 
 def test_the_optimizer_checks_its_own():

@@ -16,14 +16,17 @@ import math
 import numbers
 from dataclasses import dataclass, fields
 from functools import cache
-from types import NoneType, UnionType
+from types import GeneratorType, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
 
 WHOLE = "a whole number"
 REAL = "a finite number"
+WRAP = " Wrap the optimizer: SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Duration:
 
 @dataclass(frozen=True)
 class YesNo:
-    """True or False, and nothing that is merely truthy or falsy."""
+    """True or False."""
 
     def __str__(self) -> str:
         return "True or False"
@@ -139,7 +142,8 @@ def checked_value(owner: str, name: str, value: Any, rule: Rule, *, optional: bo
         return int(number) if number == int(number) else number
     if number is None:
         what = WHOLE if rule.whole else "a number"
-        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {what}{_bounds(rule)}{or_none}.")
+        remedy = WRAP if _parameters_or_optimizer(value) else ""
+        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {what}{_bounds(rule)}{or_none}.{remedy}")
     if rule.whole and not isinstance(number, int):
         raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE}{_bounds(rule)}{or_none}.")
     if not rule.holds(number):
@@ -186,6 +190,12 @@ def _number(value: Any) -> float | None:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
+def _parameters_or_optimizer(value: Any) -> bool:
+    """Whether this is for davda54/sam's constructor, ``SAM(model.parameters(), SGD)``, or a wrapped optimizer."""
+    entries = value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, (GeneratorType, Optimizer)) or any(isinstance(v, Parameter) for v in entries)
+
+
 def _bounds(rule: Range) -> str:
     return f" {rule}" if str(rule) else ""
 
@@ -193,4 +203,4 @@ def _bounds(rule: Range) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return repr(value)
+    return f"a {type(value).__name__}" if _parameters_or_optimizer(value) else repr(value)

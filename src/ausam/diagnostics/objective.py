@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ausam.common.settings import Range, checked_value
-from ausam.optimizer.recorder import per_sample
+from ausam.optimizer.errors import per_sample
 
 LossFn = Callable[..., Any]
 Batch = tuple[Any, ...]

@@ -14,7 +14,7 @@ from ausam.audit import Audit
 from ausam.integrations._batches import needs_rows
 from ausam.integrations._lightning_closure import make_closure
 from ausam.integrations._loader import SelectiveLoader
-from ausam.optimizer.arguments import Reduction
+from ausam.optimizer.errors import Reduction
 from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.pairing import check
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream

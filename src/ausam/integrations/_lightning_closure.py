@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ausam.integrations._batches import mean_loss
 from ausam.integrations._loader import SelectiveLoader
+from ausam.optimizer.passes import COMPILED
 from ausam.optimizer.sharpness_aware import SharpnessAware
-from ausam.optimizer.source import COMPILED
 
 
 def make_closure(loop: Any, by_rows: bool, kwargs: Any, opt: Any, batch_idx: int) -> Any:
@@ -50,6 +50,7 @@ class BatchClosure:
         """Leave the gradient of the batch in ``.grad``; return its loss at ``w``, as Lightning's closure does."""
         if self._closure._backward_fn is None:  # StochasticWeightAveraging only refreshes BatchNorm
             return self._pass()
+        self._clear_gradients()
         scaler = getattr(self._loop.trainer.precision_plugin, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
         loss: Tensor | None = self._opt.accumulate(self._mark_compiled(self._pass), scale=scale / self._parts)
@@ -58,6 +59,12 @@ class BatchClosure:
     def consume_result(self) -> Any:
         """The result that Lightning passes to hooks and loggers."""
         return self._result
+
+    def _clear_gradients(self) -> None:
+        """Clear the gradients if a new step begins, once per batch and not in each pass."""
+        if self._closure._zero_grad_fn is not None:
+            self._closure._zero_grad_fn()
+            self._closure._zero_grad_fn = None
 
     def _pass(self) -> Tensor | None:
         with self._logging():
@@ -96,8 +103,7 @@ class RowsClosure(BatchClosure):
         """Leave the gradient of the batch in ``.grad`` and its losses in the scores; return the mean loss."""
         if self._closure._backward_fn is None:
             return self._pass()
-        if self._closure._zero_grad_fn is not None:
-            self._closure._zero_grad_fn()
+        self._clear_gradients()
         feedback = self._opt.backward(
             self._mark_compiled(self._losses),
             self._batch,

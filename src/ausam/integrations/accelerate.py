@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
 from ausam.integrations._batches import Batches, exchanged_state
-from ausam.optimizer.arguments import Reduction
+from ausam.optimizer.errors import Reduction
+from ausam.optimizer.passes import LossFn
 from ausam.optimizer.sharpness_aware import SharpnessAware
-from ausam.optimizer.source import LossFn
 from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
 # Distributed types that shard or own the parameters themselves: the prepared optimizer is not the one that steps.

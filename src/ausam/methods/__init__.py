@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ausam.methods._habits import answer_habits
 from ausam.methods.aesam import AESAM
 from ausam.methods.asam import ASAM
 from ausam.methods.esam import ESAM
@@ -43,9 +42,6 @@ METHODS = {
         FunctionalSAM,
     )
 }
-
-for _method in METHODS.values():
-    answer_habits(_method)
 
 __all__ = [
     "AESAM",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,18 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ausam.common.atomic import exhaust
-from ausam.optimizer.journal import Journal
-
-get_buffers, get_shape = operator.itemgetter("_buffers"), operator.attrgetter("shape")
+from ausam.optimizer.undo import Undo
 
 
-class Moved(enum.Enum):
+class BufferUpdate(enum.Enum):
     """Which forward of this step has changed the buffers."""
 
-    NOT_YET = enum.auto()
-    AWAY = enum.auto()  # a pass at shifted weights: its changes stay if no pass at w follows
-    HERE = enum.auto()
+    NONE = enum.auto()
+    FROM_PERTURBED = enum.auto()  # a pass at shifted weights: its changes stay if no pass at w follows
+    FROM_CLEAN = enum.auto()
 
 
 class Snapshot:
@@ -51,41 +47,32 @@ class Snapshot:
     def take(self, modules: Sequence[nn.Module]) -> None:
         """Copy every buffer of the modules."""
         if modules is not self._modules:
-            self._vars = list(map(vars, modules))
-        now = list(itertools.chain.from_iterable(map(dict.values, map(get_buffers, self._vars))))
-        if (
-            modules is self._modules
-            and list(map(id, now)) == self._ids
-            and list(map(get_shape, self._live)) == self._shapes
-        ):
+            self._vars = [vars(m) for m in modules]
+        now = list(itertools.chain.from_iterable(v["_buffers"].values() for v in self._vars))
+        known = modules is self._modules and [id(b) for b in now] == self._ids
+        if known and [b.shape for b in self._live] == self._shapes:
             if self._live:
                 torch._foreach_copy_(self._copies, self._live)
             return
+        self._modules = ()  # an interrupted lookup is not used again
         places = [(m._buffers, name) for m in modules for name in m._buffers]
         self._owners, self._names = [d for d, _ in places], [name for _, name in places]
-        self._buffers, self._ids = now, list(map(id, now))
+        self._buffers, self._ids = now, [id(b) for b in now]
         self._live = [b.detach() if b.requires_grad else b for b in now if b is not None and writable(b)]
-        self._shapes = list(map(get_shape, self._live))
+        self._shapes = [b.shape for b in self._live]
         self._copies = [b.detach().clone() for b in self._live]
         # A lazy module creates its buffers in place, so this lookup cannot be reused.
         self._modules = () if any(b is not None and is_lazy(b) for b in now) else modules
 
     def restore(self) -> None:
         """Put the same tensors back in the same places (a forward may have replaced one), with the same values."""
-        exhaust(map(operator.setitem, self._owners, self._names, self._buffers))
+        for owner, name, buffer in zip(self._owners, self._names, self._buffers, strict=True):
+            owner[name] = buffer
         if self._live:
-            if list(map(get_shape, self._live)) != self._shapes:
-                exhaust(map(Tensor.resize_, self._live, self._shapes))
+            for b, shape in zip(self._live, self._shapes, strict=True):
+                if b.shape != shape:
+                    b.resize_(shape)
             torch._foreach_copy_(self._live, self._copies)
-
-    def note(self, journal: Journal) -> None:
-        """Record how to restore it, using C functions only."""
-        if self._buffers:
-            journal += [
-                (exhaust, map(operator.setitem, self._owners, self._names, self._buffers)),
-                (exhaust, map(Tensor.resize_, self._live, self._shapes)),
-                *([(torch._foreach_copy_, self._live, self._copies)] if self._live else []),
-            ]
 
 
 class BufferGuard:
@@ -99,25 +86,26 @@ class BufferGuard:
         self._before_pass = Snapshot()
         self._modules: Sequence[nn.Module] = ()
         self._pending = False
-        self._moved = Moved.NOT_YET
+        self._update = BufferUpdate.NONE
 
-    def begin(self, modules: Sequence[nn.Module], journal: Journal) -> None:
+    def begin(self, modules: Sequence[nn.Module], undo: Undo) -> None:
         """Remember the buffers as they are when a step begins."""
         self._modules = modules
-        self._moved, self._pending = Moved.NOT_YET, False
+        self._update, self._pending = BufferUpdate.NONE, False
         self._start.take(modules)
-        self._start.note(journal)
+        undo.append(self._start.restore)
 
     def before_pass(self, *, training: bool, shifted: bool) -> None:
         """Undo the last pass's changes unless it was allowed them, and make this pass undoable."""
         self.undo_last_pass()
-        if training and self._moved is not Moved.HERE and (not shifted or self._moved is Moved.NOT_YET):
-            if self._moved is Moved.AWAY:
-                self._start.restore()
-            self._moved = Moved.AWAY if shifted else Moved.HERE
-        else:
+        last, this = self._update, BufferUpdate.FROM_PERTURBED if shifted else BufferUpdate.FROM_CLEAN
+        if not training or last in (BufferUpdate.FROM_CLEAN, this):
             self._before_pass.take(self._modules)
             self._pending = True
+            return
+        if last is BufferUpdate.FROM_PERTURBED:
+            self._start.restore()
+        self._update = this
 
     def undo_last_pass(self) -> None:
         """Undo the last pass's changes unless it was allowed them: late, because its backward needs the buffers."""

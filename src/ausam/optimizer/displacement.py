@@ -1,7 +1,7 @@
 """Displacement: move the weights to another point, and back.
 
 The weights ``w`` are not overwritten. Their tensors borrow the storage of a vector that holds the other point, and get
-their own storage back afterwards: nothing is copied, and the return is exact. Where a swap would have side effects
+their own storage back afterwards: nothing is copied, and the return is exact. If a swap would have side effects
 (sharded parameters, shared storage, addresses that a compiled graph has recorded) the values are copied instead.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ausam.common.atomic import exhaust
-from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, sharded, where
-from ausam.optimizer.journal import Journal, get_data, set_data
-from ausam.optimizer.recorder import Measured
+from ausam.common.tensors import PLAIN, Vector, local, sharded, where
+from ausam.optimizer.undo import Undo
+
+Measured = Literal["loss", "perturbed"]  # the columns of Feedback
 
 
 class Displacement:
@@ -27,7 +27,7 @@ class Displacement:
         params: the parameters to move.
         values: the target: one tensor per parameter, None where it stays. They are overwritten if ``relative``.
         relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
-        journal: records how to return, before anything moves.
+        undo: takes the way back, before anything moves.
         modules: the model's modules; their casts and gathered weights are stale once the weights have moved.
         swap: says whether the storage of these parameters may be swapped; None: it may not.
         measures: the feedback column for losses evaluated inside.
@@ -37,7 +37,7 @@ class Displacement:
         self,
         params: Sequence[nn.Parameter],
         values: Vector,
-        journal: Journal,
+        undo: Undo,
         modules: Sequence[nn.Module],
         *,
         relative: bool,
@@ -49,7 +49,7 @@ class Displacement:
         self._values = [v for v in values if v is not None]
         self._params = params if len(self._values) == len(params) else where(params, values)
         self._relative = relative
-        self._journal = journal
+        self._undo = undo
         self._modules = modules
         self._swap = swap is not None and swap(params)
         self.measures = measures
@@ -57,32 +57,36 @@ class Displacement:
 
     def __enter__(self) -> None:
         self.active = True
-        if self._params:
-            if self._swap:
-                self._home = list(map(get_data, self._params))
-                there = (_beyond if self._relative else _as)(self._home, self._values)
-                self._journal.append((exhaust, map(set_data, self._params, self._home)))
-                exhaust(map(set_data, self._params, there))
-            else:
-                self._home = [local(p).detach() for p in self._params]
-                self._saved = [t.clone() for t in self._home]
-                self._journal.append((torch._foreach_copy_, self._home, self._saved))
-                values = [local(v) for v in self._values]
+        if self._swap:
+            self._home = [p.data for p in self._params]
+            there = (_add_into if self._relative else _cast_like)(self._values, self._home)
+            self._undo.append(self._return)
+            for p, value in zip(self._params, there, strict=True):
+                p.data = value
+        else:
+            self._home = [local(p).detach() for p in self._params]
+            self._saved = [t.clone() for t in self._home]
+            self._undo.append(self._return)
+            if self._home:
                 move = torch._foreach_add_ if self._relative else torch._foreach_copy_
-                move(self._home, values)
+                move(self._home, [local(v) for v in self._values])
         self._values = []  # saves one copy of the weights during the passes inside
-        self._forget()
+        self._invalidate_caches()
 
     def __exit__(self, *_: object) -> None:
-        if self._params:
-            if self._swap:
-                exhaust(map(set_data, self._params, self._home))
-            else:
-                torch._foreach_copy_(self._home, self._saved)
-        self._forget()
+        self._return()
+        self._undo.remove(self._return)
+        self._invalidate_caches()
         self.active = False
 
-    def _forget(self) -> None:
+    def _return(self) -> None:
+        if self._swap:
+            for p, home in zip(self._params, self._home, strict=True):
+                p.data = home
+        elif self._home:
+            torch._foreach_copy_(self._home, self._saved)
+
+    def _invalidate_caches(self) -> None:
         """Drop what was derived from the old weights: casts of an enclosing autocast, FSDP's gathered weights."""
         if torch.is_autocast_cache_enabled():
             torch.clear_autocast_cache()
@@ -104,17 +108,17 @@ class Swappable:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.compiled = any(_compiled(m) for m in model.modules())
+        self._compiled = any(_compiled(m) for m in model.modules())
         self._addresses: list[int] = []
         self._answer = False
 
     def __call__(self, params: Sequence[Tensor]) -> bool:
         """Whether these parameters may be swapped."""
-        if self.compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
+        if self._compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
             return False
-        addresses = list(map(Tensor.data_ptr, params))
+        addresses = [p.data_ptr() for p in params]
         if addresses != self._addresses or not any(addresses):  # no address: on the meta device, or empty
-            self._addresses, self._answer = addresses, _alone(params, addresses) and not self._shared(params)
+            self._addresses, self._answer = addresses, _owns_storage(params, addresses) and not self._shared(params)
         return self._answer
 
     def _shared(self, params: Sequence[Tensor]) -> bool:
@@ -130,20 +134,22 @@ def _compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or "_orig_mod" in module._modules
 
 
-def _alone(params: Sequence[Tensor], addresses: list[int]) -> bool:
+def _owns_storage(params: Sequence[Tensor], addresses: list[int]) -> bool:
+    """Whether each has a storage of its own and uses all of it."""
     known = [a for a in addresses if a]
     whole = all(p.untyped_storage().nbytes() == p.numel() * p.element_size() for p in params)
     return whole and len(set(known)) == len(known)
 
 
-def _beyond(home: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    """``home + values``, in the memory of ``values`` where the weights can use it."""
-    if [*map(get_dtype, values), *map(get_device, values)] != [*map(get_dtype, home), *map(get_device, home)]:
+def _add_into(values: list[Tensor], home: list[Tensor]) -> list[Tensor]:
+    """``home + values``, in the memory of ``values`` if the weights can use it."""
+    if any(v.dtype != w.dtype or v.device != w.device for v, w in zip(values, home, strict=True)):
         return [(w + v.to(w.device)).to(w.dtype) for v, w in zip(values, home, strict=True)]
-    torch._foreach_add_(values, home)
+    if values:
+        torch._foreach_add_(values, home)
     return values
 
 
-def _as(home: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    """The values, in the form of the weights."""
+def _cast_like(values: list[Tensor], home: list[Tensor]) -> list[Tensor]:
+    """The values, in the precision and on the device of the weights."""
     return [v.to(w.device, w.dtype) for v, w in zip(values, home, strict=True)]

@@ -2,64 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from ausam.common.atomic import Action, exhaust
-from ausam.common.tensors import Vector, sharded
-from ausam.optimizer.journal import Journal, get_grad, set_grad
-
-NOTHING = itertools.repeat(None)
-
-
-class ClearDetector:
-    """Zeros in the slot of a parameter, which show whether a closure clears the slot before it adds its own gradient.
-
-    Setting the slot to None replaces the zeros, and writing zeros into it raises their version. Adding a gradient does
-    so too, so a hook looks at the slot just before that.
-
-    Arguments:
-        p: the parameter.
-        journal: records how to take the hook away.
-    """
-
-    def __init__(self, p: Tensor, journal: Journal) -> None:
-        self._p = p
-        self._zeros = torch.zeros_like(p)
-        self._version = self._zeros._version
-        self._seen: bool | None = None  # whether the slot was cleared, as the hook saw it
-        self._hook: Action | None = None  # takes the hook away
-        p.grad = self._zeros
-        if not sharded(p):  # FSDP adds to the slot of a sharded one without calling its hooks
-            # What register_hook does, but noted before it is done: a signal in between would leave the hook for ever.
-            if p._backward_hooks is None:
-                p._backward_hooks = OrderedDict()
-            handle = RemovableHandle(p._backward_hooks)
-            self._hook = p._backward_hooks.pop, handle.id, None
-            journal.append(self._hook)
-            p._backward_hooks[handle.id] = self._look
-
-    def _look(self, gradient: Tensor) -> None:  # noqa: ARG002
-        if self._seen is None:  # the first time: after it, a gradient has been added
-            self._seen = self._p.grad is not self._zeros or self._zeros._version != self._version
-
-    def cleared(self, *, alone: bool) -> bool:
-        """Whether the closure, which has returned, has cleared the slot.
-
-        ``alone``: there is one process, so only the closure can have written to a slot that no gradient reached.
-        """
-        if self._hook is not None:
-            operator.call(*self._hook)
-        if self._seen is not None:
-            return self._seen
-        written = alone and not sharded(self._p) and self._zeros._version != self._version
-        return self._p.grad is not self._zeros or written
+from ausam.common.tensors import Vector, norm, scale
+from ausam.optimizer.undo import Undo
 
 
 class GradientSlots:
@@ -69,75 +20,108 @@ class GradientSlots:
         params: the parameters that the optimizer trains.
         foreign: parameters of the model that another optimizer owns. They get the last pass's gradient, because no
             method combines it.
-        journal: records the previous contents.
+        undo: takes the previous contents.
+        replace: whether the step's gradient replaces the trained parameters' previous one; otherwise it is added.
     """
 
-    def __init__(self, params: list[nn.Parameter], foreign: list[nn.Parameter], journal: Journal) -> None:
+    def __init__(
+        self, params: list[nn.Parameter], foreign: list[nn.Parameter], undo: Undo, *, replace: bool = False
+    ) -> None:
         self.all: Sequence[Tensor] = [*params, *foreign] if foreign else params
         self._own = len(params)
-        self.kept: Vector = list(map(get_grad, self.all))
-        self._accumulates = any(map(operator.is_not, self.kept, NOTHING))  # otherwise every slot is empty already
         self._last: Vector = [None] * len(foreign)
-        self._under = self.kept  # what the gradient of the step is added to
-        journal.append((exhaust, map(set_grad, self.all, self.kept)))
-        if self._accumulates:
+        before: Vector = [p.grad for p in self.all]
+        self._kept: Vector = [*[None] * self._own, *before[self._own :]] if replace else before
+        self._accumulates = any(g is not None for g in self._kept)
+        undo.append(lambda: self.put(before))
+        if any(g is not None for g in before):
             self.clear()
+
+    @property
+    def held(self) -> Vector:
+        """What the gradient of the step is added to: the trained parameters' gradients of earlier calls."""
+        return self._kept[: self._own]
 
     def clear(self) -> None:
         """Empty every slot."""
-        exhaust(map(set_grad, self.all, NOTHING))
-
-    def detectors(self, journal: Journal) -> list[ClearDetector | None]:
-        """A detector in every slot that held a gradient before the step."""
-        return [None if k is None else ClearDetector(p, journal) for p, k in zip(self.all, self.kept, strict=True)]
-
-    def replace(self, cleared: Sequence[bool], *, own: bool) -> None:
-        """Let the gradient of the step replace what the cleared slots, and perhaps all of our own, held before it."""
-        ours = (own and i < self._own for i in range(len(self.all)))
-        self._under = [None if gone or our else k for k, gone, our in zip(self.kept, cleared, ours, strict=True)]
+        for p in self.all:
+            p.grad = None
 
     def collect(self, *, views: bool) -> Vector:
         """The gradient of the pass that just ended, one entry per trained parameter; the slots are empty afterwards.
 
         ``views``: the slots may be views of memory that the next pass writes to (DDP's gradient_as_bucket_view).
         """
-        gradient: Vector = list(map(get_grad, self.all))
+        gradient: Vector = [p.grad for p in self.all]
         if views:
             gradient = [g.clone() if g is not None and g._is_view() else g for g in gradient]
         self.clear()
         self._last = gradient[self._own :]
         return gradient[: self._own]
 
-    @property
-    def held(self) -> Vector:
-        """What the gradient of the step is added to: the trained parameters' gradients of earlier calls."""
-        return self._under[: self._own]
+    def put(self, gradient: Vector) -> None:
+        """Replace the gradients in all slots."""
+        for p, g in zip(self.all, gradient, strict=True):
+            p.grad = g
 
-    def deposit(self, gradient: Vector) -> list[Action]:
-        """Actions that add the gradient to the one from before the step, like loss.backward().
+    def deposit(self, gradient: Vector) -> tuple[list[Tensor], list[Tensor]]:
+        """Add the gradient to the one from before the step, like loss.backward().
 
-        For the commit of the step, because an addition in place cannot be undone.
+        An addition in place cannot be undone, so it is left to the end of the step: ``torch._foreach_add_`` of the two
+        lists that this returns, if they are not empty.
         """
-        new = [*gradient, *self._last] if self._last else gradient
+        new = [*gradient, *self._last]
         if not self._accumulates:
-            return [self.put(new)]
-        pairs = [(k, g) for k, g in zip(self._under, new, strict=True) if k is not None and g is not None]
-        if all(k.layout == g.layout == torch.strided for k, g in pairs):
-            sums = [g if k is None else k for k, g in zip(self._under, new, strict=True)]
-            in_place = [(torch._foreach_add_, [k for k, _ in pairs], [g for _, g in pairs])] if pairs else []
-            return [*in_place, self.put(sums)]
-        return [self.put(self.total(gradient))]
-
-    def put(self, gradient: Vector) -> Action:
-        """The action that replaces the gradients in all slots."""
-        return exhaust, map(set_grad, self.all, gradient)
+            self.put(new)
+            return [], []
+        pairs = [(k, g) for k, g in zip(self._kept, new, strict=True) if k is not None and g is not None]
+        if any(k.layout != torch.strided or g.layout != torch.strided for k, g in pairs):
+            self.put(self.total(gradient))
+            return [], []
+        self.put([g if k is None else k for k, g in zip(self._kept, new, strict=True)])
+        return [k for k, _ in pairs], [g for _, g in pairs]
 
     def total(self, gradient: Vector) -> Vector:
-        """What the slots would hold after :meth:`deposit`, in new memory where something is added."""
-        return [_sum(k, g) for k, g in zip(self._under, [*gradient, *self._last], strict=True)]
+        """What the slots hold after :meth:`deposit` and its addition, in new memory where something is added."""
+        return [_sum(k, g) for k, g in zip(self._kept, [*gradient, *self._last], strict=True)]
 
 
 def _sum(kept: Tensor | None, new: Tensor | None) -> Tensor | None:
     if kept is None or new is None:
         return new if kept is None else kept
     return new + kept if kept.is_sparse and not new.is_sparse else kept + new  # torch has no sparse + dense
+
+
+@dataclass(frozen=True)
+class Decoupled:
+    """A vector ``v`` that is subtracted after the base's step, times the learning rate: ``w -= lr * v``.
+
+    It shares the fate of ``.grad``. Whatever happens to that between ``backward`` and ``step`` (a GradScaler divides it
+    by its scale, clipping shortens it, a loop divides it by the number of micro-batches or clears it) is one factor:
+    its length now, divided by its length when ``backward`` returned. ``v`` is multiplied by the same factor.
+
+    Arguments:
+        params: the trained parameters.
+        vector: an entry for each of them.
+        length: of their ``.grad`` when ``backward`` returned.
+    """
+
+    params: Sequence[Tensor]
+    vector: Vector
+    length: Tensor
+
+    def rescaled_to(self, gradient: Vector) -> Vector:
+        """The vector, after what has become of the gradient; ``gradient`` is what ``.grad`` holds now."""
+        factor = norm(gradient).to(self.length.device) / self.length
+        # Nothing is left of a gradient of length zero, or of one that is not finite.
+        return scale(self.vector, factor.nan_to_num(nan=0.0, posinf=0.0))
+
+    @torch.no_grad()
+    def subtract(self, vector: Vector, groups: Sequence[dict[str, Any]]) -> None:
+        """``w -= lr * vector``, with the learning rate of each group."""
+        entry = dict(zip(self.params, vector, strict=True))
+        for group in groups:
+            params = [p for p in group["params"] if entry.get(p) is not None]
+            update = scale([entry[p] for p in params], -group["lr"] if group.get("maximize") else group["lr"])
+            for p, u in zip(params, update, strict=True):
+                p.sub_(u)

@@ -1,4 +1,4 @@
-"""What happens when a loss or a gradient is inf or NaN: the step changes nothing, and ``opt.step`` passes it over.
+"""What happens when a loss or a gradient is inf or NaN: the step is skipped, ``opt.step()`` is a no-op.
 
 The optimizer's ``nonfinite`` says whether that is an error. The scores of a sampler ignore such losses by themselves.
 """
@@ -54,8 +54,8 @@ def discard(step: Step, gradient: Vector, guard: BufferGuard, nonfinite: NonFini
     Otherwise the gradient becomes NaN. A finite gradient of an infinite loss would pass GradScaler's test and be used.
     """
     guard.rollback()
-    for table, place, before in reversed(step.written):
-        table.index_put_(place, before)
+    for restore in reversed(step.writes):
+        restore()
     if nonfinite == "raise":
         raise RuntimeError(
             f"The loss or the gradient of step {step.number} is not finite. Weights and buffers are restored. "

@@ -1,26 +1,20 @@
-"""TrainedParameters: what the model and the optimizer hold, looked up again only when that changes."""
+"""The trained parameters: what the model and the optimizer hold, their radius, and what a method remembers of them."""
 
 from __future__ import annotations
 
 import itertools
-import operator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ausam.common.settings import NON_NEGATIVE, checked_value
 from ausam.common.tensors import Vector
 
 # Wrappers add these parts to a parameter's name. Without them, the name does not depend on the wrapper.
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-
-children, parameters = (
-    operator.itemgetter("_modules"),
-    operator.itemgetter("_parameters"),
-)  # from a module's vars()
-requires = operator.attrgetter("requires_grad")
 
 
 class TrainedParameters:
@@ -43,21 +37,22 @@ class TrainedParameters:
         self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
         self.lazy = False  # whether a lazy module still awaits its first forward
         self._names: dict[nn.Parameter, str] = {}
-        self._vars: list[dict[str, Any]] = []
+        self._vars: list[dict[str, Any]] = []  # each module's vars(): avoids the slow Module.__getattr__
         self._all: list[nn.Parameter] = []
         self._required: list[bool] = []
         self._seen: list[object] = []
-        self._signature: list[int] | None = None
+        self._ids: list[int] | None = None
 
     def refresh(self) -> None:
         """Walk the model if a module or parameter was added, removed, frozen or thawed since the last time.
 
         Until then, ``params`` and the other lists stay the same objects.
         """
-        if list(map(id, self._look())) == self._signature and list(map(requires, self._all)) == self._required:
+        if [id(x) for x in self._look()] == self._ids and [p.requires_grad for p in self._all] == self._required:
             return
+        self._ids = None  # an interrupted walk is not used again
         self.modules = list(self.model.modules())
-        self._vars = list(map(vars, self.modules))
+        self._vars = [vars(m) for m in self.modules]
         self.find_lazy()
         owned = dict.fromkeys(p for g in self.base.param_groups for p in g["params"])
         others = [p for p in self.model.parameters() if p not in owned]
@@ -67,9 +62,9 @@ class TrainedParameters:
         self.kinds = tuple(filter(torch.amp.is_autocast_available, types))  # not the meta device
         self._names = {}
         self._all = [*owned, *others]
-        self._required = list(map(requires, self._all))
+        self._required = [p.requires_grad for p in self._all]
         self._seen = self._look()  # kept alive, so that no id is reused
-        self._signature = list(map(id, self._seen))
+        self._ids = [id(x) for x in self._seen]
 
     def find_lazy(self) -> None:
         """Check whether any parameter or buffer has yet to be created."""
@@ -79,24 +74,17 @@ class TrainedParameters:
         seen: list[object] = []
         for group in self.base.param_groups:
             seen += group["params"]
-        seen += itertools.chain.from_iterable(map(dict.values, map(children, self._vars)))
-        seen += itertools.chain.from_iterable(map(dict.values, map(parameters, self._vars)))
+        for v in self._vars:
+            seen += v["_modules"].values()
+            seen += v["_parameters"].values()
         return seen
 
     @property
     def names(self) -> list[str]:
         """The model's name for each of ``params``, without wrappers; empty for a parameter outside the model."""
         if not self._names:
-            self._names = {p: _bare(name) for name, p in self.model.named_parameters()}
+            self._names = {p: _without_wrappers(name) for name, p in self.model.named_parameters()}
         return [self._names.get(p, "") for p in self.params]
-
-    def require_learning_rate(self) -> None:
-        """Refuse a base whose parameter groups have no learning rate."""
-        if any("lr" not in g for g in self.base.param_groups):
-            raise TypeError(
-                f"A decoupled step is as long as the learning rate says, but {type(self.base).__name__} has no lr in "
-                "its parameter groups. Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
-            )
 
     @property
     def momentum(self) -> Vector:
@@ -104,6 +92,63 @@ class TrainedParameters:
         states = [self.base.state.get(p, {}) for p in self.params]
         return [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
 
+    def radius(self, rho: float) -> float | list[float]:
+        """``rho``, or the parameter groups' own, e.g. of a schedule; one per parameter if they differ."""
+        groups = self.base.param_groups
+        if not any("rho" in g for g in groups):
+            return rho
+        for g in groups:
+            checked_value("SharpnessAware", "rho of a parameter group", g.get("rho", rho), NON_NEGATIVE)
+        of = {p: float(g.get("rho", rho)) for g in reversed(groups) for p in g["params"]}
+        radii = [of[p] for p in self.params]
+        # If all groups share one radius (a schedule), a scalar is as fast as the method's own and rounds the same.
+        return radii[0] if len(set(radii)) == 1 else radii
 
-def _bare(name: str) -> str:
+
+def _without_wrappers(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+class Memory:
+    """A method's values between steps, bound to the parameters that its vectors have entries for.
+
+    Freezing or thawing a layer changes those parameters and resets the memory, because an entry of one layer must not
+    serve another. Parameters are identified by name, not by object, so a saved or copied memory still fits.
+
+    Arguments:
+        values: what the method wrote into ``step.state``.
+        owners: the name of each parameter; None for a memory that is not bound yet.
+    """
+
+    def __init__(self, values: dict[str, Any] | None = None, owners: list[str] | None = None) -> None:
+        self.values: dict[str, Any] = {} if values is None else values
+        self.owners = owners
+        self._params: list[nn.Parameter] = []
+
+    def copy_for(self, trained: TrainedParameters) -> Memory:
+        """A copy for the parameters that are trained now: with the values if these belong to them, otherwise empty."""
+        names = self.owners if trained.params is self._params else _owners(trained)
+        memory = Memory(dict(self.values) if self.owners in (None, names) else {}, names)
+        memory._params = trained.params
+        return memory
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values and their owners."""
+        return {"values": self.values, "owners": self.owners}
+
+    @classmethod
+    def load(cls, state: dict[str, Any], params: list[nn.Parameter]) -> Memory:
+        """A saved memory, each entry of a vector on the device of its parameter."""
+        return cls({key: _placed(value, params) for key, value in state["values"].items()}, state["owners"])
+
+
+def _owners(trained: TrainedParameters) -> list[str]:
+    """The name of each trained parameter: the model's, or its position and shape if it is outside the model."""
+    named = zip(trained.names, trained.params, strict=True)
+    return [name or f"#{i} {tuple(p.shape)}" for i, (name, p) in enumerate(named)]
+
+
+def _placed(value: Any, params: list[nn.Parameter]) -> Any:
+    if isinstance(value, list) and len(value) == len(params):
+        return [v.to(p.device).clone() if isinstance(v, Tensor) else v for v, p in zip(value, params, strict=True)]
+    return value.clone() if isinstance(value, Tensor) else value

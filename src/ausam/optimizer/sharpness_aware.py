@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-import itertools
-import operator
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,24 +13,29 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ausam.common.atomic import Action, commit
 from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
 from ausam.common.tensors import Vector, add, norm
 from ausam.feedback import Feedback
 from ausam.methods import Plain
-from ausam.optimizer.arguments import Reduction, as_module, backward_arguments, refuse_parameters, validate_parts
-from ausam.optimizer.context import StepContext
-from ausam.optimizer.decoupled import Decoupled
-from ausam.optimizer.frameworks import refuse_foreign_closure
-from ausam.optimizer.inspection import Inspection
-from ausam.optimizer.journal import get_grad, new_journal
-from ausam.optimizer.memory import Memory
+from ausam.optimizer.distributed import average_gradients
+from ausam.optimizer.errors import (
+    Reduction,
+    as_module,
+    backward_arguments,
+    check_base_and_method,
+    check_state_dict,
+    refuse_lightning,
+)
+from ausam.optimizer.gradients import Decoupled
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
-from ausam.optimizer.source import ClosureSource, LossFn, SampleSource, Source
-from ausam.optimizer.state import COUNTERS, refuse_other_states, validated
-from ausam.optimizer.step import Method, Step
-from ausam.optimizer.sync import average_gradients
+from ausam.optimizer.parameters import Memory
+from ausam.optimizer.passes import ClosureLoss, LossEvaluator, LossFn, PerSampleLoss
+from ausam.optimizer.step import Method, Step, StepContext
+from ausam.optimizer.undo import Undo
 from ausam.optimizer.wrapper import HOOKS, OptimizerWrapper
+
+COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
+RECORDED = (*COUNTERS, "_memory", "_memory_at_step", "_decoupled", "_grad")  # what an interrupted call restores
 
 
 class Grad(enum.Enum):
@@ -72,12 +76,11 @@ class SharpnessAware(OptimizerWrapper):
         replay: draw torch's random numbers (dropout, stochastic depth) once per step. Later passes over the same rows
             then see the same masks, as in the authors' JAX code. False (default): new numbers in each pass.
 
-    Between steps the model is at ``w``, so you can evaluate, save or copy it at any time. If a signal or an error
+    Between steps the model is at ``w``, so you can evaluate, save or copy it at any time. If an error or Ctrl-C
     interrupts ``backward``, weights, buffers, gradients and modes are restored. Hooks registered here receive this
     optimizer; hooks on ``base``, and torch's global ones, receive the base.
     """
 
-    @refuse_parameters
     def __init__(
         self,
         base: Optimizer,
@@ -92,7 +95,7 @@ class SharpnessAware(OptimizerWrapper):
         # No super().__init__(): groups, state and defaults are the base's own.
         if isinstance(base, SharpnessAware):
             raise TypeError("The base is already a SharpnessAware. Wrap the plain torch optimizer, once.")
-        validate_parts(base, method)
+        check_base_and_method(base, method)
         model = as_module(model)
         checked_value("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
         checked_value("SharpnessAware", "seed", seed, COUNT)
@@ -115,10 +118,9 @@ class SharpnessAware(OptimizerWrapper):
     def _set_up(self, model: nn.Module) -> None:
         """Set up the parts that are neither saved nor copied."""
         self._context = StepContext(model, self.base, self.sync_perturbation)
-        self._under_way: dict[Source, int] = {}  # the sources of unfinished steps, and their threads
+        self._running: int | None = None  # the thread of an unfinished step
         self._decoupled: Decoupled | None = None  # belongs to .grad, which torch does not copy either
         self._warned: set[str] = set()
-        self._inspected = False
         self._clear_hooks()
 
     @property
@@ -157,7 +159,7 @@ class SharpnessAware(OptimizerWrapper):
                 expects the gradient of the sum over the batch. The perturbation is the same.
         """
         index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
-        source = SampleSource(
+        evaluator = PerSampleLoss(
             self._context,
             loss_fn,
             batch,
@@ -167,28 +169,27 @@ class SharpnessAware(OptimizerWrapper):
             total=reduce == "sum",
             replay=self.replay,
         )
-        feedback: Feedback = self._estimate(source)
+        feedback: Feedback = self._estimate(evaluator)
         return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the base optimizer's step. With a closure, compute the gradient first, by torch's protocol.
 
         The closure runs forward and backward and returns the loss. It runs as often as the method needs; ``step``
-        returns its first value. If it clears the gradients, its gradient replaces ``.grad``; if not, it is added.
-        Methods that need rows or outputs refuse a closure.
+        returns its first value. Its gradient replaces ``.grad``, whether or not it clears the gradients. Use
+        :meth:`accumulate` to add to what ``.grad`` holds. Methods that need rows or outputs refuse a closure.
         """
-        if self._under_way:
-            raise RuntimeError(self._occupied())
+        self._refuse_second_call()
         for hook in self._hooks("_optimizer_step_pre_hooks"):
             changed = hook(self, (closure,), {})
             if changed is not None:
                 (closure, *_), _ = changed
         loss = None
         if closure is not None:
-            refuse_foreign_closure(closure)
-            loss = self.accumulate(closure)
+            refuse_lightning(closure)
+            loss = self._estimate(ClosureLoss(self._context, closure, replay=self.replay), replace=True)
         elif self._grad is Grad.NOTHING:
-            self._warn_if_passed_by()
+            self._warn_if_bypassed()
         elif self._grad is Grad.GRADIENT:
             self._warn_if_cleared()
         if self._to_be_skipped():
@@ -208,119 +209,119 @@ class SharpnessAware(OptimizerWrapper):
         if decoupled is None:
             self.base.step()
             return
-        vector = decoupled.now(list(map(get_grad, decoupled.params)))  # before the base sees the gradients
+        vector = decoupled.rescaled_to([p.grad for p in decoupled.params])  # before the base sees the gradients
         self.base.step()
         decoupled.subtract(vector, self.param_groups)
 
     def accumulate(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:
-        """The first half of ``step(closure)``: leave the gradient in ``.grad``, where more may be added to it.
+        """Run a closure, as :meth:`step` does, and add its gradient to ``.grad``; ``step()`` follows.
 
         Arguments:
-            closure: as for :meth:`step`; its first value is returned.
+            closure: runs forward and backward and returns the loss; its first value is returned. Clearing the
+                gradients inside it has no effect: call ``zero_grad`` before or after.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
-        return self._estimate(ClosureSource(self._context, closure, scale=scale, replay=self.replay))
+        return self._estimate(ClosureLoss(self._context, closure, scale=scale, replay=self.replay))
 
-    # -- the transaction: begin, commit, undo --------------------------------------------------------------------
+    # -- one step: begin, commit, undo ----------------------------------------------------------------------------
 
-    def _estimate(self, source: Source) -> Any:
-        """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged.
-
-        A signal may raise at any function call. Before the commit, one C call undoes everything. The commit is also
-        one C call, so a step is recorded completely or not at all.
-        """
-        undo = source.undo
-        graphs = torch.is_grad_enabled()
+    def _estimate(self, evaluator: LossEvaluator, *, replace: bool = False) -> Any:
+        """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged."""
+        self._refuse_second_call()
+        undo = evaluator.undo
         try:
-            torch._C._set_grad_enabled(True)  # a method may add to the losses, also under the user's no_grad
-            step, memory = self._begin(source)
-            inspection = None if self._inspected or source.compiled else self._inspect(source)
+            self._running = threading.get_ident()
+            torch.set_grad_enabled(True)  # a method may add to the losses, also under the user's no_grad
+            step, memory = self._begin(evaluator, replace=replace)
             gradient = self.method.gradient(step)
-            self._validate_gradient(gradient, source)
-            if inspection is not None:
-                for message in inspection.end(len(source.recorder.passes)):
-                    if "nothing" not in self._warned:  # that says more
-                        self._warn_once(message, message, stacklevel=4)
+            self._validate_gradient(gradient, evaluator)
             self._context.guard.undo_last_pass()
             accepted = self.nonfinite == "ignore" or not any_nonfinite(
-                self._context.sync.group, [*gradient, *step.decoupled], *source.recorder.passes
+                self._context.sync.group, [*gradient, *step.decoupled], *evaluator.recorder.passes
             )
             if not accepted:
                 discard(step, gradient, self._context.guard, self.nonfinite)
                 self._warn_once(
                     "skipped",
-                    f"The loss or the gradient of step {self.steps} is not finite, so this step changes nothing. "
+                    f"The loss or the gradient of step {self.steps} is not finite, so this step is skipped. "
                     "This warning appears once; `opt.skipped` counts such steps.",
                     stacklevel=4,
                 )
-            returned = source.result()
+            returned = evaluator.result()
             memory.values = step.state
-            final = (torch._C._set_grad_enabled, graphs)
-            self._commit(source, step, gradient, memory if accepted else None, final)
-            return returned
+            held, new = self._commit(evaluator, step, gradient, memory if accepted else None, replace=replace)
+            undo.restore_grad_mode()
+            self._running = None
         except BaseException:
-            undo()
+            undo.restore()
+            self._running = None
             raise
+        if held:
+            torch._foreach_add_(held, new)  # last, because an addition in place cannot be undone
+        return returned
 
-    def _begin(self, source: Source) -> tuple[Step, Memory]:
+    def _refuse_second_call(self) -> None:
+        if self._running == threading.get_ident():
+            raise RuntimeError(
+                "The loss function or closure calls opt.backward or opt.step itself, while the weights may be "
+                "displaced. Let it compute the losses only, and call the optimizer after it returns."
+            )
+        if self._running is not None:
+            raise RuntimeError(
+                "Another thread is inside this optimizer, and the weights may be displaced. "
+                "Call opt.backward and opt.step from one thread at a time."
+            )
+
+    def _begin(self, evaluator: LossEvaluator, *, replace: bool) -> tuple[Step, Memory]:
         """Record the current state and how to restore it, before anything changes."""
-        context, journal = self._context, source.journal
-        journal.append((self._under_way.pop, source, None))
-        self._under_way[source] = threading.get_ident()
-        if len(self._under_way) > 1:
-            raise RuntimeError(self._occupied())
-        context.parameters.refresh()
-        memory = self._memory.copy_for(context.parameters)
-        source.begin()
-        return Step(source, context, memory.values, self.steps, self.seed), memory
+        evaluator.undo.append(functools.partial(vars(self).update, {name: getattr(self, name) for name in RECORDED}))
+        self._context.parameters.refresh()
+        memory = self._memory.copy_for(self._context.parameters)
+        evaluator.begin(replace=replace)
+        return Step(evaluator, self._context, memory.values, self.steps, self.seed), memory
 
-    def _inspect(self, source: Source) -> Inspection | None:
-        """Look at what runs in the first step, unless torch.compile would trace the hook that this needs."""
-        self._inspected = True
-        if self._context.swappable.compiled:
-            return None
-        return Inspection(self._context.parameters.modules, source.journal)
+    def _commit(
+        self, evaluator: LossEvaluator, step: Step, gradient: Vector, memory: Memory | None, *, replace: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite.
 
-    def _commit(self, source: Source, step: Step, gradient: Vector, memory: Memory | None, final: Action) -> None:
-        """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite."""
-        recorder, accepted = source.recorder, memory is not None
-        left = self._grad if all(g is None for g in gradient) else Grad.GRADIENT  # a closure may pass over a batch
-        changes = {
-            "samples_forward": self.samples_forward + recorder.samples_forward,
-            "samples_backward": self.samples_backward + recorder.samples_backward,
-            "skipped": self.skipped + (not accepted),
-            "_memory": memory if accepted else self._memory,
-            "_decoupled": self._pending(source, step, gradient) if accepted else None,
-            "_grad": left if accepted and self._grad is not Grad.NONFINITE else Grad.NONFINITE,
-        }
-        record = self.__dict__.update, changes
-        end = self._under_way.pop, source, None
-        commit([*self._deposit(source, gradient, memory), record, final, end, (source.journal.clear,)])
-
-    def _deposit(self, source: Source, gradient: Vector, memory: Memory | None) -> list[Action]:
-        """Actions that add the gradient to ``.grad``, like loss.backward(); averages what earlier calls left."""
-        sync, slots = self._context.sync, source.slots
-        if not sync.active:
+        Returns what remains to be added in place: the earlier gradients, and what is new.
+        """
+        recorder, sync, slots = evaluator.recorder, self._context.sync, evaluator.slots
+        self.samples_forward += recorder.samples_forward
+        self.samples_backward += recorder.samples_backward
+        if replace:
+            self._grad, self._decoupled = Grad.NOTHING, None
+        if memory is None:
+            self.skipped += 1
+            self._grad, self._decoupled = Grad.NONFINITE, None
+        else:
+            self._memory = memory
+            if self._grad is Grad.NOTHING and any(g is not None for g in gradient):  # a closure may skip a batch
+                self._grad = Grad.GRADIENT
+            self._decoupled = self._pending(evaluator, step, gradient)
+        must_average = sync.must_average
+        if sync.active:
+            sync.record(remembers=memory is not None and bool(memory.values), undo=evaluator.undo)
+        if not must_average:
             return slots.deposit(gradient)
-        flags = sync.state_action(remembers=memory is not None and bool(memory.values))
-        if not sync.must_average:
-            return [*slots.deposit(gradient), flags]
-        return [slots.put(average_gradients(slots.all, slots.total(gradient), sync.group)), flags]
+        slots.put(average_gradients(slots.all, slots.total(gradient), sync.group))  # what earlier calls left, too
+        return [], []
 
-    def _pending(self, source: Source, step: Step, gradient: Vector) -> Decoupled | None:
+    def _pending(self, evaluator: LossEvaluator, step: Step, gradient: Vector) -> Decoupled | None:
         """What follows the base's step: the decoupled vectors of this call and of those that .grad still holds."""
-        vector, last, sync = step.decoupled, self._decoupled, self._context.sync
-        if last is not None and last.params is step.params and any(g is not None for g in source.slots.held):
-            held = last.now(source.slots.held)
+        vector, last, sync, slots = step.decoupled, self._decoupled, self._context.sync, evaluator.slots
+        if last is not None and last.params is step.params and any(g is not None for g in slots.held):
+            held = last.rescaled_to(slots.held)
             vector = add(held, vector) if vector else held
         if not vector:
             return None
-        total = source.slots.total(gradient)[: len(step.params)]
+        total = slots.total(gradient)[: len(step.params)]
         if sync.must_average:
             vector, total = (average_gradients(step.params, v, sync.group) for v in (vector, total))
         return Decoupled(step.params, vector, norm(total))
 
-    def _validate_gradient(self, gradient: Vector, source: Source) -> None:
+    def _validate_gradient(self, gradient: Vector, evaluator: LossEvaluator) -> None:
         """Refuse what is no gradient, and warn of one that is empty."""
         trained = len(self._context.parameters.params)
         if not isinstance(gradient, list) or len(gradient) != trained:
@@ -329,8 +330,8 @@ class SharpnessAware(OptimizerWrapper):
                 f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
                 f"{trained} trained parameters is needed, e.g. what step.gradient() returns."
             )
-        empty = not any(map(operator.is_not, gradient, itertools.repeat(None)))
-        if empty and not isinstance(source, ClosureSource):  # a closure may decide to pass over a batch
+        empty = all(g is None for g in gradient)
+        if empty and not isinstance(evaluator, ClosureLoss):  # a closure may skip a batch
             self._warn_once(
                 "nothing",
                 "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model "
@@ -344,12 +345,12 @@ class SharpnessAware(OptimizerWrapper):
             return False
         return any_nonfinite(self._context.sync.group, [p.grad for g in self.param_groups for p in g["params"]])
 
-    def _warn_if_passed_by(self) -> None:
+    def _warn_if_bypassed(self) -> None:
         """Warn if the gradients of a step do not come from the method."""
         if isinstance(self.method, Plain) or all(p.grad is None for g in self.param_groups for p in g["params"]):
             return
         self._warn_once(
-            "passed by",
+            "bypassed",
             f"opt.step() found gradients that {type(self.method).__name__} did not compute, so this is an ordinary "
             "step of the base optimizer. Replace loss.backward() by opt.backward(loss_fn, *batch), or use "
             "opt.step(closure). This warning appears once.",
@@ -371,28 +372,13 @@ class SharpnessAware(OptimizerWrapper):
             self._warned.add(key)
             warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
-    def _occupied(self) -> str:
-        here = threading.get_ident()
-        if all(thread == here for thread in self._under_way.values()):
-            return (
-                "The loss function or closure calls opt.backward or opt.step itself, while the weights may be "
-                "displaced. Let it compute the losses only, and call the optimizer after it returns."
-            )
-        return (
-            "Another thread is inside this optimizer, and the weights may be displaced. "
-            "Call opt.backward and opt.step from one thread at a time."
-        )
-
     def _hooks(self, name: str) -> list[Callable[..., Any]]:
         return list(getattr(self, name).values())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the base's parameters."""
         self.base.zero_grad(set_to_none=set_to_none)
-        for source in self._under_way:
-            if isinstance(source, ClosureSource):
-                source.cleared = True
-        if not self._under_way:  # a closure that fails gets its gradients back, and what belongs to them
+        if self._running is None:  # inside a closure, the earlier gradients are set aside and stay
             self._decoupled = None
 
     def __repr__(self) -> str:
@@ -430,18 +416,24 @@ class SharpnessAware(OptimizerWrapper):
         for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        refuse_other_states(state_dict)
-        ours = validated(state_dict.get("ausam", {}))
+        check_state_dict(state_dict)
+        ours = state_dict.get("ausam", {})
         name = type(self.method).__name__
         other = ours.get("method", name) != name
         trained = self._context.parameters
         trained.refresh()
         memory = Memory() if other or "memory" not in ours else Memory.load(ours["memory"], trained.params)
         counters = {counter: ours.get(counter, 0) for counter in COUNTERS}
-        self._load(
-            {k: v for k, v in state_dict.items() if k != "ausam"},
-            {**counters, "_memory": memory, "_memory_at_step": memory},
-        )
+        undo = Undo(trained.kinds)
+        # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
+        undo.append(functools.partial(vars(self.base).update, dict(vars(self.base))))
+        undo.append(functools.partial(vars(self).update, {name: getattr(self, name) for name in RECORDED}))
+        try:
+            self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
+            vars(self).update(counters, _memory=memory, _memory_at_step=memory)
+        except BaseException:
+            undo.restore()
+            raise
         if other:
             warnings.warn(
                 f"The state was saved with {ours['method']} and is loaded into {name}: "
@@ -451,21 +443,9 @@ class SharpnessAware(OptimizerWrapper):
         for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
             hook(self)
 
-    def _load(self, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-        """Load the base's part and ours: all or nothing if a signal arrives, or if the base refuses its part."""
-        journal, undo = new_journal(self._context.parameters.kinds)
-        # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
-        journal.append((self.base.__dict__.update, dict(self.base.__dict__)))
-        try:
-            self.base.load_state_dict(theirs)
-            commit([(self.__dict__.update, ours), (journal.clear,)])
-        except BaseException:
-            undo()
-            raise
-
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_context", "_under_way", "_decoupled", "_warned", "_inspected", *HOOKS}
+        transient = {"step", "_context", "_running", "_decoupled", "_warned", *HOOKS}
         return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Step: the words that a method may say about one batch.
+"""Step: what a method may use.
 
 A method evaluates losses and gradients at the weights or elsewhere, and returns one gradient. Who does the work is in
-one file per topic: running the passes (source), moving the weights (displacement), keeping what the passes return
-(recorder). The optimizer begins, commits and undoes the step (sharpness_aware).
+one file per topic: running the passes and keeping what they return (passes), moving the weights (displacement). The
+optimizer begins, commits and undoes the step (sharpness_aware).
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
 
 from ausam.common.random import generator
 from ausam.common.ranks import mean_over_ranks, min_over_ranks
 from ausam.common.tensors import Vector, add, ascent_
-from ausam.optimizer.buffers import writable_buffers
-from ausam.optimizer.context import StepContext
-from ausam.optimizer.displacement import Displacement
-from ausam.optimizer.recorder import Measured
-from ausam.optimizer.rho import radius
-from ausam.optimizer.source import NO_OUTPUTS, Source
+from ausam.optimizer.buffers import BufferGuard, writable_buffers
+from ausam.optimizer.displacement import Displacement, Measured, Swappable
+from ausam.optimizer.distributed import choose_sync
+from ausam.optimizer.errors import NO_OUTPUTS
+from ausam.optimizer.parameters import TrainedParameters
+from ausam.optimizer.passes import LossEvaluator
+from ausam.optimizer.undo import Action
 
 
 class Method(Protocol):
@@ -39,30 +41,49 @@ class Method(Protocol):
         """The gradient for the base optimizer, one entry per parameter."""
 
 
+class StepContext:
+    """What the steps of an optimizer share: how the model is read, moved, guarded and synchronised.
+
+    Arguments:
+        model: the model being trained.
+        base: the optimizer whose parameters are trained.
+        sync_perturbation: average the perturbation's gradient over processes too.
+    """
+
+    def __init__(self, model: nn.Module, base: Optimizer, sync_perturbation: bool) -> None:
+        self.parameters = TrainedParameters(model, base)
+        self.guard = BufferGuard()
+        self.swappable = Swappable(model)
+        first = model[0] if type(model) is nn.ModuleList and len(model) else model  # DDP's wrapper, of several modules
+        self.sync = choose_sync(first, (p for g in base.param_groups for p in g["params"]), sync_perturbation)
+
+
 class Step:
     """One batch, as a method sees it.
 
     Arguments:
-        source: where losses and gradients come from.
+        evaluator: runs the passes.
         context: what all steps of the optimizer share.
         state: the method's memory from earlier steps, and what it adds to it.
         number: optimizer steps taken so far.
         seed: for the method's random numbers.
     """
 
-    def __init__(self, source: Source, context: StepContext, state: dict[str, Any], number: int, seed: int) -> None:
-        self._source = source
-        self._recorder = source.recorder
+    def __init__(
+        self, evaluator: LossEvaluator, context: StepContext, state: dict[str, Any], number: int, seed: int
+    ) -> None:
+        self._evaluator = evaluator
+        self._recorder = evaluator.recorder
         self._context = context
         self._sync = context.sync
         self._parameters = context.parameters
         self._seed = seed
         self.params = context.parameters.params
-        self.index = source.recorder.index
+        self.index = evaluator.recorder.index
         self.state = state
         self.number = number
         self.decoupled: Vector = []  # what follows the base's step; empty if nothing does
-        self.written: list[tuple[Tensor, tuple[Tensor, ...], Tensor]] = []  # tables, places and what was there before
+        self.writes: list[Action] = []  # undo what was written into tables
 
     # -- what the method knows -----------------------------------------------------------------------------------
 
@@ -73,7 +94,7 @@ class Step:
 
     def radius(self, rho: float) -> float | list[float]:
         """``rho``, or the parameter groups' own value; one radius per parameter if these differ."""
-        return radius(rho, self._parameters)
+        return self._parameters.radius(rho)
 
     def rng(self, stream: int = 0) -> Generator:
         """A new generator for this step, the same in every process; each stream gives different numbers."""
@@ -109,12 +130,12 @@ class Step:
     @property
     def scale(self) -> Tensor | float:
         """The factor that the last backward was scaled by (GradScaler's), else 1."""
-        return self._source.scale
+        return self._evaluator.scale
 
     @property
     def count(self) -> int:
         """The number of samples; before the first pass, taken from the index, the weights or the batch."""
-        return self._source.count()
+        return self._evaluator.count()
 
     def min_over_ranks(self, value: int) -> int:
         """The smallest value over the training processes: for numbers of passes, on which all must agree."""
@@ -127,9 +148,12 @@ class Step:
     def write(self, table: Tensor, place: tuple[Tensor, ...], values: Tensor) -> None:
         """``table[place] = values`` in a table that is too large to copy; rolled back if the step is skipped."""
         before = table[place]
-        self.written.append((table, place, before))
-        # Of two writes, the later is undone first.
-        self._source.journal.insert(0, (Tensor.index_put_, table, place, before))
+
+        def restore() -> None:
+            table.index_put_(place, before)
+
+        self.writes.append(restore)
+        self._evaluator.undo.append(restore)
         table.index_put_(place, values.to(table.dtype))
 
     # -- evaluating ----------------------------------------------------------------------------------------------
@@ -140,26 +164,26 @@ class Step:
         With ``sync=False`` the processes do not average the result, with ``weighted=False`` all samples count the same.
         """
         if sync:
-            return self._source.gradient(rows, weighted=weighted)
+            return self._evaluator.gradient(rows, weighted=weighted)
         with self.no_sync():
-            return self._source.gradient(rows, weighted=weighted)
+            return self._evaluator.gradient(rows, weighted=weighted)
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
         """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
-        return self._source.forward(rows, grad=grad)
+        return self._evaluator.forward(rows, grad=grad)
 
     def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter."""
-        return self._source.backward(losses, rows, weighted=weighted)
+        return self._evaluator.backward(losses, rows, weighted=weighted)
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which the processes do not average, for a forward and a backward; ``gradient(sync=False)``."""
-        return self._sync.no_sync(self._source.journal)
+        return self._sync.no_sync(self._evaluator.undo)
 
     def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
         """Outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or side effects."""
         with self.at(values):
-            return self._source.predict(buffers)
+            return self._evaluator.predict(buffers)
 
     # -- beside the gradient -------------------------------------------------------------------------------------
 
@@ -168,7 +192,12 @@ class Step:
 
         Clipping, a GradScaler and accumulation act on v as they act on the gradient.
         """
-        self._parameters.require_learning_rate()
+        base = self._parameters.base
+        if any("lr" not in g for g in base.param_groups):
+            raise TypeError(
+                f"A decoupled step is as long as the learning rate says, but {type(base).__name__} has no lr in its "
+                "parameter groups. Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
+            )
         self.decoupled = add(self.decoupled, v) if self.decoupled else v
 
     # -- moving the weights --------------------------------------------------------------------------------------
@@ -189,7 +218,7 @@ class Step:
         return self._displaced(values, "perturbed", relative=False)
 
     def _displaced(self, values: Vector, measures: Measured, *, relative: bool) -> Displacement:
-        last = self._source.displacement
+        last = self._evaluator.displacement
         if last is not None and last.active:
             raise RuntimeError(
                 "The weights are already shifted. Leave the first `with step.shifted(...)` before entering another."
@@ -197,11 +226,11 @@ class Step:
         displacement = Displacement(
             self.params,
             values,
-            self._source.journal,
+            self._evaluator.undo,
             self._parameters.modules,
             relative=relative,
-            swap=None if self._source.compiled else self._context.swappable,
+            swap=None if self._evaluator.compiled else self._context.swappable,
             measures=measures,
         )
-        self._source.displacement = displacement
+        self._evaluator.displacement = displacement
         return displacement

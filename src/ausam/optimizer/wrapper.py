@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ausam.optimizer.frameworks import refuse_plain_accelerate
+from ausam.optimizer.errors import refuse_attribute
 
 HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -71,12 +71,7 @@ class OptimizerWrapper(Optimizer):
         """Forward everything else, such as hooks, to the base."""
         if name.startswith("__") or "base" not in self.__dict__:
             raise AttributeError(name)
-        refuse_plain_accelerate(name)
-        if name in ("first_step", "second_step"):
-            raise AttributeError(
-                f"SharpnessAware has no {name}: it makes both passes itself. Replace both, and loss.backward(), by "
-                "opt.backward(loss_fn, *batch) and opt.step()."
-            )
+        refuse_attribute(name)
         return getattr(self.base, name)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

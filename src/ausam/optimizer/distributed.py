@@ -1,9 +1,9 @@
-"""What DDP has averaged over the processes, and what it has not."""
+"""GradientSync: what DDP has averaged over the processes, and what it has not."""
 
 from __future__ import annotations
 
 import contextlib
-import operator
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ausam.common.atomic import Action
 from ausam.common.ranks import Group, mean_over_ranks
 from ausam.common.tensors import Vector, sharded
-from ausam.optimizer.journal import Journal
+from ausam.optimizer.undo import Undo
 
 
 @torch.no_grad()
@@ -79,7 +78,7 @@ class GradientSync:
         """Whether DDP averages the gradients of a backward now: not inside no_sync."""
         return not self.views or bool(getattr(self._model, "require_backward_grad_sync", True))
 
-    def no_sync(self, journal: Journal) -> contextlib.AbstractContextManager[Any]:
+    def no_sync(self, undo: Undo) -> contextlib.AbstractContextManager[Any]:
         """A context in which processes do not average; an empty one where they never do, or always should.
 
         DDP decides in forward whether the backward will synchronise, so the context must cover both.
@@ -87,8 +86,8 @@ class GradientSync:
         if self._no_sync is None:
             return contextlib.nullcontext()
         switch = "require_backward_grad_sync"
-        if switch in self._model.__dict__:
-            journal.append((operator.setitem, self._model.__dict__, switch, self._model.__dict__[switch]))
+        if switch in vars(self._model):
+            undo.append(functools.partial(setattr, self._model, switch, vars(self._model)[switch]))
         context: contextlib.AbstractContextManager[Any] = self._no_sync()
         return context
 
@@ -114,14 +113,14 @@ class GradientSync:
         """Whether to average now: outside no_sync, with unaveraged values in ``.grad`` or the method's memory."""
         return self.group is not None and self.averages and (self._in_grad_unsynced or self._in_memory_unsynced)
 
-    def state_action(self, *, remembers: bool) -> Action:
-        """The action that records what this step leaves unaveraged in ``.grad`` and in the method's memory."""
+    def record(self, *, remembers: bool, undo: Undo) -> None:
+        """Note what this step leaves unaveraged in ``.grad`` and in the method's memory."""
+        undo.append(functools.partial(self._set, self._in_grad_unsynced, self._in_memory_unsynced))
         inside = not self.averages
-        flags = {
-            "_in_grad_unsynced": inside,
-            "_in_memory_unsynced": self._in_memory_unsynced or (inside and remembers),
-        }
-        return self.__dict__.update, flags
+        self._set(inside, self._in_memory_unsynced or (inside and remembers))
+
+    def _set(self, grad: bool, memory: bool) -> None:
+        self._in_grad_unsynced, self._in_memory_unsynced = grad, memory
 
 
 def choose_sync(model: nn.Module, params: Iterable[Tensor], sync_perturbation: bool) -> GradientSync | NoSync:

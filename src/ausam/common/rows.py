@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 HOOK = "select_rows"  # an object with this method cuts itself: select_rows(rows) returns the part with these rows
-SEQUENCES = (list, tuple, range, deque)
 
 
 def samples_in(batch: tuple[Any, ...]) -> int:
@@ -44,54 +42,39 @@ def select_rows(batch: tuple[Any, ...], rows: Tensor, n: int) -> tuple[Any, ...]
 def _cut(x: Any, rows: Tensor, n: int) -> Any:
     if isinstance(x, Tensor):
         return x[rows.to(x.device)] if x.dim() > 0 and len(x) == n else x
+    if isinstance(x, np.ndarray):
+        return x[rows.cpu().numpy()] if x.ndim > 0 and len(x) == n else x
     if x is None or isinstance(x, (str, bytes, int, float, nn.Module, type)):
         return x
     if hasattr(x, HOOK):
         return getattr(x, HOOK)(rows)
-    if isinstance(x, np.ndarray):
-        return x[rows.cpu().numpy()] if x.ndim > 0 and len(x) == n else x
     if isinstance(x, PackedSequence):
         raise _uncut(x, "Pad the sequences instead, with torch.nn.utils.rnn.pad_sequence")
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(_cut(v, rows, n) for v in x))
-    if isinstance(x, SEQUENCES):
+    if isinstance(x, (list, tuple)):
         return _cut_sequence(x, rows, n)
     if isinstance(x, Mapping):
-        return _cut_mapping(x, rows, n)
-    if dataclasses.is_dataclass(x):
-        part = copy.copy(x)
-        for f in dataclasses.fields(x):
-            object.__setattr__(part, f.name, _cut(getattr(x, f.name), rows, n))  # it may be frozen
+        part: Any = copy.copy(x)
+        part.update({key: _cut(value, rows, n) for key, value in x.items()})
         return part
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return dataclasses.replace(x, **{f.name: _cut(getattr(x, f.name), rows, n) for f in dataclasses.fields(x)})
     if hasattr(x, "__len__") and len(x) == n:
         raise _uncut(x, f"Give the class a method {HOOK}(rows) that returns the part with these rows")
     return x
 
 
 def _cut_sequence(x: Any, rows: Tensor, n: int) -> Any:
+    if hasattr(x, "_fields"):  # a named tuple
+        return type(x)(*(_cut(v, rows, n) for v in x))
     kind = tuple if isinstance(x, tuple) else list
     if len(x) != n:
-        return kind(_cut(v, rows, n) for v in x) if isinstance(x, (list, tuple)) else x
-    if all(isinstance(v, Tensor) and v.dim() > 0 and len(v) == n for v in x):
+        return kind(_cut(v, rows, n) for v in x)
+    if n > 1 and all(isinstance(v, Tensor) and v.dim() > 0 and len(v) == n for v in x):
         # Either n samples or n fields with n rows each, e.g. a pair in a batch of two.
-        if n > 1 and len({(v.dtype, v.dim()) for v in x}) > 1:
+        if len({(v.dtype, v.dim()) for v in x}) > 1:
             return kind(v[rows.to(v.device)] for v in x)
-        if n > 1:
-            raise _uncut(x, "It is either a tensor per sample or a group of tensors: pass these one by one")
+        raise _uncut(x, "It is either a tensor per sample or a group of tensors: pass these one by one")
     return kind(x[i] for i in rows.tolist())
-
-
-def _cut_mapping(x: Mapping[Any, Any], rows: Tensor, n: int) -> Any:
-    parts = {key: _cut(value, rows, n) for key, value in x.items()}
-    if type(x) is dict:
-        return parts
-    if all(parts[key] is value for key, value in x.items()):
-        return x
-    if not isinstance(x, MutableMapping):
-        raise _uncut(x, "Pass a dict")
-    part = copy.copy(x)
-    part.update(parts)
-    return part
 
 
 def _uncut(x: Any, remedy: str) -> TypeError:
@@ -109,5 +92,4 @@ def _fields(x: Any) -> Iterator[Tensor]:
         for value in x.values() if isinstance(x, Mapping) else x:
             yield from _fields(value)
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
-        for f in dataclasses.fields(x):
-            yield from _fields(getattr(x, f.name))
+        yield from _fields(tuple(getattr(x, f.name) for f in dataclasses.fields(x)))

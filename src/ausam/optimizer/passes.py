@@ -1,98 +1,69 @@
-"""Source: where the losses and gradients of a step come from, a per-sample loss function or torch's closure.
+"""LossEvaluator: runs the passes of one step, through a per-sample loss function or torch's closure.
 
-A source runs the passes of one step. Around each it guards the buffers (buffers.py), keeps the ``.grad`` slots empty
-(gradients.py) and tells DDP's bookkeeping what was reached (sync.py).
+Around each pass it guards the buffers (buffers.py), keeps the ``.grad`` slots empty (gradients.py) and tells DDP's
+bookkeeping what was reached (distributed.py). A Recorder keeps what the passes returned.
 """
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from ausam.common.atomic import exhaust
+from ausam.common.rows import samples_in, select_rows
 from ausam.common.tensors import Vector
-from ausam.optimizer.batch import samples_in, select_rows
+from ausam.feedback import Feedback
 from ausam.optimizer.buffers import writable_buffers
+from ausam.optimizer.displacement import Displacement, Measured
+from ausam.optimizer.errors import NO_GRAPH, NO_LOSSES, NO_OUTPUTS, add_note, losses_and_outputs, per_sample
 from ausam.optimizer.gradients import GradientSlots
-from ausam.optimizer.journal import new_journal
-from ausam.optimizer.recorder import Recorder
-from ausam.optimizer.replay import Replay
+from ausam.optimizer.undo import Undo
 
 if TYPE_CHECKING:
-    from ausam.optimizer.context import StepContext
-    from ausam.optimizer.displacement import Displacement
+    from ausam.optimizer.step import StepContext
 
 LossFn = Callable[..., Any]
 
-NO_OUTPUTS = (
-    "This method needs the model's outputs, but loss_fn returned only the losses. Return both: "
-    'z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
-)
-
-NO_LOSSES = (
-    "This method needs per-sample losses, which opt.step(closure) cannot provide. "
-    "Call opt.backward(loss_fn, *batch) and then opt.step()."
-)
-
-NO_GRAPH = (
-    "The losses have no gradient: loss_fn ran under torch.no_grad(), its result was detached by .detach(), .item() or "
-    "numpy, or no parameter of the model has requires_grad=True. Return the losses as the model computes them."
-)
-
-AGAIN = "backward through the graph a second time"  # torch's message
-
-WITHIN_LOSS_FN = (
-    "loss_fn must not call backward itself, and what depends on the weights must be computed inside it, not before "
-    "opt.backward. retain_graph=True would make the gradient wrong."
-)
-
 COMPILED = "_torchdynamo_orig_callable"  # an attribute of every function that torch.compile returns
 
-TOO_FEW_FOR_BATCHNORM = "Expected more than 1 value per channel"  # torch's message for a single sample
 
-MIN_BATCH = (
-    "BatchNorm cannot train on one sample. Let the sampler join such a batch to its neighbour: "
-    "SelectiveBatchSampler(..., min_batch=2). If the method splits the batch, as SAM(m=...) and SAM(ascent=...) do, "
-    "make each part two samples or more."
-)
-
-
-class Source:
-    """The passes of one step. Every source has :meth:`gradient`; only some have per-sample losses.
+class LossEvaluator:
+    """The passes of one step. Each kind has :meth:`gradient`; only one has per-sample losses.
 
     Arguments:
         context: what all steps of the optimizer share.
-        recorder: keeps what the passes return.
+        function: the user's loss function or closure.
+        index: dataset index of each sample, or None.
         replay: whether all passes draw the same random numbers.
     """
 
-    result: Callable[[], Any]  # what the caller of the optimizer gets, asked for when the method has finished
+    result: Callable[[], Any]  # what the caller of the optimizer gets when the method has finished
 
     scale: Tensor | float = 1.0  # the factor that the last backward was scaled by
     displacement: Displacement | None = None  # where the weights were last moved to
-    compiled = False  # whether the user's function is compiled: its graph may have recorded the weights' addresses
 
-    def __init__(self, context: StepContext, recorder: Recorder, *, replay: bool) -> None:
-        self.recorder = recorder
-        self.journal, self.undo = new_journal(context.parameters.kinds)
+    def __init__(
+        self, context: StepContext, function: Callable[..., Any], index: Tensor | None = None, *, replay: bool
+    ) -> None:
+        self.recorder = Recorder(index)
+        self.undo = Undo(context.parameters.kinds)
+        self.compiled = hasattr(function, COMPILED)  # its graph may have recorded the weights' addresses
+        self._function = function
         self._parameters = context.parameters
         self._guard = context.guard
         self._sync = context.sync
         self._replay = Replay() if replay else None
 
-    def begin(self) -> None:
+    def begin(self, *, replace: bool = False) -> None:
         """Record the state before the first pass and how to restore it, and set the gradients aside."""
         parameters = self._parameters
         if parameters.lazy:
             self._make_lazy_modules()  # first, because their buffers are among those to be restored
-        self._guard.begin(parameters.modules, self.journal)
-        self.slots = GradientSlots(parameters.params, parameters.foreign, self.journal)
+        self._guard.begin(parameters.modules, self.undo)
+        self.slots = GradientSlots(parameters.params, parameters.foreign, self.undo, replace=replace)
 
     def gradient(self, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Forward and backward, of all rows or some: one entry per trained parameter."""
@@ -122,21 +93,16 @@ class Source:
     def _make_lazy_modules(self) -> None:
         """Let lazy modules create their parameters, if this takes a forward of its own."""
 
-    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, grad: bool) -> Any:
-        """Call the user's function. If it raises, the journal undoes its side effects."""
-        before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(grad)
-        try:
-            if self._replay is None:
-                result = function(*arguments)
-            else:
-                result = self._replay.call(function, arguments, self._parameters.params, self.journal)
-        except ValueError as error:
-            if TOO_FEW_FOR_BATCHNORM in str(error):
-                error.add_note(MIN_BATCH)
-            raise
-        torch._C._set_grad_enabled(before)
-        return result
+    def _call(self, arguments: tuple[Any, ...] = (), *, grad: bool = True) -> Any:
+        """Call the user's function."""
+        with torch.set_grad_enabled(grad):
+            try:
+                if self._replay is None:
+                    return self._function(*arguments)
+                return self._replay.call(self._function, arguments, self._parameters.params)
+            except ValueError as error:
+                add_note(error)
+                raise
 
     def _collect(self) -> Vector:
         """The gradient that a pass left behind; the slots are empty afterwards."""
@@ -146,18 +112,18 @@ class Source:
         return gradient
 
 
-class SampleSource(Source):
+class PerSampleLoss(LossEvaluator):
     """A loss function that returns the loss of each sample, and the batch that it is called with.
 
     Arguments:
-        context: as for :class:`Source`.
+        context: as for :class:`LossEvaluator`.
         loss_fn: the per-sample losses of a batch, or the losses and the model's outputs.
         batch: the arguments of ``loss_fn``.
         index: dataset index of each sample, or None.
         weight: factor of each sample's loss, or None.
         backward: how a scalar loss is back-propagated.
         total: whether the gradient is that of the sum of the losses, not of their mean.
-        replay: as for :class:`Source`.
+        replay: as for :class:`LossEvaluator`.
     """
 
     def __init__(
@@ -172,14 +138,12 @@ class SampleSource(Source):
         total: bool,
         replay: bool,
     ) -> None:
-        super().__init__(context, Recorder(index), replay=replay)
+        super().__init__(context, loss_fn, index, replay=replay)
         self.result = self.recorder.feedback
         self._total = total
-        self._loss_fn = loss_fn
         self._batch = batch
         self._weight = weight
         self._backward = backward
-        self.compiled = hasattr(loss_fn, COMPILED)
 
     def gradient(self, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Forward and backward, of all rows or some."""
@@ -190,7 +154,7 @@ class SampleSource(Source):
         shifted, recorder, weight = self.shifted, self.recorder, self._weight
         self._guard.before_pass(training=grad, shifted=shifted)
         batch = self._batch if rows is None else select_rows(self._batch, rows, self.count())
-        result = self._call(self._loss_fn, batch, grad=grad)
+        result = self._call(batch, grad=grad)
         column = self.displacement.measures if shifted and self.displacement is not None else "loss"
         losses = recorder.record(result, rows, column, shifted=shifted)
         if weight is not None and weight.shape != (recorder.n,):
@@ -225,17 +189,20 @@ class SampleSource(Source):
                 mean.register_hook(self._keep_scale)  # type: ignore[no-untyped-call]
                 self._backward(mean)
         except RuntimeError as error:
-            if AGAIN in str(error):
-                error.add_note(WITHIN_LOSS_FN)
+            add_note(error)
             raise
         return self._collect()
+
+    def _keep_scale(self, factor: Tensor) -> None:
+        # The gradient that reaches the mean loss is the factor that the user's backward multiplied it by.
+        self.scale = factor.detach() * self.scale
 
     def predict(self, buffers: Sequence[Tensor]) -> Any:
         """Outputs in evaluation mode with these buffers, without gradient; the next pass finds the old buffers."""
         self._guard.before_pass(training=False, shifted=True)
         for b, value in zip(writable_buffers(self._parameters.model), buffers, strict=True):
             b.copy_(value)
-        result = self._in_evaluation_mode(strict=True)
+        result = self._evaluate(strict=True)
         if not isinstance(result, tuple):
             raise TypeError(NO_OUTPUTS)
         self.recorder.samples_forward += len(result[0])
@@ -247,52 +214,45 @@ class SampleSource(Source):
             self.recorder.n = samples_in((self._weight,) if self._weight is not None else self._batch)
         return self.recorder.n
 
-    def _in_evaluation_mode(self, *, strict: bool = False) -> Any:
+    def _make_lazy_modules(self) -> None:
+        """Run one forward, because lazy modules create their parameters in the first one."""
+        self._evaluate()
+        self._parameters.find_lazy()
+
+    def _evaluate(self, *, strict: bool = False) -> Any:
+        """What loss_fn returns with the model in evaluation mode; ``strict``: it must not leave that mode."""
         # A wrapper of torch.compile may have no flag of its own: it shows that of the module inside.
-        modules = [m for m in self._parameters.modules if m.__dict__.get("training")]
-        training = [m.__dict__ for m in modules]
-        switches = map(operator.setitem, training, itertools.repeat("training"), itertools.repeat(True))
-        self.journal.append((exhaust, switches))
+        modules = [m for m in self._parameters.modules if vars(m).get("training")]
+
+        def restore() -> None:
+            for m in modules:
+                vars(m)["training"] = True
+
+        self.undo.append(restore)
         self._parameters.model.eval()
-        result = self._call(self._loss_fn, self._batch, grad=False)
+        result = self._call(self._batch, grad=False)
         if strict and any(m.training for m in modules):
             raise RuntimeError(
                 "loss_fn calls model.train(), but this method needs the model's outputs in evaluation mode. Call "
                 "model.train() in the loop, before opt.backward, and let loss_fn compute the losses only."
             )
-        for flags in training:
-            flags["training"] = True
+        restore()
         return result
 
-    def _make_lazy_modules(self) -> None:
-        """Run one forward, because lazy modules create their parameters in the first one."""
-        self._in_evaluation_mode()
-        self._parameters.find_lazy()
 
-    def _keep_scale(self, factor: Tensor) -> None:
-        # The gradient that reaches the mean loss is the factor that the user's backward multiplied it by.
-        self.scale = factor.detach() * self.scale
-
-
-class ClosureSource(Source):
+class ClosureLoss(LossEvaluator):
     """torch's closure: it runs forward and backward and returns the loss.
 
-    A closure that clears the gradients first replaces the previous ``.grad``; one that does not adds to it, as in
-    torch. A :class:`~ausam.optimizer.gradients.ClearDetector` in each slot tells the two apart during the first run.
-
     Arguments:
-        context: as for :class:`Source`.
+        context: as for :class:`LossEvaluator`.
         closure: the closure.
         scale: its factor on the loss before ``backward``.
-        replay: as for :class:`Source`.
+        replay: as for :class:`LossEvaluator`.
     """
 
-    def __init__(self, context: StepContext, closure: Callable[[], Any], *, scale: float, replay: bool) -> None:
-        super().__init__(context, Recorder(), replay=replay)
+    def __init__(self, context: StepContext, closure: Callable[[], Any], *, scale: float = 1.0, replay: bool) -> None:
+        super().__init__(context, closure, replay=replay)
         self.scale = scale
-        self.cleared = False  # whether the closure has called the optimizer's zero_grad
-        self.compiled = hasattr(closure, COMPILED)
-        self._closure = closure
         self._values: list[Any] = []
 
     def gradient(self, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:  # noqa: ARG002
@@ -302,12 +262,7 @@ class ClosureSource(Source):
         self._guard.before_pass(training=True, shifted=self.shifted)
         if self._sync.active:
             self._sync.before_backward()
-        first = not self._values
-        detectors = self.slots.detectors(self.journal) if first else []
-        value = self._call(self._closure, (), grad=True)
-        if first:
-            alone = self._sync.group is None
-            self.slots.replace([d is not None and d.cleared(alone=alone) for d in detectors], own=self.cleared)
+        value = self._call()
         self._values.append(value)
         for part in tree_leaves(value):
             if isinstance(part, (Tensor, float, int)):
@@ -317,3 +272,107 @@ class ClosureSource(Source):
     def result(self) -> Any:
         """What the closure returned in its first run, at ``w``."""
         return self._values[0] if self._values else None
+
+
+class Recorder:
+    """Per-sample losses and outputs of a step, and how many samples passed through the model.
+
+    Arguments:
+        index: dataset index of each sample, or None.
+    """
+
+    def __init__(self, index: Tensor | None = None) -> None:
+        self.index = index
+        self.n = None if index is None else len(index)  # the number of samples; None until it is known
+        self.outputs: Any = None  # of the last forward
+        self.samples_forward = 0
+        self.samples_backward = 0
+        self.passes: list[Tensor] = []  # the losses of each pass, to see whether they are finite
+        self._columns: dict[Measured, Tensor] = {}
+        self._outputs_at_w: Any = None  # for all rows, detached; from the first pass if none is at w
+        self._outputs_in_parts = False
+
+    def record(self, result: Any, rows: Tensor | None, column: Measured, *, shifted: bool) -> Tensor:
+        """Check what a forward returned, keep it, and return the losses.
+
+        Arguments:
+            result: the losses, or the losses and the outputs.
+            rows: the samples that it belongs to; None for all.
+            column: the feedback column for the losses.
+            shifted: whether the weights were shifted.
+        """
+        losses, self.outputs = losses_and_outputs(result)
+        losses = per_sample(losses, self.n if rows is None else len(rows))
+        if self.n is None:
+            self.n = losses.shape[0]
+        self.samples_forward += losses.shape[0]
+        values = losses.data  # unlike detach(), this may be read or written without a trace in the graph
+        self.passes.append(values)
+        if rows is None:
+            self._columns[column] = values
+        else:
+            known = self._columns.get(column)
+            known = losses.new_full((self.n,), torch.nan) if known is None else known.clone()
+            known[rows] = values
+            self._columns[column] = known
+        if self.outputs is not None:
+            self._keep_outputs(rows, shifted=shifted)
+        return losses
+
+    def column(self, name: Measured) -> Tensor:
+        """The losses of one feedback column; NaN where they were not evaluated."""
+        if name not in self._columns:
+            like = next(iter(self._columns.values()), torch.empty(0))
+            self._columns[name] = torch.full_like(like, torch.nan)
+        return self._columns[name]
+
+    def feedback(self) -> Feedback:
+        """What the step learned about each sample."""
+        return Feedback(self.index, self.column("loss"), self.column("perturbed"), self._outputs_at_w)
+
+    def _keep_outputs(self, rows: Tensor | None, *, shifted: bool) -> None:
+        if rows is None:
+            if self._outputs_at_w is None or not shifted:
+                self._outputs_at_w = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self.outputs)
+                self._outputs_in_parts = False
+        elif not shifted and (self._outputs_at_w is None or self._outputs_in_parts):
+            # The method never sees the whole batch at w: assemble the parts that it does see, if they are one tensor.
+            z = self.outputs.detach() if isinstance(self.outputs, Tensor) else None
+            if z is not None and z.is_floating_point() and len(z) == len(rows):
+                if self._outputs_at_w is None:
+                    self._outputs_at_w = z.new_full((self.n or 0, *z.shape[1:]), torch.nan)
+                    self._outputs_in_parts = True
+                self._outputs_at_w[rows.to(z.device)] = z
+
+
+class Replay:
+    """Draws torch's random numbers once per step: later passes reuse the first pass's, hence its dropout masks."""
+
+    def __init__(self) -> None:
+        self._first: dict[torch.device, Tensor] | None = None
+
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], on: Iterable[Tensor]) -> Any:
+        """Call the function with the first call's random numbers; torch's generators end where that call left them."""
+        now = _random_states({t.device for t in on})
+        if self._first is None:
+            self._first = now
+            return function(*arguments)
+        try:
+            _set_random_states(self._first)
+            return function(*arguments)
+        finally:
+            _set_random_states(now)
+
+
+def _random_states(devices: set[torch.device]) -> dict[torch.device, Tensor]:
+    """The state of torch's own generators, of the CPU and of these devices."""
+    on = {d: torch.get_device_module(d).get_rng_state(d) for d in devices if d.type not in ("cpu", "meta")}
+    return {torch.device("cpu"): torch.get_rng_state(), **on}
+
+
+def _set_random_states(states: dict[torch.device, Tensor]) -> None:
+    for device, state in states.items():
+        if device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state, device)

@@ -1,0 +1,219 @@
+"""The mistakes of a beginner, each with an error that says what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+from torch.utils._pytree import tree_leaves
+
+from ausam.common.tensors import CPU, HALF
+
+Reduction = Literal["mean", "sum"]
+
+WRITE = "Write SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
+
+NO_OUTPUTS = (
+    "This method needs the model's outputs, but loss_fn returned only the losses. Return both: "
+    'z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
+)
+
+NO_LOSSES = (
+    "This method needs per-sample losses, which a closure cannot provide. "
+    "Call opt.backward(loss_fn, *batch) and then opt.step()."
+)
+
+NO_GRAPH = (
+    "The losses have no gradient: loss_fn ran under torch.no_grad(), its result was detached by .detach(), .item() or "
+    "numpy, or no parameter of the model has requires_grad=True. Return the losses as the model computes them."
+)
+
+GRAPH_FROM_OUTSIDE = (
+    "An argument of loss_fn has a grad_fn: it was computed from weights before opt.backward. A method needs its value "
+    "at other weights too, so the gradient would be wrong, and retain_graph=True does not help. Compute it inside "
+    "loss_fn, or pass x.detach() if no gradient should flow through it."
+)
+
+# What torch says, and what we add to it.
+NOTES = {
+    "backward through the graph a second time": (
+        "loss_fn must not call backward itself, and what depends on the weights must be computed inside it, not before "
+        "opt.backward. retain_graph=True would make the gradient wrong."
+    ),
+    "Expected more than 1 value per channel": (
+        "BatchNorm cannot train on one sample. Let the sampler join such a batch to its neighbour: "
+        "SelectiveBatchSampler(..., min_batch=2). If the method splits the batch, as SAM(m=...) and SAM(ascent=...) "
+        "do, make each part two samples or more."
+    ),
+}
+
+
+def add_note(error: Exception) -> None:
+    """Add the remedy to an error of torch's that a loss function often causes."""
+    for message, note in NOTES.items():
+        if message in str(error):
+            error.add_note(note)
+
+
+# -- SharpnessAware(base, method, model) -------------------------------------------------------------------------------
+
+
+def check_base_and_method(base: Any, method: Any) -> None:
+    """Raise a TypeError unless the base is an optimizer with one gradient per step, and the method is one."""
+    if not isinstance(base, Optimizer):
+        raise TypeError(f"base is {_kind(base)}, but a torch.optim.Optimizer is needed. {WRITE}")
+    if isinstance(base, LBFGS):
+        raise TypeError(
+            "LBFGS evaluates its closure many times per step, so one sharpness-aware gradient per step has no meaning "
+            "for it. Use SGD, Adam, AdamW or RMSprop."
+        )
+    if isinstance(method, type) or not hasattr(method, "gradient"):
+        raise TypeError(f"method is {_kind(method)}, but an instance such as SAM(rho=0.05) is needed. {WRITE}")
+
+
+def _kind(value: Any) -> str:
+    """What a value is, in a few words: the text of a model would fill the screen."""
+    if value is None or isinstance(value, str):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def as_module(model: Any) -> nn.Module:
+    """The model, or several as one; raises a TypeError if its parameters or buffers cannot be moved."""
+    several = isinstance(model, (list, tuple)) and bool(model) and all(isinstance(m, nn.Module) for m in model)
+    if not several and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is {_kind(model)}, but it must be the torch.nn.Module being trained, or a list of modules."
+        )
+    module = nn.ModuleList(model) if several else model
+    if any(type(m).__name__ == "FullyShardedDataParallel" for m in module.modules()):
+        raise TypeError(
+            "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
+            "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
+        )
+    if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+        raise TypeError(
+            "The model is, or contains, a TorchScript module, whose parameters and buffers cannot be moved. Train "
+            "the module that it was made from, and script or trace it afterwards."
+        )
+    return module
+
+
+# -- opt.backward(loss_fn, *batch, index=..., weight=...) --------------------------------------------------------------
+
+
+def backward_arguments(
+    loss_fn: Any, batch: tuple[Any, ...], index: Any, weight: Any, reduce: Any
+) -> tuple[Tensor | None, Tensor | None]:
+    """The index and the weight as tensors, after a look at all arguments of ``opt.backward``."""
+    if not callable(loss_fn):
+        raise TypeError(
+            f"opt.backward got a {type(loss_fn).__name__}, but it needs the function that computes the losses, "
+            "because a method evaluates them more than once. In place of loss.backward() write "
+            'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
+        )
+    if reduce not in get_args(Reduction):
+        raise ValueError(f'opt.backward: reduce is {reduce!r}. It must be "mean" or "sum".')
+    if any(isinstance(x, Tensor) and x.grad_fn is not None for x in tree_leaves(batch)):
+        raise ValueError(GRAPH_FROM_OUTSIDE)
+    if weight is not None and not isinstance(weight, Tensor):
+        weight = _as_tensor(weight, "weight", "one number per sample: sampler.weight(index)").float()
+    if index is None:
+        return None, weight
+    needed = "one whole number per sample: the dataset index that Indexed(dataset) returns"
+    index = _as_tensor(index, "index", needed)
+    if index.dim() != 1 or index.dtype.is_floating_point or index.dtype == torch.bool:
+        raise TypeError(f"index has shape {tuple(index.shape)} and type {index.dtype}, but it must be {needed}.")
+    return index, weight
+
+
+def _as_tensor(value: Any, name: str, needed: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return torch.as_tensor(value, device=CPU)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} is {value!r:.60}, but it must be {needed}.") from None
+
+
+# -- what loss_fn returns ----------------------------------------------------------------------------------------------
+
+
+def losses_and_outputs(result: Any) -> tuple[Any, Any]:
+    """The two things that a loss function may return; None for outputs that it does not return."""
+    if not isinstance(result, tuple):
+        return result, None
+    if len(result) != 2:
+        raise TypeError(
+            f"loss_fn returned {len(result)} things, but the losses, or the losses and the outputs, are needed. Put "
+            "further outputs into one: return losses, (z, features)."
+        )
+    return result
+
+
+def per_sample(losses: Any, expected: int | None) -> Tensor:
+    """The losses in at least float32 if there is one per sample; otherwise an error that says what to return."""
+    if not isinstance(losses, Tensor):
+        raise TypeError(
+            f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "
+            "or (losses, outputs)."
+        )
+    shape = losses.shape
+    if not shape:
+        raise TypeError(
+            "loss_fn returned a scalar, but per-sample losses are needed. "
+            'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
+        )
+    if len(shape) != 1:
+        square = len(shape) == 2 and 1 < shape[0] == shape[1] and expected in (None, shape[0])
+        broadcast = "If outputs of shape (n, 1) met targets of shape (n,), use outputs.squeeze(1). " if square else ""
+        raise ValueError(
+            f"loss_fn returned losses of shape {tuple(shape)}, but one loss per sample is needed, shape (n,). "
+            f"{broadcast}Average what belongs to one sample, e.g. losses.flatten(1).mean(1)."
+        )
+    if expected is not None and shape[0] != expected:
+        raise ValueError(f"loss_fn returned {shape[0]} losses for {expected} samples. Return one loss per sample.")
+    if shape[0] == 0:
+        raise ValueError("The batch is empty, so it has no loss. Skip empty batches.")
+    return losses.float() if losses.dtype in HALF else losses
+
+
+# -- states, and frameworks that step the optimizer themselves ---------------------------------------------------------
+
+
+def check_state_dict(found: Any) -> None:
+    """Raise a ValueError for what is no optimizer's state dict, and say where to find one."""
+    if not isinstance(found, dict) or not {"state", "param_groups"} <= found.keys():
+        raise ValueError(
+            f"This {type(found).__name__} is not what opt.state_dict() returned. If it is the content of a "
+            'checkpoint, pass the optimizer\'s part of it, such as opt.load_state_dict(checkpoint["optimizer"]).'
+        )
+
+
+def refuse_lightning(closure: Callable[..., Any]) -> None:
+    """Raise a RuntimeError for Lightning's own closure: it would clip in every pass."""
+    owner = str(getattr(getattr(closure, "func", closure), "__module__", None)).partition(".")[0]
+    if owner in ("lightning", "pytorch_lightning"):
+        raise RuntimeError(
+            "Lightning steps this optimizer without its adapter, so clipping, accumulation and DDP would silently go "
+            "wrong. Use Trainer(callbacks=[SharpnessAwareCallback()]), from ausam.integrations.lightning, or derive "
+            "the module from SharpnessAwareModule."
+        )
+
+
+def refuse_attribute(name: str) -> None:
+    """Raise for an attribute of another library's optimizer that ours must not seem to have."""
+    if name == "_is_accelerate_prepared":  # an adapter that lets Accelerate wrap the optimizer sets this mark itself
+        raise TypeError(
+            "accelerator.prepare would hide opt.backward, so every step would be one of the base optimizer. Use "
+            "prepare(accelerator, model, opt, ...) from ausam.integrations.accelerate, which takes the same objects; "
+            "for the Trainer, use SharpnessAwareTrainer from ausam.integrations.transformers."
+        )
+    if name in ("first_step", "second_step"):
+        raise AttributeError(
+            f"SharpnessAware has no {name}: it makes both passes itself. Replace both, and loss.backward(), by "
+            "opt.backward(loss_fn, *batch) and opt.step()."
+        )
