@@ -26,7 +26,7 @@ class Chart:
     """One chart of a comparison's report."""
 
     source: str  # the results it is drawn from
-    name: str = "time"  # which chart: time, curves, chosen or mislabelled
+    name: str = "scores"  # which chart: scores, curves, mislabelled or classes
     narrow: bool = False  # for a phone
 
 

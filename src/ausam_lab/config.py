@@ -27,7 +27,7 @@ Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more would crash the process
 
 # Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
-NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "every", "keep")
+NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "every", "keep", "label", "kind")
 
 # Settings that a comparison chooses for each pair.
 PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
@@ -133,6 +133,8 @@ class Config:
         "diagnose), or none",
     )
     every: Count = setting(0, "keep the weights of every N-th epoch, for ausam diagnose; 0: only of the last two")
+    label: str = ""  # what reports call the run, and the kind of its pair (ausam_lab.names): they have no flags
+    kind: str = ""
 
     def __post_init__(self) -> None:
         validate(self)

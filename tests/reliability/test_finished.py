@@ -8,10 +8,10 @@ import shutil
 import pytest
 
 from ausam_lab.config import Config
+from ausam_lab.experiments.compare import runs_csv
 from ausam_lab.paper import recipe
 from ausam_lab.records.comparison import NamedRun
 from ausam_lab.records.locks import file_lock
-from ausam_lab.report.runs_csv import runs_csv
 from tests.lab.helpers import a_run, run
 from tests.processes import forked
 from tests.reliability.test_faults import MICRO, outcome

@@ -37,7 +37,7 @@ def _add_settings(
     """
     hints = typing.get_type_hints(Config)
     for f in fields(Config):
-        if f.name in skip:
+        if f.name in skip or "help" not in f.metadata:
             continue
         hint = hints[f.name]
         # X | None is a union of types, or of typing if X is annotated

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import changes
@@ -16,13 +17,25 @@ from ausam_lab.records.epoch import Epoch
 from ausam_lab.registry.pairs import label
 from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
-from ausam_lab.report.runs_csv import runs_csv
+from ausam_lab.report.table import Table, to_csv
 from ausam_lab.training.environment import environment
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.loop import train
 from ausam_lab.training.run_folder import epochs, finished
 
 OnEpoch = Callable[[str, int, Epoch], None]
+
+# The columns of results.csv: settings and figures of a run.
+SETTINGS = (
+    *("data", "label_noise", "imbalance", "validation", "train_size"),
+    *("model", "quantize", "batch_size", "lr", "weight_decay", "rho"),
+)
+FIGURES = ("train_seconds", "samples_forward", "samples_backward", "skipped_steps", "parameters", "weights_sha256")
+COLUMNS = (
+    *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "better", "test_score", "train_score"),
+    *("nll", "calibration_error", "parts"),
+    *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "torch"),
+)
 
 
 def compare(
@@ -48,6 +61,7 @@ def compare(
         on_epoch: called with the name, the seed and the figures of each epoch.
         logs: additional logs for the epochs.
     """
+    known = finished_runs(list(runs), seeds, out)
     for seed in seeds:
         turns = {name: _run(name, replace(run, seed=seed), out, on_epoch, logs) for name, run in runs.items()}
         shuffle = random.Random(seed)
@@ -55,7 +69,8 @@ def compare(
             for name in shuffle.sample(list(turns), len(turns)):
                 if next(turns[name], None) is None:
                     del turns[name]
-        results = write(collect(list(runs), seeds, config, out, command), out)
+        known |= finished_runs([name for name in runs if (name, seed) not in known], [seed], out)
+        results = write(_results(list(runs), seeds, config, known, command), out)
     return results
 
 
@@ -69,10 +84,27 @@ def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) ->
 
 def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
     """The results of a comparison from the finished runs in ``out``."""
-    folders = [(name, run_folder(out, name, seed)) for name in names for seed in seeds]
-    runs = [run for name, folder in folders if (run := named_run(name, folder)) is not None]
+    return _results(names, seeds, config, finished_runs(names, seeds, out), command, title)
+
+
+def finished_runs(names: list[str], seeds: list[int], out: Path) -> dict[tuple[str, int], NamedRun]:
+    """The finished runs in ``out``, by name and seed."""
+    read = {(name, seed): named_run(name, run_folder(out, name, seed)) for name in names for seed in seeds}
+    return {key: run for key, run in read.items() if run is not None}
+
+
+def _results(
+    names: list[str],
+    seeds: list[int],
+    config: Config,
+    known: Mapping[tuple[str, int], NamedRun],
+    command: str,
+    title: str = "",
+) -> Comparison:
+    keys = [(name, seed) for name in names for seed in seeds]
+    runs = [known[key] for key in keys if key in known]
     labels = [(name, label(name, config.base)) for name in names]
-    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(folders))
+    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(keys))
 
 
 def named_run(name: str, folder: Path) -> NamedRun | None:
@@ -116,3 +148,30 @@ def write(results: Comparison, out: Path) -> Comparison:
     files.write(out / "results.csv", runs_csv(("", named) for named in results.runs))
     files.write(out / "report.html", page.render(results))
     return results
+
+
+def runs_csv(runs: Iterable[tuple[str, NamedRun]]) -> str:
+    """Runs with their blocks as CSV, one line each, with a header; an unknown value is empty."""
+    values = (_values(block, named) for block, named in runs)
+    return to_csv(Table.of(COLUMNS, ([known[name] for name in COLUMNS] for known in values)))
+
+
+def _values(block: str, named: NamedRun) -> dict[str, Any]:
+    run, hardware = named.run, named.run.environment.hardware
+    return {
+        "block": block,
+        "name": named.name,
+        "metric": run.test.name,
+        "unit": run.test.unit,
+        "better": "lower" if run.test.lower_is_better else "higher",
+        "parts": "; ".join(f"{name} {value:.6g}" for name, value in run.test.parts.items()),
+        "test_score": run.test.value,
+        "nll": run.test.nll,
+        "calibration_error": run.test.calibration_error,
+        "train_score": run.train.value,
+        "commit": run.environment.commit,
+        "torch": run.environment.versions.get("torch"),
+        **{k: getattr(run, k) for k in ("seed", "method", "policy", "epochs", "init_sha256", *FIGURES)},
+        **{k: getattr(run.config, k) for k in SETTINGS},
+        **{k: getattr(hardware, k) for k in ("device", "cpu", "gpu")},
+    }

@@ -20,7 +20,6 @@ from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.locks import file_lock
 from ausam_lab.registry.pairs import label
-from ausam_lab.report.runs_csv import runs_csv
 from ausam_lab.report.summary import headline
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.run_folder import make
@@ -101,7 +100,7 @@ def write(recipe: Recipe, out: Path, command: str) -> PaperTable:
         result = _paper_table(recipe, comparisons, command)
         store.write(out / "results.json", result)
         runs = [(block.name, named) for block, comparison in comparisons for named in comparison.runs]
-        files.write(out / "results.csv", runs_csv(runs))
+        files.write(out / "results.csv", compare.runs_csv(runs))
         for name, form in tables.OUTPUT_FILES.items():
             files.write(out / name, form(result))
         return result

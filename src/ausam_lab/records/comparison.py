@@ -73,6 +73,7 @@ class Row(Checked):
     nlls: tuple[float, ...] = ()  # of a classifier, one per seed; empty if not known for every seed
     calibration_errors: tuple[float, ...] = ()  # likewise, in percent
     unfitted: Count = 0  # runs whose network has not fitted its data
+    kind: str = ""  # contender, baseline, own or method: see ausam_lab.names.Pair
 
     def __post_init__(self) -> None:
         super().__post_init__()

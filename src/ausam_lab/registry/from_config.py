@@ -13,8 +13,9 @@ from ausam.pairing import check
 from ausam.policies import Policy
 from ausam_lab.config import Config
 from ausam_lab.registry.expressions import NO_LABELS, construct, has_radius, parse, uses
-from ausam_lab.registry.pair_table import FULL
+from ausam_lab.registry.pair_table import FULL, Pair
 from ausam_lab.registry.pairs import pair
+from ausam_lab.registry.user_code import is_own
 
 # Methods that measure their radius on a scale of their own: the rho of a data set, which is SAM's, does not suit them.
 # ASAM: its authors' for CIFAR-10. Momentum-SAM: the best on the digits, where its authors' 3 is too large.
@@ -36,6 +37,7 @@ def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
     full = chosen.name.partition("@")[0].partition("~")[0] == FULL
     of_pair = replace(
         config,
+        kind=_kind(chosen),
         method=chosen.method,
         policy=chosen.policy,
         rho_schedule=config.rho_schedule if has_radius(chosen.method) else "constant",
@@ -48,6 +50,17 @@ def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
         select_epoch=config.select_epoch if chosen.select_epoch is None else chosen.select_epoch,
     )
     return of_pair if rho_given else with_own_rho(of_pair)
+
+
+def _kind(chosen: Pair) -> str:
+    """``own``: the user's code. ``contender``: it chooses by scores. ``baseline``: it costs less without scores."""
+    if is_own(chosen.method) or is_own(chosen.policy):
+        return "own"
+    policy = parse("policy", chosen.policy).name
+    if policy in ("Trusted", "AUSampling"):
+        return "contender"
+    subset = policy in ("Random", "Repeated", "ClassBalanced")
+    return "baseline" if subset or (chosen.epochs, chosen.batch) != (1.0, 1.0) else "method"
 
 
 def with_own_rho(config: Config) -> Config:

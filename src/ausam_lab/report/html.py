@@ -7,27 +7,25 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ausam_lab.report import vega
 from ausam_lab.report.charts import Picture
-from ausam_lab.report.text import NONE, clean, moment
+from ausam_lab.report.text import NONE, moment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
 CHART = '<figure class="chart">'
-POINT_AND_CLICK = "Point at a mark for its figures. Click an entry of a legend to isolate it, and again to show all."
+POINT_AND_CLICK = "Hover for values. Click a legend entry to isolate it, and again to show all."
 
 
 def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
-    """A self-contained page: it fetches nothing, and only the shell's scripts may run.
+    """A self-contained page: it fetches nothing, and every name in it is escaped.
 
     Arguments:
         title: the window title; plain text.
@@ -36,13 +34,12 @@ def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
     """
     parts = [part for part in body if part]
     drawn = any(CHART in part for part in parts if hasattr(part, "__html__"))
-    scripts = [javascript(), _source("embed.js")] if drawn else []
-    values = {"themes": vega.THEMES, "policy": _policy(scripts), "scripts": list(map(_safe, scripts))}
-    return str(fill("shell.html", title=title, parts=parts, width=width, **values)) + "\n"
+    scripts = [_safe(javascript()), _safe(_source("embed.js"))] if drawn else []
+    return str(fill("shell.html", title=title, parts=parts, width=width, themes=vega.THEMES, scripts=scripts)) + "\n"
 
 
 def fill(template: str, **values: object) -> Markup:
-    """Fill a template of this package; all values are escaped and stripped of control characters.
+    """Fill a template of this package; all values are escaped.
 
     Arguments:
         template: its name in ``report/templates``.
@@ -59,7 +56,7 @@ def heading(text: str, level: int = 2, *, link: str = "", key: str = "") -> Mark
 
 
 def paragraph(text: str, style: str = "", *, mark: Markup | str = "") -> Markup:
-    """A paragraph: "lead", "soft", "note" (small), "open" (framed), "live" (needs scripts), or plain.
+    """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain.
 
     ``mark`` is a fragment in front of the text, such as a badge.
     """
@@ -73,14 +70,14 @@ def badge(text: str, good: bool) -> Markup:
 
 def code(text: str) -> Markup:
     """A command, as it was typed; a line breaks between words, not inside ``--seeds``."""
-    words = [_safe("<span>{}</span>").format(word) if "-" in word else word for word in clean(text).split(" ")]
+    words = [_safe("<span>{}</span>").format(word) if "-" in word else word for word in text.split(" ")]
     return _safe("<code>{}</code>").format(_safe(" ").join(words))
 
 
 def facts(values: Mapping[str, object]) -> Markup:
     """Names with their values; a dash where there is none."""
     one = _safe("<div><dt>{}</dt><dd>{}</dd></div>")
-    return _safe("<dl>{}</dl>").format(_safe("").join(one.format(clean(k), clean(_fact(v))) for k, v in values.items()))
+    return _safe("<dl>{}</dl>").format(_safe("").join(one.format(k, _fact(v)) for k, v in values.items()))
 
 
 def _fact(value: object) -> str:
@@ -89,28 +86,24 @@ def _fact(value: object) -> str:
     return NONE if value is None or value == "" else moment(str(value))
 
 
+def details(summary: str, inside: Iterable[Markup]) -> Markup:
+    """Fragments that a click on their summary unfolds."""
+    return _safe("<details><summary>{}</summary>{}</details>").format(summary, _safe("").join(inside))
+
+
 def pictures(shown: Iterable[Picture], level: int = 2, *, hint: bool = True) -> Iterator[Markup]:
-    """Charts with their headings and texts; with ``hint``, the first says how to use them."""
+    """Charts with their headings and notes; with ``hint``, the first says how to use them."""
     for i, picture in enumerate(shown):
         if picture.title:
             yield heading(picture.title, level)
         yield figure(picture.spec)
-        if hint and not i:
-            yield paragraph(POINT_AND_CLICK, "note live")
-        if picture.note:
-            yield paragraph(picture.note, "note")
-        if picture.text:
-            yield paragraph(picture.text)
+        if note := " ".join(filter(None, (picture.note, POINT_AND_CLICK if hint and not i else ""))):
+            yield paragraph(note, "note")
 
 
 def figure(spec: vega.Spec) -> Markup:
-    """A chart in a page: interactive, or a static drawing if scripts are off.
-
-    Arguments:
-        spec: a chart from :mod:`ausam_lab.report.charts`.
-    """
-    prefix = hashlib.sha256(repr(spec).encode()).hexdigest()[:8] + "-"
-    return fill("figure.html", spec=vega.live(spec), drawing=_safe(vega.svg(spec, prefix)))
+    """A chart of :mod:`ausam_lab.report.charts` in a page; the browser draws it."""
+    return fill("figure.html", spec=vega.live(spec), about=spec["description"])
 
 
 @functools.cache
@@ -118,27 +111,17 @@ def javascript() -> str:
     """Vega, Vega-Lite and vega-embed as one script (0.9 MB), from vl-convert: no network."""
     import vl_convert
 
-    return str(vl_convert.javascript_bundle(vl_version=vega.vega_lite()))  # type: ignore[call-arg]  # its stub lacks the default
+    return str(vl_convert.javascript_bundle(vl_version=vega.VEGA_LITE))  # type: ignore[call-arg]  # its stub lacks the default
 
 
-def _policy(scripts: Iterable[str]) -> str:
-    """The content security policy: load nothing, and run only these scripts, identified by digest."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
-
-
-def prose(text: object) -> str:
-    """Clean text that keeps a figure, its spread and its unit on one line."""
-    return clean(text).replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
+def prose(text: str) -> str:
+    """Text that keeps a figure, its spread and its unit on one line."""
+    return text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
 @functools.cache
 def _templates() -> Environment:
     import jinja2
-
-    def shown(value: Any) -> Any:
-        return value if hasattr(value, "__html__") else clean(value) if isinstance(value, str) else value
 
     return jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
@@ -146,7 +129,6 @@ def _templates() -> Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=shown,
     )
 
 

@@ -15,9 +15,11 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 
 from ausam_lab.records.comparison import Difference, NamedRun, Row
 from ausam_lab.records.run import Run
+from ausam_lab.report.text import NONE
 
 LEVEL = 0.95
 
@@ -56,8 +58,11 @@ def paired_values(a: Mapping[int, float], b: Mapping[int, float]) -> Difference 
     n, mean = len(d), statistics.fmean(d)
     if n == 1 or max(d) - min(d) <= 1e-9 * max(map(abs, d)):
         return Difference(n, mean)
-    low, high, p = _by_t(d)
-    return Difference(n, mean, low, high, p)
+    from scipy import stats  # here, because the import takes a second
+
+    test = stats.ttest_1samp(d, 0.0)
+    interval = test.confidence_interval(LEVEL)
+    return Difference(n, mean, float(interval.low), float(interval.high), float(test.pvalue))
 
 
 def holm(differences: Sequence[Difference | None]) -> list[Difference | None]:
@@ -72,12 +77,55 @@ def holm(differences: Sequence[Difference | None]) -> list[Difference | None]:
     return out
 
 
-def _by_t(d: Sequence[float]) -> tuple[float, float, float]:
-    from scipy import stats  # here, because the import takes a second
+class Standing(Enum):
+    """How a row stands against another; the value is what a table shows."""
 
-    test = stats.ttest_1samp(d, 0.0)
-    interval = test.confidence_interval(LEVEL)
-    return float(interval.low), float(interval.high), float(test.pvalue)
+    BETTER = "better"
+    WORSE = "worse"
+    LEVEL = "level"
+    UNCLEAR = "too few seeds to tell"
+    UNFINISHED = "unfinished"
+
+
+def standing(difference: Difference | None, *, lower_is_better: bool = False, margin: float = 0.0) -> Standing:
+    """How a row stands against another, from their difference.
+
+    Equal differences of several seeds have no spread, hence no p: whatever their mean, they decide nothing.
+
+    >>> standing(Difference(n=3, mean=1.5, low=1.25, high=1.75, p=0.006)).value
+    'better'
+    >>> standing(Difference(n=2, mean=1.5)).value
+    'too few seeds to tell'
+    >>> standing(Difference(n=9, mean=0.1, low=-0.1, high=0.3, p=0.3), margin=0.5).value
+    'level'
+
+    Arguments:
+        difference: over the common seeds; None without such a seed.
+        lower_is_better: of the score.
+        margin: two rows are level if the whole interval lies within it, >= 0; 0: never.
+    """
+    if difference is None:
+        return Standing.UNFINISHED
+    if not difference.clear:
+        low, high = difference.low, difference.high
+        within = low is not None and high is not None and -margin < low and high < margin
+        return Standing.LEVEL if within else Standing.UNCLEAR
+    return Standing.BETTER if (difference.mean > 0) != lower_is_better else Standing.WORSE
+
+
+def interval(difference: Difference | None, digits: int = 2) -> str:
+    """A difference with its 95 % interval: ``+0.31 [-0.20, +0.82]``; a star if it is significant."""
+    if difference is None:
+        return NONE
+    text = f"{difference.mean:+.{digits}f}"
+    if difference.low is not None and difference.high is not None:
+        text += f" [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
+    return (text + ("*" if difference.clear else "")).replace("-", "−")
+
+
+def p_text(difference: Difference | None) -> str:
+    """The corrected p with three decimals; a dash where it is unknown."""
+    return NONE if difference is None or difference.p is None else f"{max(difference.p, 0.001):.3f}"
 
 
 def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> Row:
@@ -92,6 +140,7 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
     return Row(
         name=name,
         label=label,
+        kind=first.config.kind,
         method=first.method,
         policy=first.policy,
         pair=first.pair,

@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import re
-import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from ausam_lab.records.comparison import Comparison, Difference, Row
 from ausam_lab.records.run import Run
 from ausam_lab.records.score import measured_on
-from ausam_lab.report.statistics import holm, paired
-from ausam_lab.report.table import TEXT_MARKS, Line, Section, Table, marked, to_text
-from ausam_lab.report.text import capital, join, show
-from ausam_lab.report.verdict import Verdict, interval, p_text, verdict
+from ausam_lab.report.statistics import Standing, holm, interval, p_text, paired, standing
+from ausam_lab.report.table import Line, Section, Table, marked, to_text
+from ausam_lab.report.text import NONE, capital, join, show
 
 SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
-FEW_SCORES = 4  # additional figures of a score that fit in a table
-SPEED = " Before that, a difference may only be one of speed."
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
+RULE = (
+    "± is the standard deviation over seeds. The difference from SAM is the mean over common seeds, with its 95 % "
+    "interval. A star means significant at 5 % (Holm's correction over the rows). Cost counts samples in forward and "
+    "backward passes. Plain SGD has 1x."
+)
+PROBABILITIES = "NLL is the mean negative log-likelihood of the right class, ECE the expected calibration error."
 
 
 def metric(comparison: Comparison) -> tuple[str, str]:
     """The score of its runs, and its unit: ("accuracy", "%"), ("PCKh@0.5", "%"), ("MSE", "")."""
     return (comparison.rows[0].metric, comparison.rows[0].unit) if comparison.rows else ("accuracy", "%")
-
-
-def featured_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a comparison is about: the user's own methods and policies, then those that choose by scores."""
-    own = [r for r in rows if _is_own(r)]
-    return [*own, *(r for r in scored_rows(rows) if r not in own)]
-
-
-def _is_own(row: Row) -> bool:
-    """Whether the user has written its method or policy: ``mine:MySAM``, ``sam+mine.py:MyPolicy``."""
-    return ":" in row.name
-
-
-def scored_rows(rows: Sequence[Row]) -> list[Row]:
-    """The library's rows that choose by scores: Trusted, then AUSAM, or else AUSAM's choice under another method."""
-    trusted = [r for r in rows if "Trusted" in r.pair]
-    ausam = [r for r in rows if r.name.startswith("ausam")] or [r for r in rows if "AUSampling" in r.pair]
-    return [*trusted, *ausam]
 
 
 def heading(name: str, unit: str, lower: bool, comma: str = "") -> str:
@@ -53,117 +38,118 @@ def lower_is_better(comparison: Comparison) -> bool:
     return any(row.lower_is_better for row in comparison.rows)
 
 
-def best(rows: Sequence[Row]) -> Row:
-    """The row with the best mean score."""
-    return max(rows, key=lambda r: r.merit)
+def by_score(comparison: Comparison) -> list[Row]:
+    """The rows, best first."""
+    return sorted(comparison.rows, key=lambda row: -row.merit)
 
 
-def further_scores(rows: Sequence[Row]) -> list[str]:
-    """The additional figures that all rows have: balanced accuracy, MAE, groups of joints."""
-    return [name for name in rows[0].parts if all(name in r.parts for r in rows)] if rows else []
+def featured_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows that a comparison is about: the user's own, then those that choose by scores, as they were named."""
+    return [row for kind in ("own", "contender") for row in rows if row.kind == kind]
+
+
+def cost(comparison: Comparison, row: Row) -> float | None:
+    """The samples in forward and backward passes, in units of plain SGD, which passes each sample once per epoch."""
+    if comparison.data is None:
+        return None
+    sgd = 2 * comparison.config.epochs * comparison.data.train
+    return (row.samples_forward + row.samples_backward) / sgd
+
+
+def cost_text(comparison: Comparison, row: Row) -> str:
+    """The cost as a multiple of SGD's: ``1x``, ``1.3x``."""
+    multiple = cost(comparison, row)
+    return NONE if multiple is None else f"{multiple:.2g}x" if multiple < 0.1 else f"{round(multiple, 1):g}x"
 
 
 def headline(comparison: Comparison) -> str:
-    """Say in a few plain sentences what a choice of samples reached; :func:`verdict_table` has the figures."""
+    """At most three sentences: the best row and its cost, our row, and what the seeds cannot tell."""
     rows = comparison.rows
     if not rows:
-        return "No run has finished yet, so there is nothing to compare."
-    tail = "" if comparison.complete else f" (Unfinished: {len(comparison.runs)} runs so far.)"
-    by_name = {r.name: r for r in rows}
-    sam, sgd, mine = by_name.get("sam"), by_name.get("sgd"), featured_rows(rows)
+        return "No run has finished yet."
+    best = by_score(comparison)[0]
     name, _ = metric(comparison)
-    tail = (f" Lower {name} is better." if lower_is_better(comparison) else "") + tail
-    row = mine[0] if mine else best(rows)
-    cost = f"{show(row.mean_seconds, seconds_digits(rows))} s of training"
-    cost = cost if row.part_of_sam is None else f"{row.part_of_sam:.0f} % of SAM's training time"
-    where = "" if row is sam else f" in {cost}"
-    beside = ", ".join(f"{r.label}: {_score(r)}" for r in (sam, sgd) if r is not None and r is not row)
-    first = best(rows)
-    text = "" if first in (row, sam, sgd) else f"The best row is {first.label} with {_score(first)}. "
-    text += f"{row.label} reaches {_score(row)} {measured_on(name)}{where}{f' ({beside})' if beside else ''}."
+    at = f"at {cost_text(comparison, best)} the cost of SGD"
+    if len(rows) == 1:
+        return f"{best.label} reaches {_score(best)} {measured_on(name)} {at}."
+    text = f"{best.label} has the best {measured_on(name)}: {_score(best)}, {at}."
+    mine = featured_rows(rows)
     if not mine:
-        return f"{text} No row that chooses by scores has finished.{tail}"
-    verdicts = {
-        rival.label: verdict(difference, lower_is_better=row.lower_is_better)
-        for one, rival, difference in compare_rows(comparison)
-        if one is row
-    }
-    rivals = {kind: [name for name, is_so in verdicts.items() if is_so is kind] for kind in Verdict}
-    says = {
-        Verdict.BETTER: "beats {}",
-        Verdict.WORSE: "falls behind {}",
-        Verdict.UNCLEAR: "is not shown to differ from {}",
-    }
-    clauses = [says[kind].format(join(rivals[kind])) for kind in says if rivals[kind]]
-    text += f" It {join(clauses)}." if clauses else ""
-    if rivals[Verdict.ONE_SEED]:
-        text += " With one common seed there is no spread, so some comparisons cannot be decided."
-    if not _same_cost(row, rows):
-        text += (
-            " No baseline of the same cost was run (sam@0.5x0.5, sam+random), so it is not known what selection gains."
-        )
-    return text + tail
+        others = [row for row in rows if row.name in ("sgd", "sam") and row is not best]
+        return " ".join([text, *(f"{row.label} reaches {_score(row)}." for row in others)])
+    row = mine[0]
+    rivals: dict[Standing, list[str]] = {kind: [] for kind in Standing}
+    for one, rival, difference in compare_rows(comparison):
+        if one is row:
+            rivals[standing(difference, lower_is_better=row.lower_is_better)].append(rival.label)
+    than = [f"{kind.value} than {join(rivals[kind])}" for kind in (Standing.BETTER, Standing.WORSE) if rivals[kind]]
+    if row is not best:
+        text += f" {', '.join([f'{row.label} reaches {_score(row)} at {cost_text(comparison, row)}', *than])}."
+    elif than:
+        text += f" It is {join(than)}."
+    if unclear := rivals[Standing.UNCLEAR]:
+        text += f" Too few seeds to tell {row.label} from {join(unclear)}."
+    return text
 
 
 def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
-    """The first two featured rows, each against SAM, SGD and the baselines of its cost.
+    """The first two featured rows, each against SAM, SGD and the baselines of its cost; the user's own against all.
 
-    The user's own are also compared with Trusted and AUSAM. Holm's correction covers all of these differences,
-    because they are read together.
+    Holm's correction covers all of these differences, because they are read together.
     """
-    rows, by_name = comparison.rows, {r.name: r for r in comparison.rows}
-    first = [r for r in (by_name.get("sam"), by_name.get("sgd")) if r is not None]
-    asked = [
-        (row, rival)
-        for row in featured_rows(rows)[:2]
-        for rival in (*first, *_same_cost(row, rows), *(scored_rows(rows) if _is_own(row) else ()))
-        if rival is not row
-    ]
+    rows = comparison.rows
+    mine = featured_rows(rows)[:2]
+    asked = [(row, rival) for row in mine for rival in _rivals(comparison, row) if rival is not row]
     return [(*pair, d) for pair, d in zip(asked, holm([paired(*pair) for pair in asked]), strict=True)]
 
 
-def comparison_lines(comparison: Comparison) -> list[list[str]]:
-    """The lines of the table under the headline: row, rival, difference with its interval, p, verdict."""
-    return [
-        [
-            row.label,
-            rival.label,
-            interval(difference, row.decimals),
-            p_text(difference),
-            _verdict_text(row, difference),
-        ]
-        for row, rival, difference in compare_rows(comparison)
-    ]
+def _rivals(comparison: Comparison, row: Row) -> list[Row]:
+    """SAM, SGD, the baselines of about the same cost, and the library's contenders if the row is the user's own."""
+    rows = comparison.rows
+    first = [known for name in ("sam", "sgd") for known in rows if known.name == name]
+    scored = [known for known in rows if known.kind == "contender"] if row.kind == "own" else []
+    return [*first, *same_cost(comparison, row), *scored]
 
 
-def _verdict_text(row: Row, difference: Difference | None) -> str:
-    """The verdict; where an interval leaves out 0 but the corrected p is large, what makes it so."""
-    found = verdict(difference, lower_is_better=row.lower_is_better)
-    apart = difference is not None and (difference.low or 0.0) * (difference.high or 0.0) > 0
-    return f"{found.value} after correction" if found is Verdict.UNCLEAR and apart else found.value
+def same_cost(comparison: Comparison, row: Row) -> list[Row]:
+    """The baselines of about the same cost: fewer epochs, smaller batches, or a random subset."""
+    mine = cost(comparison, row) or row.mean_seconds
+
+    def near(other: Row) -> bool:
+        theirs = cost(comparison, other) or other.mean_seconds
+        return abs(theirs - mine) <= SAME_COST * mine
+
+    return [other for other in comparison.rows if other.kind == "baseline" and near(other)]
 
 
 def verdict_table(comparison: Comparison) -> Table:
-    """The figures behind the headline."""
-    head = ("Method", "against", "Difference [95 %]", "p", "Verdict")
-    return Table.of(head, comparison_lines(comparison), left=(0, 1, 4))
+    """The figures behind the headline: each featured row against its rivals."""
+    sections: dict[str, list[Line]] = {}
+    for row, rival, difference in compare_rows(comparison):
+        verdict = standing(difference, lower_is_better=row.lower_is_better).value
+        cells = (rival.label, verdict, interval(difference, row.decimals), p_text(difference))
+        sections.setdefault(f"{row.label} against", []).append(Line(cells))
+    lines = tuple(Section(tuple(lines), title) for title, lines in sections.items())
+    return Table(("", "Verdict", "Difference [95 %]", "p"), lines, left=(0, 1))
 
 
-def verdict_rule(comparison: Comparison) -> str:
-    """How to read that table."""
-    known = sum(d is not None and d.p is not None for _, _, d in compare_rows(comparison))
-    more = len(featured_rows(comparison.rows)) - 2
-    text = f"p and verdict are corrected for the {known} comparisons of this table (Holm), the intervals are not."
-    text = text if known > 1 else ""
-    rows = "One more row that chooses by scores is" if more == 1 else f"{more} more rows that choose by scores are"
-    return f"{text} {rows} in the table above.".strip() if more > 0 else text
+def verdict_notes(comparison: Comparison) -> list[str]:
+    """How to read that table, and what is missing in it."""
+    compared = compare_rows(comparison)
+    known = sum(difference is not None and difference.p is not None for _, _, difference in compared)
+    notes = [f"p and verdict are corrected for {known} comparisons (Holm), intervals are not."] if known > 1 else []
+    alone = [row.label for row in featured_rows(comparison.rows)[:1] if not same_cost(comparison, row)]
+    notes += [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
+    return notes
 
 
 def conclusion(comparison: Comparison) -> str:
     """The headline for a terminal, with the figures behind it."""
     table = verdict_table(comparison)
-    parts = [to_text(table), verdict_rule(comparison)] if table.lines else []
-    return "\n\n".join(filter(None, [underfitting(comparison.rows), headline(comparison), *parts]))
+    unfinished = "" if comparison.complete else f"Unfinished: {len(comparison.runs)} runs so far."
+    said = filter(None, [underfitting(comparison.rows), headline(comparison), unfinished])
+    figures = [to_text(table), *map(_wrapped, verdict_notes(comparison))] if table.lines else []
+    return "\n\n".join([*map(_wrapped, said), *figures])
 
 
 def underfitting(rows: Sequence[Row]) -> str:
@@ -172,27 +158,13 @@ def underfitting(rows: Sequence[Row]) -> str:
     if not labels:
         return ""
     which = "" if len(labels) == len(rows) else f"{join(labels)}: "
-    text = f"{which}your model has not fitted the data: train longer, or use SGD with smaller batches."
-    return capital(f"{text}{SPEED}")
+    text = f"{which}your model has not fitted the data. Train longer, or use smaller batches."
+    return capital(f"{text} Until then, rows may differ only in how fast they learn.")
 
 
 def _score(row: Row) -> str:
-    """The mean only, because the table has the spread; one decimal is enough for a percentage."""
-    digits = 1 if row.unit == "%" else row.decimals
-    return f"{show(row.mean, digits)} {row.unit}".rstrip()
-
-
-def _same_cost(row: Row, rows: Sequence[Row]) -> list[Row]:
-    """Baselines of the same cost: fewer epochs, smaller batches, or samples chosen without scores."""
-    method = "sam" if row.name.startswith("ausam") else row.name.partition("+")[0]
-    bases = method, re.split(r"-(?=0?\.)", method)[0], "sgd"  # gsam-0.5 is gsam with a choice
-    control = re.compile(rf"({'|'.join(map(re.escape, bases))})(@|\+(random|repeated|balanced)).*")
-
-    def cost(r: Row) -> tuple[float, float]:
-        known = row.samples_of_sam is not None and r.samples_of_sam is not None
-        return (row.samples_of_sam or 0.0, r.samples_of_sam or 0.0) if known else (row.mean_seconds, r.mean_seconds)
-
-    return [r for r in rows if control.fullmatch(r.name) and abs(cost(r)[0] - cost(r)[1]) <= SAME_COST * cost(r)[0]]
+    """The mean only, because the table has the spread."""
+    return f"{show(row.mean, row.decimals)} {row.unit}".rstrip()
 
 
 def seconds_digits(rows: Sequence[Row]) -> int:
@@ -201,61 +173,62 @@ def seconds_digits(rows: Sequence[Row]) -> int:
     return 2 if least < 1 else 1 if least < 100 else 0
 
 
-RULE = (
-    "± is the standard deviation over seeds. The difference from SAM is the mean over the common seeds, with its 95 % "
-    "interval. A star means significant at 5 %, after Holm's correction over the rows."
-)
+def score_table(comparison: Comparison) -> Table:
+    """Every row, best first: score, cost, time, difference from SAM."""
+    rows, digits = by_score(comparison), seconds_digits(comparison.rows)
+    mine, uneven = featured_rows(rows), len({row.n for row in rows}) > 1
+    lines = [
+        Line(
+            (
+                row.label,
+                show(row.mean, row.decimals, row.std),
+                cost_text(comparison, row),
+                show(row.mean_seconds, digits),
+                interval(row.against_sam, row.decimals),
+                *([row.n] if uneven else []),
+            ),
+            style="ours" if row in mine else "",
+            detail=row.pair,
+        )
+        for row in rows
+    ]
+    lower = lower_is_better(comparison)
+    lines = marked(lines, 1, [round(row.mean, row.decimals) for row in rows], lower=lower)
+    head = ("Method", heading(*metric(comparison), lower), "Cost", "Time (s)", "From SAM [95 %]")
+    return Table((*head, *(["Seeds"] if uneven else [])), (Section(tuple(lines)),))
 
-PROBABILITIES = "NLL is the mean negative log-likelihood of the right class, ECE the expected calibration error."
+
+def further_table(comparison: Comparison) -> Table | None:
+    """The further figures that all rows have: likelihood, calibration, balanced accuracy, groups of joints."""
+    rows = by_score(comparison)
+    parts = [name for name in rows[0].parts if all(name in row.parts for row in rows)] if rows else []
+    probable = probability_head(rows)
+    if not parts and not probable:
+        return None
+    lines = [
+        [row.label, *(probability_cells(row) if probable else []), *(show(row.parts[k], row.decimals) for k in parts)]
+        for row in rows
+    ]
+    return Table.of(("Method", *probable, *map(capital, parts)), lines)
 
 
 def probability_head(rows: Sequence[Row]) -> list[str]:
-    """The columns that judge a classifier's probabilities; none unless every row has them."""
+    """The columns that evaluate a classifier's probabilities; none unless every row has them."""
     return ["NLL", "ECE %"] if rows and all(row.nlls for row in rows) else []
 
 
 def probability_cells(row: Row) -> list[str]:
     """Mean negative log-likelihood and calibration error."""
-    return [show(statistics.fmean(row.nlls), 3), show(statistics.fmean(row.calibration_errors), 1)]
-
-
-def row_cells(row: Row, seconds_digits: int) -> list[str]:
-    """The figures of a row: score, difference from SAM, speed, samples, seconds."""
-    return [
-        show(row.mean, row.decimals, row.std),
-        interval(row.against_sam, row.decimals),
-        show(row.speed_of_sam, 0),
-        show(row.samples_of_sam, 1),
-        show(row.mean_seconds, seconds_digits, row.std_seconds),
-    ]
-
-
-def score_cells(row: Row, names: Sequence[str]) -> list[str]:
-    """Further scores of a row."""
-    return [show(row.parts[name], row.decimals) for name in names]
+    return [show(fmean(row.nlls), 3), show(fmean(row.calibration_errors), 1)]
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """A table like the paper's for a terminal; SAM% is speed and Samples% is work, with SAM = 100."""
-    score, digits = heading(*metric(comparison), lower_is_better(comparison)), seconds_digits(comparison.rows)
-    names = further_scores(comparison.rows)
-    names = names if len(names) <= FEW_SCORES else []
-    probable = probability_head(comparison.rows)
-    head = ["Method", score, *probable, *map(capital, names), "from SAM [95 %]", "SAM%", "Samples%", "Train s"]
-    rows = []
-    for row in comparison.rows:
-        mean, *rest = row_cells(row, digits)
-        rows.append([row.label, mean, *(probability_cells(row) if probable else []), *score_cells(row, names), *rest])
-    table = Table(tuple(head), (Section(tuple(mark_scores(comparison, [Line(tuple(row)) for row in rows]))),))
-    marks = [TEXT_MARKS] if any(line.bold for line in table.lines) else []
-    notes = [RULE, *marks, *([PROBABILITIES] if probable else []), *skipped_notes(comparison.rows)]
-    return "\n".join([to_text(table), "", *notes])
+    """The table for a terminal of 80 columns."""
+    return "\n".join([to_text(score_table(comparison)), "", _wrapped(RULE), *skipped_notes(comparison.rows)])
 
 
-def mark_scores(comparison: Comparison, lines: Sequence[Line]) -> list[Line]:
-    """The lines of the rows, in which the first figure is the score: the best and the second best are marked."""
-    means = [round(row.mean, row.decimals) for row in comparison.rows]
-    return marked(lines, 1, means, lower=lower_is_better(comparison))
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 79)
 
 
 def skipped_text(run: Run) -> str:

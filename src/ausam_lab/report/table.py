@@ -10,33 +10,23 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ausam_lab.report import html
-from ausam_lab.report.text import clean
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-BEST, SECOND = "●", "○"  # in plain text, which has neither bold nor underlined figures
-WIDE = "\u2800\u2800"  # as wide as a mark with its space, and not removed at the end of a cell as spaces would be
 MARKS = "Bold is the best of a column, underlined the second best."
-TEXT_MARKS = f"{BEST} is the best of a column, {SECOND} the second best."
+TEXT_MARKS = "● is the best of a column, ○ the second best."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # text that begins so is a formula in a spreadsheet
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 LATEX = str.maketrans(
     {c: f"\\{c}" for c in "%&#_${}"}
-    | {
-        "±": "$\\pm$",
-        "–": "--",
-        "−": "$-$",
-        "α": "$\\alpha$",
-        "†": "\\textsuperscript{\\dag}",
-        "‡": "\\textsuperscript{\\ddag}",
-        "\\": "\\textbackslash{}",
-    }
+    | {"±": "$\\pm$", "–": "--", "−": "$-$", "α": "$\\alpha$", "\\": "\\textbackslash{}"}
+    | {"†": "\\textsuperscript{\\dag}", "‡": "\\textsuperscript{\\ddag}"}
     | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
     | {chr(to): f"\\textsuperscript{{{chr(c)}}}" for c, to in SUPERSCRIPT.items()}
 )
@@ -47,10 +37,16 @@ class Line:
     """A line of a table."""
 
     cells: tuple[object, ...]  # None is an empty cell
-    style: str = ""  # CSS classes: ours, best; for pages
+    style: str = ""  # CSS class, for pages: "ours", "best"
     detail: str = ""  # small print under the first cell; for pages
     bold: tuple[int, ...] = ()  # the numbers of the cells with the best figure of their column
     underlined: tuple[int, ...] = ()  # of those with the second best
+
+    def texts(self, bold: str, underlined: str, escape: Callable[[str], str] = str) -> list[str]:
+        """The cells as text, escaped; the two forms are those of the marked cells, e.g. ``**{}**``."""
+        forms = dict.fromkeys(self.underlined, underlined) | dict.fromkeys(self.bold, bold)
+        texts = ["" if cell is None else escape(str(cell)) for cell in self.cells]
+        return [forms.get(i, "{}").format(text) for i, text in enumerate(texts)]
 
 
 @dataclass(frozen=True)
@@ -96,16 +92,6 @@ class Table:
         return [f"{first[i]}: {name}" if i in first else name for i, name in enumerate(self.head)]
 
 
-def ranks(values: Sequence[float | None], *, lower: bool = False) -> list[int]:
-    """The rank of each figure of a column, 0 for the best; None has the last. Equal figures share a rank.
-
-    >>> ranks([90.0, 92.5, None, 92.5, 91.0])
-    [2, 0, 3, 0, 1]
-    """
-    order = sorted({v for v in values if v is not None}, reverse=not lower)
-    return [len(order) if v is None else order.index(v) for v in values]
-
-
 def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *, lower: bool = False) -> list[Line]:
     """The lines, with the best figure of a column in bold and, of three or more, the second best underlined.
 
@@ -115,45 +101,39 @@ def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *
         values: its figures, rounded as they are shown; None for a line that has none.
         lower: whether the lowest is the best.
     """
-    different = len({v for v in values if v is not None})
+    order = sorted({value for value in values if value is not None}, reverse=not lower)
     out = []
-    for line, rank in zip(lines, ranks(values, lower=lower), strict=True):
-        bold = (column,) if rank == 0 and different > 1 else ()
-        underlined = (column,) if rank == 1 and different > 2 else ()
-        out.append(replace(line, bold=line.bold + bold, underlined=line.underlined + underlined))
+    for line, value in zip(lines, values, strict=True):
+        if len(order) > 1 and value == order[0]:
+            line = replace(line, bold=(*line.bold, column))
+        elif len(order) > 2 and value == order[1]:
+            line = replace(line, underlined=(*line.underlined, column))
+        out.append(line)
     return out
 
 
 def to_text(table: Table) -> str:
     """For a terminal or a file; as wide as its content, whatever the terminal's width."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
+    with_marks = {i for line in table.lines for i in (*line.bold, *line.underlined)}
 
-    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, name in enumerate(table.flat_head):
-        drawn.add_column(Text(clean(name)), justify="left" if i in table.left else "right", no_wrap=True)
-    columns = {i for line in table.lines for i in (*line.bold, *line.underlined)}
-    for section in filter(lambda section: section.lines, table.sections):
-        rows = [*([[section.title]] if section.title else []), *(_with_marks(line, columns) for line in section.lines)]
-        for row in rows:
-            drawn.add_row(*(Text(clean(cell)) for cell in row))
-        drawn.add_section()
-    console = Console(width=10_000, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(drawn)
-    return "\n".join(line.replace(WIDE, "  ").rstrip() for line in captured.get().splitlines())
+    def cells(line: Line) -> list[str]:
+        room = with_marks - {*line.bold, *line.underlined}
+        texts = line.texts("{} ●", "{} ○")
+        return [text + "  " * (i in room) for i, text in enumerate(texts)]
 
+    def aligned(line: Line) -> str:
+        sides = zip(cells(line), widths, strict=True)
+        texts = [text.ljust(n) if i in table.left else text.rjust(n) for i, (text, n) in enumerate(sides)]
+        return "  ".join(texts).rstrip()
 
-def _with_marks(line: Line, columns: set[int]) -> list[str]:
-    """The texts, as wide in a column with marks as if each had one, so that figures stay under each other."""
-    mark = (
-        dict.fromkeys(columns, WIDE)
-        | dict.fromkeys(line.underlined, f" {SECOND}")
-        | dict.fromkeys(line.bold, f" {BEST}")
-    )
-    return [text + mark.get(i, "") for i, text in enumerate(_texts(line))]
+    head = Line(tuple(table.flat_head))
+    widths = [max(map(len, column)) for column in zip(*map(cells, (head, *table.lines)), strict=True)]
+    out = [aligned(head), "─" * (sum(widths) + 2 * (len(widths) - 1))]
+    for number, section in enumerate(section for section in table.sections if section.lines):
+        out += [""] if number else []
+        out += [section.title] if section.title else []
+        out += map(aligned, section.lines)
+    return "\n".join(out)
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], left: Sequence[int] = (0,)) -> str:
@@ -163,33 +143,25 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], left: Sequ
 
 def to_markdown(table: Table) -> str:
     """For a README; a section with a title becomes a table of its own, under its title."""
-    rule = ["---" if i in table.left else "---:" for i in range(len(table.head))]
-    head = [_markdown(table.flat_head), _markdown(rule)]
-    if not any(section.title for section in table.sections):
-        return "\n".join([*head, *map(_markdown_line, table.lines)])
+
+    def escape(text: str) -> str:
+        return text.replace("*", "\\*").replace("|", "\\|")
+
+    def row(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    head = [
+        row(map(escape, table.flat_head)),
+        row("---" if i in table.left else "---:" for i in range(len(table.head))),
+    ]
+    blocks = {section.title: section.lines for section in table.sections}
+    if not any(blocks):
+        blocks = {"": table.lines}
     tables = []
-    for section in table.sections:
-        title = [f"### {section.title}", ""] if section.title else []
-        tables.append("\n".join([*title, *head, *map(_markdown_line, section.lines)]))
+    for title, lines in blocks.items():
+        rows = [row(line.texts("**{}**", "<u>{}</u>", escape)) for line in lines]
+        tables.append("\n".join([*([f"### {title}", ""] if title else []), *head, *rows]))
     return "\n\n".join(tables)
-
-
-def _markdown(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(map(_markdown_text, cells)) + " |"
-
-
-def _markdown_text(text: str) -> str:
-    return text.replace("*", "\\*").replace("|", "\\|")
-
-
-def _markdown_line(line: Line) -> str:
-    cells = _emphasised(line, map(_markdown_text, _texts(line)), bold="**{}**", underlined="<u>{}</u>")
-    return "| " + " | ".join(cells) + " |"
-
-
-def _emphasised(line: Line, cells: Iterable[str], *, bold: str, underlined: str) -> list[str]:
-    form = dict.fromkeys(line.underlined, underlined) | dict.fromkeys(line.bold, bold)
-    return [form.get(i, "{}").format(cell) for i, cell in enumerate(cells)]
 
 
 def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
@@ -201,10 +173,12 @@ def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
         out.append("".join(f" & \\multicolumn{{{n}}}{{c}}{{{latex_text(name)}}}" for name in table.spans) + r" \\")
         ends = [(2 + n * i, 1 + n * (i + 1)) for i in range(len(table.spans))]
         out.append(" ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in ends))
-    out.append(_latex(table.head))
+    out.append(" & ".join(map(latex_text, table.head)) + r" \\")
     for section in table.sections:
         title = f"\\multicolumn{{{width}}}{{l}}{{\\textbf{{{latex_text(section.title)}}}}} \\\\"
-        out += [r"\midrule", *([title] if section.title else []), *map(_latex_line, section.lines)]
+        out += [r"\midrule", *([title] if section.title else [])]
+        for line in section.lines:
+            out.append(" & ".join(line.texts("\\textbf{{{}}}", "\\underline{{{}}}", latex_text)) + r" \\")
     out += [r"\bottomrule", r"\end{tabular}"]
     if notes:
         out += [r"\begin{flushleft}\small", *(f"{latex_text(note)}\\par" for note in notes), r"\end{flushleft}"]
@@ -216,38 +190,16 @@ def latex_text(text: str) -> str:
     return text.translate(LATEX)
 
 
-def _latex(cells: Iterable[str]) -> str:
-    return " & ".join(map(latex_text, cells)) + r" \\"
-
-
-def _latex_line(line: Line) -> str:
-    cells = _emphasised(line, map(latex_text, _texts(line)), bold="\\textbf{{{}}}", underlined="\\underline{{{}}}")
-    return " & ".join(cells) + r" \\"
-
-
 def to_csv(table: Table) -> str:
     """For spreadsheets and data frames; numbers are written in full, and text is never a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.flat_head)
-    writer.writerows([_spreadsheet_cell(cell) for cell in line.cells] for line in table.lines)
+    for line in table.lines:  # a spreadsheet does not evaluate what begins with an apostrophe
+        writer.writerow([f"'{c}" if isinstance(c, str) and c.startswith(FORMULA) else c for c in line.cells])
     return out.getvalue()
 
 
-def _spreadsheet_cell(value: object) -> object:
-    """Prefix text that a spreadsheet would evaluate with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
-
-
-def to_html(table: Table, *, stack: bool = False) -> Markup:
-    """For a page, as a fragment.
-
-    Arguments:
-        table: the table; its title is not shown.
-        stack: on a narrow screen, every line becomes a block with its headings; otherwise the table scrolls.
-    """
-    return html.fill("table.html", table=table, stack=stack)
-
-
-def _texts(line: Line) -> list[str]:
-    return ["" if cell is None else str(cell) for cell in line.cells]
+def to_html(table: Table) -> Markup:
+    """For a page, as a fragment; the table's title is not shown."""
+    return html.fill("table.html", table=table)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ausam_lab.config import Config
 from ausam_lab.records.comparison import Difference
-from ausam_lab.report.statistics import against, holm, paired, rows
+from ausam_lab.report.statistics import Standing, against, holm, interval, p_text, paired, rows, standing
 from tests.lab.helpers import HARDWARE, a_comparison, named
 
 T_975 = {2: 12.7062, 3: 4.30265, 5: 2.77645, 9: 2.30600}  # Student's t by the number of seeds, from a printed table
@@ -122,3 +122,25 @@ def test_speed_is_of_one_machine_and_one_precision():
 def test_parts_are_means_of_what_every_run_has():
     runs = named("sam", 70.0, parts={"head": 70.0, "knee": 1.0}) + named("sam", 72.0, parts={"head": 72.0})
     assert rows([("sam", "SAM")], runs)[0].parts == {"head": 71.0}
+
+
+def test_how_a_row_stands():
+    cases = {
+        Standing.UNFINISHED: [None],
+        Standing.BETTER: [Difference(3, 0.5, 0.1, 0.9, 0.05)],
+        Standing.WORSE: [Difference(3, -0.5, -0.9, -0.1, 0.01)],
+        # one seed, and several seeds whose differences are equal, have no p
+        Standing.UNCLEAR: [Difference(1, 0.5), Difference(3, 0.5), Difference(3, 8.0, -0.1, 16.1, 0.08)],
+    }
+    turned = {Standing.BETTER: Standing.WORSE, Standing.WORSE: Standing.BETTER}
+    for expected, differences in cases.items():
+        for difference in differences:
+            assert standing(difference) is expected
+            assert standing(difference, lower_is_better=True) is turned.get(expected, expected)
+
+
+def test_the_figures_behind_it():
+    assert interval(Difference(3, -0.5, -0.9, -0.1, 0.01), 1) == "−0.5 [−0.9, −0.1]*"
+    assert interval(Difference(2, 0.5)) == "+0.50"
+    assert interval(None) == p_text(None) == p_text(Difference(2, 0.5)) == "–"
+    assert p_text(Difference(3, 0.5, 0.1, 0.9, 1e-9)) == "0.001"

@@ -285,9 +285,8 @@ def _map(audited: Audited) -> Picture:
     hover = [Field("index", "sample"), Field("label", "given"), Field("likely", "likely")]
     hover += [Field("x", "mean loss", ".3~g"), Field("y", "its spread", ".3~g")]
     order = ("the others", "suspects") if many else audited.names
-    spec = charts.cloud(
-        rows, Field("x", "mean loss"), Field("y", "standard deviation of the loss"), Field("by", ""), hover, order=order
-    )
+    across, up = Field("x", "mean loss"), Field("y", "standard deviation of the loss")
+    spec = charts.scatter(rows, across, up, Field("by", ""), hover, log="x", order=order)
     part = (
         f" {len(kept):,} of {len(seen):,} samples, suspects first, the others at random."
         if len(kept) < len(seen)
