@@ -9,7 +9,7 @@ import torch
 
 from ausam import VSAM
 from ausam.common.random import generator
-from ausam.methods.vsam import drift, due, observe, push, renew
+from ausam.methods.contrib.vsam import drift, due, observe, push, renew
 from tests.methods.slow import SEED, assert_path, grad_at, length, ours, plus, theirs
 
 

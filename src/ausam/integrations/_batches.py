@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ausam.feedback import Feedback
-from ausam.methods import ESAM, KSAM, MESA, SAF, FunctionalSAM
 from ausam.sampler import Indexed, SelectiveBatchSampler
 
 INDEX = "ausam_index"  # in a batch that is a dict
@@ -93,10 +92,3 @@ class NumberedCollator:
         batch = self.collate([sample for sample, _ in pairs])
         batch[INDEX] = torch.tensor([index for _, index in pairs])
         return batch
-
-
-def needs_rows(method: Any) -> bool:
-    """Whether the method needs the loss or the outputs of each sample, which a closure cannot give."""
-    inner = getattr(method, "inner", None)  # of RST and AESAM
-    itself = isinstance(method, (ESAM, KSAM, SAF, MESA, FunctionalSAM)) or getattr(method, "takes_parts", False)
-    return itself or (inner is not None and needs_rows(inner))

@@ -11,7 +11,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ausam.audit import Audit
-from ausam.integrations._batches import needs_rows
 from ausam.integrations._lightning_closure import make_closure
 from ausam.integrations._loader import SelectiveLoader
 from ausam.optimizer.errors import Reduction
@@ -241,7 +240,9 @@ def _refuse_module(module: Any, optimizers: Sequence[Any]) -> None:
             "Remove it, or derive from LightningModule and call opt.backward yourself."
         )
     for opt in optimizers:
-        if automatic and not by_rows and isinstance(opt, SharpnessAware) and needs_rows(opt.method):
+        if not automatic or by_rows or not isinstance(opt, SharpnessAware):
+            continue
+        if getattr(opt.method, "needs_rows", False):
             raise TypeError(
                 f"{type(opt.method).__name__} needs the loss of each sample, which {name}.training_step does not "
                 "return. Derive from SharpnessAwareModule, and define losses(batch) in place of training_step."

@@ -18,7 +18,7 @@ from transformers.trainer_utils import seed_worker
 
 from ausam.audit import Audit
 from ausam.feedback import Feedback
-from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss, needs_rows
+from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss
 from ausam.integrations._sequences import per_sample, shifts
 from ausam.integrations._trainer_refusals import refuse_arguments
 from ausam.integrations.accelerate import prepare_loader, refuse_settings
@@ -91,7 +91,7 @@ class SharpnessAwareTrainer(Trainer):
             )
         self.on_feedback = on_feedback
         own_losses = type(self).losses is not SharpnessAwareTrainer.losses
-        self.by_rows = policy is not None or own_losses or needs_rows(self.method)
+        self.by_rows = policy is not None or own_losses or getattr(self.method, "needs_rows", False)
         self.policy, self.settings = policy, dict(settings or {})
         self.sharpness_aware: SharpnessAware | None = given if isinstance(given, SharpnessAware) else None
         self.batches: Batches | None = None

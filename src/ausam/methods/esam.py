@@ -42,6 +42,7 @@ class ESAM:
     beta: Part = 0.6
     gamma: Part = 0.5
     sharpness: ClassVar[str] = "always"
+    needs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate(self)

@@ -37,6 +37,7 @@ class KSAM:
     rho: NonNegative = 0.05
     keep: Part = 0.5
     sharpness: ClassVar[str] = "always"
+    needs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate(self)

@@ -47,6 +47,7 @@ class MESA:
     start: Count = 5
     sharpness: ClassVar[str] = "never"
     passes: ClassVar[tuple[float, float]] = (2.0, 1.0)
+    needs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate(self)

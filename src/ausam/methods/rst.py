@@ -71,6 +71,11 @@ class RST:
         forward, backward = self.inner.passes
         return 1 + self.p * (forward - 1), 1 + self.p * (backward - 1)
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the inner method needs the loss of each sample, which a closure cannot give."""
+        return bool(getattr(self.inner, "needs_rows", False))
+
     def gradient(self, step: Step) -> Vector:
         """The plain or the inner gradient, by this step's coin: the same in every process and micro-batch."""
         # A separate stream, because an inner method that draws (ESAM) uses stream 0.

@@ -53,6 +53,7 @@ class SAF:
     device: str | None = field(default=None, kw_only=True)
     sharpness: ClassVar[str] = "never"
     passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    needs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate(self)

@@ -70,6 +70,11 @@ class SAM:
         """Whether the first pass uses parts of the batch: if so, RST (unless gamma is 1) and AESAM refuse it."""
         return self.m is not None or self.ascent is not None
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it needs the loss of each sample, which a closure cannot give."""
+        return self.takes_parts
+
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""
         if self.m is not None:

@@ -27,7 +27,11 @@ from ausam.optimizer.undo import Action
 
 
 class Method(Protocol):
-    """The interface of a method: two declarations and one function."""
+    """The interface of a method: two declarations and one function.
+
+    A method that needs the loss or the outputs of each sample, which a closure cannot give, also has
+    ``needs_rows = True``. The adapters then ask the user for per-sample losses.
+    """
 
     @property
     def sharpness(self) -> str:

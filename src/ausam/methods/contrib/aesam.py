@@ -55,6 +55,11 @@ class AESAM:
         validate(self)
         refuse("AESAM", self.inner, needs_second=True)
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the inner method needs the loss of each sample, which a closure cannot give."""
+        return bool(getattr(self.inner, "needs_rows", False))
+
     def gradient(self, step: Step) -> Vector:
         """The inner method's gradient above the threshold, otherwise the plain one; both from one pass at ``w``."""
         g = step.gradient()

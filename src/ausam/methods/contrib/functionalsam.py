@@ -43,6 +43,7 @@ class FunctionalSAM:
     rho: NonNegative = 0.05
     sharpness: ClassVar[str] = "always"
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
+    needs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate(self)
