@@ -82,7 +82,7 @@ def reproduce(
 def _claim(recipe: Recipe, out: Path) -> None:
     """Refuse a folder with other contents."""
     path = out / "results.json"
-    if not path.exists():
+    if files.read_json(path) is None:  # none, or a damaged one, which is written again from the runs
         return
     if store.format_of(path) != PaperTable.FORMAT:
         raise ValueError(f"{out} contains other results. Choose another --out.")

@@ -490,7 +490,7 @@ def test_the_page_leads_to_the_pages_of_the_blocks(whole):
     page = (whole / "report.html").read_text()
     assert re.findall(r'href="([^"]+/report.html)"', page) == ["one/report.html", "two/report.html"]
     for name in ("one", "two"):
-        assert "Conditions" in (whole / name / "report.html").read_text()
+        assert "How it was made" in (whole / name / "report.html").read_text()
     assert page.count("<td>") == 5 * 8
     assert "http" not in page.replace("http-equiv", "")
 

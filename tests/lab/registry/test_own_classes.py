@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from ausam import Policy
 from ausam.common.tensors import ascent
 
 
@@ -33,24 +34,13 @@ class RandomDirection:
 
 
 @dataclass(frozen=True)
-class FirstHalf:
+class FirstHalf(Policy):
     """The first samples of each mini-batch."""
 
     alpha: float = 0.5
-    signal: ClassVar[str] = "loss"
-    scope: ClassVar[str] = "batch"
-    period: ClassVar[int] = 1
-    decay: ClassVar[float] = 0.0
-    spread: ClassVar[bool] = False
+    full_epochs: ClassVar[int] = 0
 
-    @property
-    def kept(self):
-        return self.alpha
-
-    def count(self, epoch, n):
-        return max(1, int(self.alpha * n))
-
-    def choose(self, scores, epoch, candidates, rng):
+    def select(self, scores, epoch, candidates, rng):
         k = self.count(epoch, candidates.shape[1])
         return torch.arange(k).expand(len(candidates), k), None
 

@@ -147,7 +147,5 @@ def test_table4_in_the_papers_form(part_of_table4, capsys):
     assert "Adam & paper & 96.8 & 95.8 & 89.7 & 84.3 & 88.7 & 85.1 & 81.4 & 89.3 & 183 \\\\" in tex
     assert "| Adam | paper | 96.8 | 95.8 | 89.7 | 84.3 | 88.7 | 85.1 | 81.4 | 89.3 | 183 |" in md
     inner = (part_of_table4 / "hrnet-w32" / "report.html").read_text()
-    assert "PCKh@0.5,\u00a0%" in inner
-    assert "test PCKh@0.5 (%)" in inner
-    assert "16 joints" in inner
-    assert "ccuracy" not in inner.partition("Conditions")[0]
+    assert "test PCKh@0.5" in inner
+    assert "ccuracy" not in inner.partition("How it was made")[0]
