@@ -230,13 +230,18 @@ def refused(kind, *parts):
 
 
 def order_of_epoch(n, seed, epoch):
-    """All samples in the order in which a policy gets them."""
+    """All samples in the order of an epoch."""
     return torch.randperm(n, generator=generator(seed, epoch, 0)).tolist()
+
+
+def order_of_candidates(n, seed, epoch):
+    """All samples in the order in which a policy of scope "epoch" gets them."""
+    return torch.randperm(n, generator=generator(seed, epoch, 3)).tolist()
 
 
 def order_of_choice(chosen, seed, epoch):
     """The samples that a policy of scope "epoch" chose, in the order in which they are used."""
-    return [chosen[k] for k in torch.randperm(len(chosen), generator=generator(seed, epoch, 3))]
+    return [sorted(chosen)[k] for k in order_of_epoch(len(chosen), seed, epoch)]
 
 
 # -- AUSampling, slowly ------------------------------------------------------------------------------------------------

@@ -218,10 +218,6 @@ SHAPES = {
 FROM_THE_FIRST = ("Random", "Repeated", "ClassBalanced", "OrderDP", "Trusted", "Weighted")  # no whole first epoch
 
 
-def chosen_before_cutting(policy):
-    return getattr(policy, "scope", "batch") == "epoch"
-
-
 def cut(n, size, drop_last):
     """Sizes of the mini-batches of n samples: a short one goes with drop_last, unless it is the only one."""
     sizes = [size] * (n // size)
@@ -252,11 +248,9 @@ def test_every_epoch_is_in_order(name, n, size, drop_last, seed):
         assert all(0 <= i < n for i in flat)
         assert all(type(i) is int for i in flat)
         alpha = 1.0 if epoch == 0 and name not in FROM_THE_FIRST else getattr(policy, "alpha", 1.0)
-        if policy.scope == "slice":
-            assert sizes == cut(policy.count(epoch, n), size, drop_last)
-        elif not chosen_before_cutting(policy):
+        if policy.scope == "batch":
             assert sizes == [max(1, int(alpha * s)) for s in whole]
-        elif name == "OrderDP":
+        elif name in ("OrderDP", "Repeated"):  # alpha is a fraction of a fraction, or an average over epochs
             assert sizes == cut(policy.count(epoch, n), size, drop_last)
         elif hasattr(policy, "alpha") or epoch == 0:
             assert sizes == cut(max(1, int(alpha * n)), size, drop_last)

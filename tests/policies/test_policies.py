@@ -50,6 +50,7 @@ from tests.helpers import (
     make,
     network,
     optimizer,
+    order_of_candidates,
     order_of_choice,
     order_of_epoch,
     policy_for,
@@ -353,10 +354,10 @@ def prune_by_twin(policy, signal: str, kept_by, epochs: int = 9, drop_last: bool
     for epoch in range(epochs):
         announced, batches = len(sampler), list(sampler)
         if epoch == 0:
-            chosen, chosen_in = set(range(N)), 0
+            chosen = set(range(N))
         elif (epoch - 1) % policy.period == 0:
-            chosen, chosen_in = kept_by(memory, set(flat(batches))), epoch
-        expected = cut(order_of_choice([i for i in shuffled(chosen_in) if i in chosen], SEED, epoch))
+            chosen = kept_by(memory, set(flat(batches)))
+        expected = cut(order_of_choice(chosen, SEED, epoch))
         if drop_last and len(expected[-1]) < BATCH:
             expected.pop()
         assert batches == expected
@@ -468,7 +469,7 @@ def test_equal_scores_are_drawn_equally_often_and_from_the_whole_epoch(draws):
     for seed in range(draws):
         kept = flat(list(after_one_epoch(EpsilonGreedy(0.5, 0.0), seed, torch.ones(n))))
         count[kept] += 1
-        order = shuffled(1, n, seed)
+        order = order_of_candidates(n, seed, 1)
         place.append(np.mean([order.index(i) for i in kept]))
     assert abs(count / draws - 0.5).max() < 4.5 * math.sqrt(0.25 / draws)
     # The mean place of 20 of 40 has standard deviation sqrt((n + 1)(n - k) / (12 k)) = 1.85 about 19.5.
@@ -497,7 +498,7 @@ def test_orderdp_keeps_the_largest_losses_of_what_it_drew(s, q):
     sampler = SelectiveBatchSampler(N, BATCH, OrderDP(s, q), seed=SEED)
     for epoch in range(6):
         announced, batches = len(sampler), list(sampler)
-        order = shuffled(epoch)
+        order = order_of_candidates(N, SEED, epoch)
         drawn = [order[place] for place in torch.randperm(N, generator=generator(SEED, epoch, 2))]
         drawn = drawn[: max(1, int(s * N))]
         k = max(1, int(q * len(drawn)))
@@ -510,7 +511,7 @@ def test_orderdp_keeps_the_largest_losses_of_what_it_drew(s, q):
             assert kept <= set(unseen)
         else:
             assert kept == {*unseen, *known[: k - len(unseen)]}
-        assert batches == cut(order_of_choice([i for i in order if i in kept], SEED, epoch))
+        assert batches == cut(order_of_choice(kept, SEED, epoch))
         assert announced == len(batches)
         for batch in batches:
             sampler.update(world.feedback(epoch, batch))
@@ -561,7 +562,7 @@ def test_infobatch_keeps_and_weighs_as_the_twin(on, prune):
         assert set(range(N)) - well <= kept
         stay = int((1 - prune) * len(well))
         assert len(kept & well) == stay
-        assert batches == cut(order_of_choice([i for i in shuffled(epoch) if i in kept], SEED, epoch))
+        assert batches == cut(order_of_choice(kept, SEED, epoch))
         assert announced == len(batches)
         index = torch.tensor(flat(batches))
         factors = [1 / (1 - prune) if i in well else 1.0 for i in index.tolist()]

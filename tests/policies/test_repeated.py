@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam import AUSampling, Repeated, SelectiveBatchSampler, SelectiveStream
-from tests.helpers import order_of_choice, order_of_epoch, property_test, refused
+from tests.helpers import order_of_candidates, order_of_choice, property_test, refused
 
 
 def slow_epoch(n: int, p: int, q: int, epoch: int, seed: int) -> list[int]:
     """The samples of an epoch in their sequence, from a table of the order."""
     turn, j = epoch // q, epoch % q
-    order = order_of_epoch(n, seed, turn)
+    order = order_of_candidates(n, seed, turn)
     places = list(range(j * p * n // q, (j + 1) * p * n // q))
     if not places:
         places = [j * p * n // q]

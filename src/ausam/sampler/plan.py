@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +17,9 @@ from ausam.policies.base import Policy
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
 
-# Purposes of random numbers, part of a generator's key: the order of the samples, a pick, the policy's draws, the order
-# of a choice among all samples, a mini-batch of a stream.
-ORDER, PICK, CHOICE, SHUFFLE, STREAM = range(5)
+# Purposes of random numbers, part of a generator's key: the order of an epoch, a pick, the policy's draws, the
+# order in which a policy of scope "epoch" gets the candidates, a mini-batch of a stream.
+ORDER, PICK, CHOICE, CANDIDATES, STREAM = range(5)
 
 # Approximate number of candidates that a policy of scope "batch" gets at a time. Bounds the memory of planning.
 CHUNK = 1 << 16
@@ -59,7 +60,7 @@ class EpochChoice:
 
     Arguments:
         number: number of the choice: -1 in the first epoch, then one per period.
-        index: dataset index of each sample that is used, in no particular order.
+        index: dataset index of each sample that is used, ascending.
         weight: factor of the loss of every sample of the dataset, or None.
     """
 
@@ -92,19 +93,21 @@ def plan_batches(policy: Policy, scores: Scores, epoch: int, seed: int, size: in
 def choose_among_all(policy: Policy, scores: Scores, epoch: int, seed: int) -> EpochChoice:
     """Let a policy of scope "epoch" choose among all samples, which it gets in random order."""
     n = len(scores)
-    candidates = torch.randperm(n, generator=generator(seed, policy.order_id(epoch), ORDER), device=CPU)[None]
+    candidates = torch.randperm(n, generator=generator(seed, policy.order_id(epoch), CANDIDATES), device=CPU)[None]
     positions, factor = policy.choose(scores, epoch, candidates, generator(seed, epoch, CHOICE))
     if policy.count(epoch, n) is not None:
         _check_count(policy, epoch, positions, candidates)
     index = candidates[0, positions[0]]
     weight = None if factor is None else put_weights(None, n, index, factor[0])
-    return EpochChoice(choice_number(policy, epoch), index.to(index_type(n)), weight)
+    # Ascending, so that a choice of all samples is shuffled as every full epoch is, whatever the policy.
+    ascending = torch.from_numpy(np.sort(index.to(index_type(n)).numpy()))
+    return EpochChoice(choice_number(policy, epoch), ascending, weight)
 
 
 def plan_choice(policy: Policy, choice: EpochChoice, epoch: int, seed: int, size: int, *, drop_last: bool) -> Plan:
     """Shuffle the samples that were chosen for the epoch; ``drop_last`` never drops the only batch."""
     samples, kept = len(choice.index), policy.size(size)
-    order = torch.randperm(samples, generator=generator(seed, epoch, SHUFFLE), dtype=index_type(samples), device=CPU)
+    order = torch.randperm(samples, generator=generator(seed, epoch, ORDER), dtype=index_type(samples), device=CPU)
     index = choice.index.index_select(0, order[: samples_used(samples, kept, drop_last=drop_last)])
     return Plan(epoch, index, kept, choice.weight)
 
