@@ -76,13 +76,3 @@ UNFINISHED = FIGURES | {"sam+random-0.25": (0.25, True, [])}
 )
 def test_verdicts(figures, changes, expected):
     assert benchmark.verdict(problem(figures, **changes)) == expected
-
-
-def test_rows_that_ran_later_join_the_others(tmp_path):
-    whole = benchmark.read()
-    benchmark.write(whole, tmp_path / "results.json")
-    assert benchmark.read(tmp_path / "results.json") == whole
-    again = [replace(p, entries=[replace(e, scores=[]) if e.name != "sam" else e for e in p.entries]) for p in whole]
-    assert benchmark.joined(whole, again) == whole
-    with pytest.raises(ValueError, match="Run all of its rows"):
-        benchmark.joined(whole, [replace(again[0], seeds=99)])
