@@ -184,7 +184,8 @@ def pictures(comparison: Comparison) -> list[Picture]:
 
 def _about(comparison: Comparison) -> str:
     known = comparison.data
-    samples = [] if known is None else [f"{known.train:,} training samples", f"{known.test:,} test samples"]
+    held = "validation" if comparison.config.validation else "test"
+    samples = [] if known is None else [f"{known.train:,} training samples", f"{known.test:,} {held} samples"]
     length = f"{comparison.config.epochs} epochs", f"{len(comparison.seeds)} seeds"
     return ", ".join([comparison.config.model, *samples, *length])
 
