@@ -1,11 +1,15 @@
 """Decisions, corrected labels, and the share of wrong labels that a review gives."""
 
+import csv
+import io
+import re
+
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
 from ausam.audit import Corrected, Decision, apply, draw_review, read_decisions
-from ausam.audit.review import _interval
+from ausam.audit.review import _interval, csv_text, harmless, read_labels, write_labels
 from tests.helpers import few_or_many, refused
 
 HEAD = "index,path,given,decision,new_label\n"
@@ -114,3 +118,64 @@ def test_a_decision_about_another_data_set_is_refused():
         apply([0, 1], [Decision(4, "keep")])
     with refused(ValueError, "1 labels for 2 samples"):
         Corrected([(0, 0), (1, 1)], [0])
+
+
+def test_labels_are_written_and_read_again(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text(write_labels([4, 7, 9], apply([0, 1, 2], [Decision(1, "remove"), Decision(2, "relabel", 5)])))
+    assert path.read_text() == "index,label\n4,0\n7,-1\n9,5\n"
+    assert read_labels(path) == {4: 0, 7: -1, 9: 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("index,class\n", ["label", "--apply"]),
+        ("index,label\n1,cat\n", ["line 2", "'cat'"]),
+        ("index,label\n1\n", ["line 2", "None"]),
+        ("index,label\n1,-2\n", ["-2", "-1"]),
+        ("index,label\n1,0\n1,0\n", ["line 3", "sample 1"]),
+    ],
+)
+def test_damaged_labels_are_refused(tmp_path, text, parts):
+    path = tmp_path / "labels.csv"
+    path.write_text(text)
+    with refused(ValueError, *parts):
+        read_labels(path)
+
+
+HOSTILE = [
+    "=1+1",
+    "+1",
+    "-1",
+    "@a",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    "a\r=1+1",
+    "x;=1+1",
+    'x;"=1+1"',
+    "＝1",
+    "x\n＋1",
+    "'=1",
+    "a,@b",
+    " =1",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_cell_starts_a_formula_and_names_are_read_again(tmp_path, name):
+    text = csv_text(["index", "decision", "new_label"], [(3, "relabel", harmless(name))])
+    assert csv_text(["a"], [(name,)]).count('"') >= 2
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert len(rows) == 2  # no torn row
+    for cell in re.split(r"[;,\t\r\n]", harmless(name)):  # whatever it splits at
+        assert not re.match(r"[\s\"]*[=+\-@＝＋－＠]", cell)
+    path = tmp_path / "decisions.csv"
+    path.write_text(csv_text(["index", "decision", "new_label"], [(3, "relabel", name)]), encoding="utf-8", newline="")
+    assert read_decisions(path, ["cat", name]) == [Decision(3, "relabel", 1)]
+
+
+@pytest.mark.parametrize("name", ["cat", "semi-final", "a=b", "images/cat-1.png", "a; b", "1"])
+def test_other_text_stays_as_it_is(name):
+    assert harmless(name) == name

@@ -7,7 +7,9 @@ within four strata of the ranking, give an unbiased share with an interval that 
 from __future__ import annotations
 
 import csv
+import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,8 @@ Kind = Literal["keep", "relabel", "remove", "unsure"]
 
 STRATA = (0.01, 0.05, 0.2, 1.0)  # upper ends, as parts of the ranking
 SLIPS = 0.05  # share of mistaken reviews that the wide interval allows for
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")  # a spreadsheet would evaluate a cell that begins so
+# Where a spreadsheet may see a formula begin, whichever separator it splits at (templates/audit.js has it, too)
+FORMULA = re.compile(r"(?<![^;,\t\r\n])(?=[\s\"]*[=+\-@\uff1d\uff0b\uff0d\uff20])|^(?=[\t\r\n'])")
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,7 @@ def read_decisions(path: str | Path, names: Sequence[str] = ()) -> list[Decision
         path: the CSV file.
         names: the classes by number, for new labels that are written as names; without it, they are numbers.
     """
-    numbers = {name: i for i, name in enumerate(names)}
-    numbers |= {f"'{name}": i for name, i in numbers.items() if name.startswith(FORMULA)}  # as spreadsheets need it
+    numbers = {harmless(name): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
     decisions: dict[int, Decision] = {}
     with Path(path).open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
@@ -68,6 +70,55 @@ def read_decisions(path: str | Path, names: Sequence[str] = ()) -> list[Decision
                 raise _bad_row(path, reader.line_num, f"sample {index} is decided twice. Keep one of the rows.")
             decisions[index] = Decision(index, cast("Kind", kind), label if kind == "relabel" else -1)
     return list(decisions.values())
+
+
+def write_labels(index: ArrayLike, labels: ArrayLike) -> str:
+    """The labels as CSV, for ``ausam train --labels``: columns index and label; a removed sample has the label -1."""
+    rows = zip(np.asarray(index).tolist(), np.asarray(labels).tolist(), strict=True)
+    return csv_text(["index", "label"], rows)
+
+
+def read_labels(path: str | Path) -> dict[int, int]:
+    """Read the file of :func:`write_labels`: the label of each sample that is in it, -1 for a removed one."""
+    labels: dict[int, int] = {}
+    with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        if missing := {"index", "label"} - set(reader.fieldnames or ()):
+            raise ValueError(
+                f"{path} has no column {', '.join(sorted(missing))}. Write it with: ausam audit RUN --decisions "
+                "decisions.csv --apply labels.csv"
+            )
+        for row in reader:
+            try:
+                index, label = int(row["index"]), int(row["label"])
+            except (TypeError, ValueError):
+                raise _bad_row(
+                    path, reader.line_num, f"index is {row['index']!r}, label {row['label']!r}. Use whole numbers."
+                ) from None
+            if index < 0 or label < -1:
+                raise _bad_row(path, reader.line_num, f"index is {index}, label {label}. Use -1 for a removed sample.")
+            if index in labels:
+                raise _bad_row(path, reader.line_num, f"sample {index} is there twice. Keep one of the rows.")
+            labels[index] = label
+    return labels
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows as CSV. Text is quoted and starts no formula; numbers are written in full."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(head)
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerows([harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def harmless(text: str) -> str:
+    """Text for a cell of a CSV file, with an apostrophe wherever a spreadsheet could begin a formula.
+
+    >>> harmless("=1+1"), harmless("a;=1+1"), harmless("semi-final")
+    ("'=1+1", "a;'=1+1", 'semi-final')
+    """
+    return FORMULA.sub("'", text)
 
 
 def _bad_row(path: str | Path, line: int, why: str) -> ValueError:
