@@ -45,7 +45,7 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.docs ## the documentation as pages, in site/; look at it with: python3 -m http.server -d site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 figures: $(VENV)/.lab ## the pictures and the tables of the documentation, from docs/results/*.json
 	$(BIN)/python tools/figures.py

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.nightly  # two builds of the site; `make docs` builds i
 def site(tmp_path_factory):
     """``mkdocs build --strict``: a page outside the navigation and a link that leads nowhere are errors."""
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
@@ -56,7 +56,7 @@ def test_remote_resources_are_found():
 
 def test_pages_ask_nothing_of_the_network(site):
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) > 40
+    assert len(pages) > 20
     assert {str(page.relative_to(site)): remote(page.read_text()) for page in pages if remote(page.read_text())} == {}
     for sheet in site.rglob("*.css"):
         assert re.findall(r"(?:url\(|@import )['\"]?(?:https?:)?//[^)'\"]*", sheet.read_text()) == [], sheet
@@ -103,7 +103,8 @@ def test_topics_are_found_by_title(site):
 
 @pytest.mark.parametrize("module", [ausam, ausam.diagnostics], ids=lambda m: m.__name__)
 def test_the_reference_has_every_public_name(site, module):
-    text = "".join(page.read_text() for page in (site / "api").rglob("index.html"))
+    pages = [*(site / "api").rglob("index.html"), site / "methods-and-policies" / "index.html"]
+    text = "".join(page.read_text() for page in pages)
     headings = {name.split(".")[-1] for name in re.findall(r'<h[2-4] id="(ausam[^"]*)"', text)}
     tables = {"METHODS", "POLICIES", "SIGNALS", "MEASURES"}  # dicts and tuples: named in the text
     assert set(module.__all__) - tables - headings == set()

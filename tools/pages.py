@@ -1,9 +1,15 @@
-"""What MkDocs cannot do by itself: notebooks as pages, CONTRIBUTING.md with the site's links, guides found first."""
+"""What MkDocs cannot do by itself.
+
+Notebooks as pages, the page of methods and policies from their docstrings, CONTRIBUTING.md with the site's links, and
+guides that a search finds first.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +70,70 @@ def on_page_markdown(text: str, page: Page, **_: Any) -> str:
     for start, weight in (("api/", 0.6), ("results/", 0.3), ("changelog", 0.3)):
         if page.file.src_uri.startswith(start):
             page.meta["search"] = {"boost": weight}
+    if page.file.src_uri == "methods-and-policies.md":
+        return re.sub(r"<!-- (methods|policies) -->", lambda match: catalogue(match[1]), text)
     if page.file.src_uri != "contributing.md":
         return text
     whole = Path("CONTRIBUTING.md").read_text(encoding="utf-8").replace("](CHANGELOG.md)", "](changelog.md)")
     whole = whole.replace("](docs/", "](")
     return re.sub(r"\[([^]]+)\]\(([A-Z_]+(?:\.md)?)\)", r"\1 (`\2`)", whole)
+
+
+# The slow transcriptions that the tests compare with: the shortest explanation of a method that has one.
+TRANSCRIPTIONS = {
+    "SAM": "sam_rule",
+    "GSAM": "gsam_rule",
+    "FriendlySAM": "friendly_rule",
+    "LookSAM": "looksam_rule",
+    "ESAM": "esam_rule",
+    "KSAM": "ksam_rule",
+    "WSAM": "wsam_rule",
+    "PreviousGradientSAM": "previous_gradient_rule",
+}
+
+
+def catalogue(kind: str) -> str:
+    """A table of all methods or policies, and below it a section for each, whose docstring unfolds."""
+    sys.path.insert(0, "src")
+    import ausam
+
+    table = ausam.METHODS if kind == "methods" else ausam.POLICIES
+    rows = [f"| | what it does | {'cost' if kind == 'methods' else 'chooses in'} |", "|---|---|---|"]
+    sections = []
+    for name, made in table.items():
+        first = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", (made.__doc__ or "").split("\n")[0])
+        rows.append(f"| [`{name}`](#{name.lower()}) | {first} | {cost_of(made, kind)} |")
+        reference = f"::: {made.__module__}.{name}\n    options:\n      members: false\n      heading_level: 5\n"
+        reference += "      show_root_toc_entry: false\n"
+        if name in TRANSCRIPTIONS:
+            reference += "\nThe slow transcription that the tests compare it with:\n\n"
+            reference += f"```python\n{source(TRANSCRIPTIONS[name])}\n```\n"
+        box = f'??? abstract "Formula, example, settings"\n\n{indented(reference)}\n'
+        sections.append(f"### {name} {{ #{name.lower()} }}\n\n{first}\n\n{box}")
+    return "\n".join(rows) + "\n\n" + "\n".join(sections)
+
+
+def cost_of(made: Any, kind: str) -> str:
+    """Samples through forward and backward per sample of the batch with the default settings; a policy's scope."""
+    if kind == "policies":
+        return "each mini-batch" if made.scope == "batch" else "the epoch"
+    try:
+        forward, backward = made().passes
+    except TypeError:  # a setting without a default
+        forward, backward = made.passes
+    return f"{forward:g}, {backward:g}"
+
+
+def source(name: str) -> str:
+    """The code of a function of the tests of the methods."""
+    for path in Path("tests/methods").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return ast.get_source_segment(text, node) or ""
+    raise LookupError(f"tests/methods has no function {name}. Rename it in tools/pages.py, too.")
+
+
+def indented(text: str) -> str:
+    """The text as the content of a box."""
+    return "\n".join(f"    {line}" if line else "" for line in text.splitlines())
