@@ -1,7 +1,7 @@
 """Transfer learning: heads on frozen features of CIFAR-10, with right and with wrong labels.
 
     python research/transfer/features.py --data DIR --out FEATURES                 # once, 30 minutes
-    python research/transfer/transfer.py tune --features FEATURES                  # about an hour of one core
+    python research/transfer/transfer.py tune --features FEATURES                  # about 45 minutes of one core
     python research/transfer/transfer.py run --features FEATURES --rows primary    # about 5 hours of one core
     python research/transfer/transfer.py run --features FEATURES                   # the other rows
     python research/transfer/transfer.py table                                     # means and contrasts
@@ -108,11 +108,11 @@ POLICIES = {
     "trusted": lambda labels: ausam.Trusted(labels.tolist(), alpha=0.5),
 }
 FAMILIES = {"sgd": "sgd", "sam": "sam", "sam-random": "sam-random", "ausam": "ausam"}  # a row of each is tuned
-DRAWS = 16
+DRAWS = 12
 
 
 def draws(family: str) -> list[Settings]:
-    """The settings that are tried: sixteen draws from one grid, the same number for every family.
+    """The settings that are tried: twelve draws from one grid, the same number for every family.
 
     SGD's draws have 5, 10, 20 and 40 epochs; the others have 20 epochs and a radius instead.
     """
@@ -288,19 +288,21 @@ def tuned(family: str, noise: str, done: list[dict[str, Any]]) -> Settings:
     return Settings(**max(cells, key=lambda r: r["accuracy"])["settings"])
 
 
-def cells(phase: str, rows: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def cells(
+    phase: str, rows: tuple[str, ...], noises: tuple[str, ...], sizes: tuple[int, ...]
+) -> Iterator[dict[str, Any]]:
     """What a phase has to train, the most wanted first."""
     if phase == "tune":
-        for noise in NOISES:
+        for noise in noises:
             for family in FAMILIES:
                 for settings in draws(family):
                     yield {"family": family, "noise": noise, "settings": asdict(settings)}
         return
     done = read(HERE / "tuning.jsonl")
-    best = {(ROWS[row][0], noise): tuned(ROWS[row][0], noise, done) for row in rows for noise in NOISES}
-    for n in SIZES:
+    best = {(ROWS[row][0], noise): tuned(ROWS[row][0], noise, done) for row in rows for noise in noises}
+    for n in sizes:
         for seed in SEEDS:
-            for noise in NOISES:
+            for noise in noises:
                 for row in rows:
                     if "oracle" in row and noise == "clean":
                         continue
@@ -308,14 +310,16 @@ def cells(phase: str, rows: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                     yield {"n": n, "noise": noise, "seed": seed, "row": row, "settings": asdict(settings)}
 
 
-def work(phase: str, rows: tuple[str, ...], data: tuple[Tensor, Tensor]) -> None:
+def work(
+    phase: str, rows: tuple[str, ...], noises: tuple[str, ...], sizes: tuple[int, ...], data: tuple[Tensor, Tensor]
+) -> None:
     """Train the cells that nobody has trained or begun."""
     results = HERE / ("tuning.jsonl" if phase == "tune" else "results.jsonl")
     parts = HERE / ".parts"
     parts.mkdir(exist_ok=True)
     finished = {key(r) for r in read(results)}
     here = environment()
-    for cell in cells(phase, rows):
+    for cell in cells(phase, rows, noises, sizes):
         if key(cell) in finished:
             continue
         lock = (parts / f"{abs(hash_of(cell)):x}.lock").open("w")
@@ -403,6 +407,8 @@ def main() -> None:
     parser.add_argument("phase", nargs="?", choices=("tune", "run", "table"))
     parser.add_argument("--features", type=Path, help="the folder that features.py wrote")
     parser.add_argument("--rows", choices=("primary", "all"), default="all")
+    parser.add_argument("--noise", choices=NOISES, help="one kind of labels; without it, all four")
+    parser.add_argument("--size", type=int, choices=SIZES, help="number of images; without it, both")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -413,7 +419,10 @@ def main() -> None:
     elif options.phase is None or options.features is None:
         parser.error("say tune or run, and --features FEATURES")
     else:
-        work(options.phase, PRIMARY if options.rows == "primary" else tuple(ROWS), load(options.features))
+        noises = (options.noise,) if options.noise else NOISES
+        sizes = (options.size,) if options.size else SIZES
+        rows = PRIMARY if options.rows == "primary" else tuple(ROWS)
+        work(options.phase, rows, noises, sizes, load(options.features))
 
 
 if __name__ == "__main__":
