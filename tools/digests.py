@@ -58,7 +58,7 @@ def main() -> int:
         return 0
     before = json.loads(path.read_text())
     differ = [name for name in digests if before.get(name) != digests[name]]
-    print("differ: " + ", ".join(differ) if differ else f"{len(digests)} digests are equal")  # noqa: T201
+    print("differ: " + ", ".join(differ) if differ else f"{len(digests)} digests are equal")
     return bool(differ)
 
 

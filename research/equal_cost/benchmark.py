@@ -284,39 +284,59 @@ def verdict(problem: Problem) -> str:
     if difference is None:
         return "unfinished"
     if difference.p < 0.05:
-        return "better than chance" if (difference.mean > 0) != problem.lower_is_better else "worse than chance"
-    return "level" if max(-difference.low, difference.high) < problem.margin else "no difference shown"
+        return "better" if (difference.mean > 0) != problem.lower_is_better else "worse"
+    return "equivalent" if max(-difference.low, difference.high) < problem.margin else "no difference shown"
 
 
 # -- tables and pictures -------------------------------------------------------------------------------------------
 
 
 def table(part: str) -> str:
-    """A table of results.json in Markdown: "primary" for the primary contrasts, or the name of a problem."""
+    """A table of results.json in Markdown: "primary", "tuned", or the name of a problem for everything that ran."""
     problems = read()
-    return primary_table(problems) if part == "primary" else problem_table(next(p for p in problems if p.name == part))
+    if part == "primary":
+        return primary_table(problems)
+    if part == "tuned":
+        return tuned_table(problems)
+    return problem_table(next(p for p in problems if p.name == part))
 
 
 def primary_table(problems: list[Problem]) -> str:
-    """The primary contrast of each problem. Headroom is SAM at its full cost less the random baseline."""
-    head = ["Problem", "Contender", "Against chance", "Cost", "Score", "from its random twin [95 %]"]
-    head += ["NLL from its twin [95 %]", "from SGD [95 %]", "Headroom [95 %]"]
+    """The primary contrast of each problem."""
+    head = ["Problem", "Row", "beside its random subset", "Score", "minus random subset [95 %]", "minus SGD [95 %]"]
     lines = []
     for problem in problems:
         contender = problem.entry(problem.primary)
         if contender is None or not contender.scores:
             continue
-        twin, sam = problem.entry(contender.twin), problem.entry("sam")
         digits = problem.decimals
         differences = [
-            _text(paired(contender.scores, twin.scores), digits),
-            _text(paired(contender.nlls, twin.nlls), 3),
+            _text(paired(contender.scores, problem.entry(contender.twin).scores), digits),
             _text(contrasts(problem)[contender.name]["sgd"], digits),
-            _text(paired(sam.scores, twin.scores), digits),
         ]
-        score = [f"{100 * contender.budget:g} %", _score(contender.scores, digits)]
-        lines.append([problem.title, contender.label, verdict(problem), *score, *differences])
+        lines.append([problem.title, contender.label, verdict(problem), _score(contender.scores, digits), *differences])
     return markdown(head, lines, left=3)
+
+
+def tuned_table(problems: list[Problem]) -> str:
+    """Accuracy of the best SGD and of three ways to use SAM, each at its tuned rate; the best of a line in bold.
+
+    SGD is the best in the mean of all its rows that cost no more than SGD (fewer epochs, smaller batches).
+    """
+    names = ("sam+random-0.5", "sam-ascent-0.5+trusted-0.67", "sam")
+    head = ["", "SGD at its best, up to 1x", "SAM on a random half, 1x", "SAM with Trusted, 1x", "SAM, 2x"]
+    lines = []
+    for problem in problems:
+        rows = [problem.entry(name) for name in names]
+        plain = [e for e in problem.entries if re.fullmatch(r"sgd(@[\d.x]+)?", e.name) and e.scores and e.cost <= 0.5]
+        if any(row is None or not row.scores for row in rows):
+            continue
+        best = max(plain, key=lambda e: statistics.fmean(e.scores))
+        means = [statistics.fmean(e.scores) for e in (best, *rows)]
+        shown = [f"{mean:.1f}" for mean in means]
+        top = max(float(text) for text in shown)
+        lines.append([problem.title, *(f"BOLD{text}BOLD" if float(text) == top else text for text in shown)])
+    return markdown(head, lines, left=1).replace("BOLD", "**")
 
 
 def problem_table(problem: Problem) -> str:

@@ -64,14 +64,14 @@ UNFINISHED = FIGURES | {"sam+random-0.25": (0.25, True, [])}
 @pytest.mark.parametrize(
     ("figures", "changes", "expected"),
     [
-        (FIGURES, {}, "better than chance"),
-        (FIGURES, {"lower_is_better": True}, "worse than chance"),
-        (FIGURES, {"primary": "ausam-0.5"}, "worse than chance"),
+        (FIGURES, {}, "better"),
+        (FIGURES, {"lower_is_better": True}, "worse"),
+        (FIGURES, {"primary": "ausam-0.5"}, "worse"),
         (FIGURES, {"primary": "saf"}, "unfinished"),  # it has no baseline
         (UNFINISHED, {}, "unfinished"),
         (CLOSE, {}, "no difference shown"),
         (CLOSE, {"margin": 0.05}, "no difference shown"),
-        (CLOSE, {"margin": 0.5}, "level"),
+        (CLOSE, {"margin": 0.5}, "equivalent"),
     ],
 )
 def test_verdicts(figures, changes, expected):
