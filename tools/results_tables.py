@@ -16,7 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # a benchmark imports its neighbours
 RESULTS = ROOT / "docs" / "results"
-PAGES = sorted(page for place in ("docs/*.md", "docs/results/*.md", "research/*/*.md") for page in ROOT.glob(place))
+PAGES = sorted(
+    page for place in ("README.md", "docs/*.md", "docs/results/*.md", "research/*/*.md") for page in ROOT.glob(place)
+)
 BLOCK = re.compile(r"(<!-- table (\S+)(?: (\S+))? -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 

