@@ -144,8 +144,8 @@ def run(recipe: dict[str, Any], out: Path, only: Sequence[str]) -> list[Problem]
     from ausam_lab.data.catalogue import changes, resolve
     from ausam_lab.experiments.cells import Cell
     from ausam_lab.experiments.run_cells import in_turn
-    from ausam_lab.registry.from_config import configured
-    from ausam_lab.registry.pairs import label
+    from ausam_lab.names.from_config import configured
+    from ausam_lab.names.pairs import label
     from ausam_lab.training.logs import NO_LOGS
     from ausam_lab.training.run_folder import finished
 

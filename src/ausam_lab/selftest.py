@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ausam import METHODS, SAM, AUSampling, LookSAM, Method, SelectiveBatchSampler, SharpnessAware, __version__
 from ausam.common.random import generator
-from ausam_lab.registry.devices import device as available
+from ausam_lab.names.lookup import device as available
 
 SAMPLES, BATCH, FEATURES, CLASSES, STEPS = 64, 16, 12, 4, 6
 ARGUMENTS: dict[str, dict[str, Any]] = {  # of methods that begin late by default, or must know the number of steps

@@ -66,7 +66,7 @@ def a_run(score=90.0, seed=0, seconds=10.0, hardware=HARDWARE, metric="accuracy"
     fields = {
         "method": "SAM(rho=0.1)",
         "policy": "Full()",
-        "pair": "SAM(rho=0.1) × Full()",
+        "pair": "SAM(rho=0.1)",
         "epochs": 3,
         "train": Score(99.0, metric),
         "samples_forward": 2000,

@@ -58,7 +58,7 @@ MEANT = {
 }
 RARE = {"rho": ["0", "0.1", "5"], "alpha": ["0.5", "1"], "ramp": ["1", "4"], "s-min": ["0.1"], "s-max": ["0.9"]}
 NAMES = [*MEANT, *RARE, "data", "train-size", "test-size", "workers", "init", "threads", "timeout", "seeds", "nonsense"]
-PAIRS = ["sgd", "sam", "ausam-0.5", "sam@0.5", "gsam-0.3", "sam+random", "looksam-5"]
+PAIRS = ["sgd", "sam", "ausam-0.5", "sam@0.5", "GSAM + AUSampling(alpha=0.3)", "sam+random", "looksam-5"]
 THINGS = ["sam", "looksam", "ausampling", "digits", "resnet18", "sam@0.5x0.5", "cifar10", "infobatch", "g-rst"]
 
 

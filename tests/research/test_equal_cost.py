@@ -9,10 +9,17 @@ from research.equal_cost.benchmark import Entry, Problem
 from scipy import stats
 
 # name: (budget, control, scores of five seeds, twin, sgd)
+AUSAM, RANDOM = "SAM + AUSampling(alpha=0.25)", "SAM + Random(alpha=0.25)"
 FIGURES = {
     "sgd@0.5": (0.25, True, [80.0, 81.0, 79.0, 80.5, 79.5]),
-    "sam+random-0.25": (0.25, True, [82.0, 83.0, 81.0, 82.5, 81.5]),
-    "ausam-0.25": (0.25, False, [85.1, 86.0, 84.2, 85.3, 84.4], "sam+random-0.25", "sgd@0.5"),
+    RANDOM: (0.25, True, [82.0, 83.0, 81.0, 82.5, 81.5]),
+    AUSAM: (
+        0.25,
+        False,
+        [85.1, 86.0, 84.2, 85.3, 84.4],
+        RANDOM,
+        "sgd@0.5",
+    ),
     "saf": (0.25, False, [82.3, 82.7, 81.2, 82.6, 81.2], "", "sgd@0.5"),
     "sgd": (0.5, True, [86.0, 87.0, 85.0, 86.5, 85.5]),
     "sam+random": (0.5, True, [85.0, 86.0, 84.0, 85.5, 84.5]),
@@ -26,7 +33,7 @@ def problem(figures=FIGURES, **changes):
         Entry(name, name.upper(), budget, control, *beside, cost=budget, scores=scores)
         for name, (budget, control, scores, *beside) in figures.items()
     ]
-    return replace(Problem("digits", "the digits", "", "", "ausam-0.25", 0.0, 5, entries), **changes)
+    return replace(Problem("digits", "the digits", "", "", AUSAM, 0.0, 5, entries), **changes)
 
 
 def p_of(name, rival):
@@ -47,18 +54,18 @@ def test_the_recipe_is_legal_throughout():
 
 def test_contenders_are_compared_with_their_baseline_and_with_sgd_corrected_within_the_budget():
     found = benchmark.contrasts(problem())
-    ausam, saf = found["ausam-0.25"], found["saf"]
+    ausam, saf = found[AUSAM], found["saf"]
     assert ausam["twin"].mean == pytest.approx(3.0)
-    assert ausam["twin"].p == pytest.approx(p_of("ausam-0.25", "sam+random-0.25"))  # the only one of its budget
-    both = sorted([p_of("ausam-0.25", "sgd@0.5"), p_of("saf", "sgd@0.5")])
+    assert ausam["twin"].p == pytest.approx(p_of(AUSAM, RANDOM))  # the only one of its budget
+    both = sorted([p_of(AUSAM, "sgd@0.5"), p_of("saf", "sgd@0.5")])
     assert sorted([ausam["sgd"].p, saf["sgd"].p]) == pytest.approx([2 * both[0], max(2 * both[0], both[1])])
     assert saf["twin"] is None
     assert found["ausam-0.5"]["sgd"].p == pytest.approx(p_of("ausam-0.5", "sgd"))  # another budget, another family
-    assert set(found) == {"ausam-0.25", "saf", "ausam-0.5"}
+    assert set(found) == {AUSAM, "saf", "ausam-0.5"}
 
 
-CLOSE = FIGURES | {"ausam-0.25": (0.25, False, [82.1, 82.9, 81.1, 82.4, 81.5], "sam+random-0.25", "sgd@0.5")}
-UNFINISHED = FIGURES | {"sam+random-0.25": (0.25, True, [])}
+CLOSE = FIGURES | {AUSAM: (0.25, False, [82.1, 82.9, 81.1, 82.4, 81.5], RANDOM, "sgd@0.5")}
+UNFINISHED = FIGURES | {RANDOM: (0.25, True, [])}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ UNFITTED = 0.5  # of the loss of guessing: above it, the median sample is not fi
 ENOUGH, MANY = 4, 10  # visits of the median sample: to judge it at all, and to tell hard from wrong
 LITTLE = 0.25  # share of redundant samples below which a choice has little to save
 FEW = 0.01  # share of samples that need not be judged
-PAIR = "SAM(ascent=0.5) x Trusted(alpha=0.67)"  # best at SGD's price where labels are wrong (docs/results.md)
+PAIR = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's price where labels are wrong (docs/results.md)
 HEART = (
     "The network agrees with nearly all labels now, but learnt many of them late: it may know wrong ones by heart, and "
     "then their recent losses do not give them away."
@@ -100,7 +100,7 @@ def verdict(
         if trusted:
             return Verdict("redundant", (learnt, "Trusted draws them less often already."), "")
         choice = f"A choice can save time here: try alpha {easy.alpha:g}, beside a random part of the same size."
-        return Verdict("redundant", (learnt, choice), f"sam x Trusted(alpha={easy.alpha:g})")
+        return Verdict("redundant", (learnt, choice), f"SAM + Trusted(alpha={easy.alpha:g})")
     return Verdict(
         "nothing",
         (

@@ -29,6 +29,8 @@ from ausam_lab.experiments.compare import compare
 from ausam_lab.experiments.diagnose import diagnose
 from ausam_lab.experiments.run_cells import Launch
 from ausam_lab.experiments.tune import HELD_OUT, POLICY, Search, tune, values
+from ausam_lab.names.from_config import configured, method_and_policy, refuse_idle, with_own_rho
+from ausam_lab.names.pairs import PAIRS, pair
 from ausam_lab.networks.build import builder
 from ausam_lab.paper import estimate, recipe, tables
 from ausam_lab.paper.ray import on_ray
@@ -36,10 +38,6 @@ from ausam_lab.paper.reproduce import reproduce
 from ausam_lab.records import store
 from ausam_lab.records.run import Run
 from ausam_lab.records.score import measured_on
-from ausam_lab.registry.from_config import configured, method_and_policy, refuse_idle, with_own_rho
-from ausam_lab.registry.pair_names import label_of
-from ausam_lab.registry.pair_table import PAIRS
-from ausam_lab.registry.pairs import label, pair, with_alpha
 from ausam_lab.report.pages import audit as audit_page
 from ausam_lab.report.pages import flatness, tuning
 from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text
@@ -68,15 +66,14 @@ def train_command(args: argparse.Namespace) -> int:
         terminal.write_error(f"{announcement(config, given)}\n")
         if args.resume and run_folder.saved_config(out) is None:
             terminal.write_error(f"{out} has no run to resume, so a new one starts.\n")
-        with Progress(config.epochs, f"{config.method} × {config.policy}") as progress:
+        with Progress(config.epochs, f"{config.method} + {config.policy}") as progress:
             for epoch in train(config, out, resume=args.resume, on_step=progress.step, here=here, logs=logs):
                 progress.epoch(epoch)
     run = store.read_finished(out / "result.json", Run)
     after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
     score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
     parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]
-    called = label_of(config) if args.name is None else label(args.name, config.base)
-    terminal.write(f"{called or run.pair}: {'; '.join(parts)}\n")
+    terminal.write(f"{config.label or run.pair}: {'; '.join(parts)}\n")
     if run.audit is not None:
         terminal.write(f"{' '.join(run.audit.sentences)} More: ausam audit {shlex.quote(str(out))}\n")
     return _idle([f"the run in {out}"] if run.idle else [])
@@ -264,9 +261,7 @@ def _of_pair(name: str, given: dict[str, Any]) -> Config:
     """The settings of one run of a named pair, the same as in a comparison."""
     if twice := [setting for setting in PAIR_SETTINGS if setting != "seed" and setting in given]:
         also = f"{twice[0]} is {given[twice[0]]!r}"
-        meant = with_alpha(name, given["alpha"]) if twice == ["alpha"] else ""
-        remedy = f"Write {meant} in place of both." if meant else "Leave out one of the two."
-        raise ValueError(f"{name} names a method and a policy, but {also} too. {remedy}")
+        raise ValueError(f"{name} names a method and a policy, but {also} too. Leave out one of the two.")
     return configured(name, resolve(**given), rho_given="rho" in given)
 
 

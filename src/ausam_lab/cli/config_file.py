@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ausam_lab.config import Config
+from ausam_lab.names.lookup import unknown
 from ausam_lab.records.typed_json import typed
-from ausam_lab.registry.lookup import unknown
 
 READERS = {".toml": tomllib.loads, ".json": json.loads}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ausam_lab.cli import exits
-from ausam_lab.registry.lookup import nearest
+from ausam_lab.names.lookup import nearest
 
 # What other programs call our flags; the spelling is too different to guess.
 SYNONYMS = {

@@ -13,12 +13,11 @@ from ausam.methods import METHODS
 from ausam.policies import POLICIES
 from ausam.policies.signals import signal_name
 from ausam_lab.data.catalogue import DATASETS
+from ausam_lab.names.expressions import arguments_of, brief
+from ausam_lab.names.from_config import OWN_RHO
+from ausam_lab.names.lookup import unknown
+from ausam_lab.names.pairs import FORM, PAIRS, Pair, pair
 from ausam_lab.networks.build import MODELS, POSE_MODELS, parameter_count
-from ausam_lab.registry.expressions import arguments_of, brief
-from ausam_lab.registry.from_config import OWN_RHO
-from ausam_lab.registry.lookup import unknown
-from ausam_lab.registry.pair_table import PAIRS, Pair
-from ausam_lab.registry.pairs import mistake, pair
 from ausam_lab.report.table import text_table
 
 
@@ -47,24 +46,19 @@ def text(tables: dict[str, Any]) -> str:
     """The same for people."""
     methods = [[m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]] for m in tables["methods"]]
     policies = [[p["name"], f"{p['kept']:.2f}", p["signal"], p["about"]] for p in tables["policies"]]
-    pairs = [[p["name"], f"{p['method']} × {p['policy']}{_own_rho(p['method'])}"] for p in tables["pairs"]]
+    pairs = [[p["name"], f"{_written(p['method'], p['policy'])}{_own_rho(p['method'])}"] for p in tables["pairs"]]
     models = [[m["name"], f"{m['parameters']:,}"] for m in tables["models"]]
     data = [[d["name"], d["about"]] for d in tables["data"]]
-    trusted, trimmed = pair("sam+trusted-0.5"), pair("ausam-trim-0.5")
     parts = [
         "Methods (passes: samples through forward + backward, per sample of the batch)",
         text_table(["Method", "Passes", "What it does"], methods, left=(0, 2)),
         "Policies (kept: fraction of the samples that is used)",
         text_table(["Policy", "Kept", "Ranks by", "What it does"], policies, left=(0, 2, 3)),
-        f"Pairs (recommended where labels may be wrong: sam+trusted-0.5 for {trusted.method} × {trusted.policy};\n"
-        "METHOD+POLICY-ALPHA for any two, such as sam+balanced-0.25, ausam-ALPHA for SAM × AUSampling(ALPHA),\n"
-        f"ausam-trim-ALPHA, e.g. ausam-trim-0.5 for {trimmed.method} × {trimmed.policy},\n"
-        'any two as "sam x AUSampling(alpha=0.5, ema=0.5)" or your own as "mine:MySAM(rho=0.1) x mine.py:MyPolicy",\n'
-        "late-sam-P for SAM in the last fraction P of training, sam-ascent-P for ascent on a fraction P of a batch,\n"
-        "M-sam for groups of M samples, NAME@F for a fraction F of the epochs, NAME@FxB with a fraction B of the\n"
-        "batch size too, NAME~ema for averaged weights, NAME~best for the best epoch on held-out samples; rho is that\n"
-        "of --rho, then the method's own as shown here, then that of the data)",
-        text_table(["Pair", "Method × policy"], pairs, left=(0, 1)),
+        f"Pairs (or any two {FORM}, or your own as\n"
+        '"mine:MySAM(rho=0.1) + mine.py:MyPolicy"; NAME@F trains for a fraction F of the epochs, NAME@FxB with a\n'
+        "fraction B of the batch size too, NAME~ema evaluates averaged weights, NAME~best the best epoch on held-out\n"
+        "samples; rho is that of --rho, then the method's own as shown here, then that of the data)",
+        text_table(["Pair", "Method + policy"], pairs, left=(0, 1)),
         "Networks (parameters for 10 classes, 16 joints or 96 steps ahead; or your own as module:function)",
         text_table(["Network", "Parameters"], models),
         "Data sets (or your own as module:function)",
@@ -112,12 +106,11 @@ def named(name: str) -> list[dict[str, Any]]:
         if key.lower() == name.lower()
     ]
     try:
-        entries.insert(0, _pair_details(name))
+        if name.lower() in PAIRS or not entries:  # a method alone is a pair, too
+            entries.insert(0, _pair_details(name))
     except ValueError:
         if not entries:
             known = [key.lower() for table in (METHODS, POLICIES, PAIRS, MODELS, DATASETS) for key in table]
-            if why := mistake(name):
-                raise ValueError(why) from None
             kind = "method, policy, pair, network or data set"
             raise unknown(kind, name, list(dict.fromkeys(known)), "one of their names") from None
     return entries
@@ -168,12 +161,17 @@ def _class_details(kind: str, cls: Any) -> dict[str, Any]:
 
 def _pair_details(name: str) -> dict[str, Any]:
     chosen = pair(name)
+    own = _own_rho(chosen.method)
     return {
         "name": name.lower(),
         "kind": "pair",
-        "about": f"{chosen.label} is {chosen.method} × {chosen.policy}{_own_rho(chosen.method)}{_fractions(chosen)}.",
+        "about": f"{chosen.label} is {_written(chosen.method, chosen.policy)}{own}{_fractions(chosen)}.",
         "see": f"See ausam list {_class_name(chosen.method)} and ausam list {_class_name(chosen.policy)}.",
     }
+
+
+def _written(method: str, policy: str) -> str:
+    return method if policy == "Full" else f"{method} + {policy}"
 
 
 def _own_rho(method: str) -> str:

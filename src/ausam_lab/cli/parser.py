@@ -18,8 +18,8 @@ from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.experiments import bench
 from ausam_lab.experiments.bench.split import SETTINGS as SPLIT_SETTINGS
 from ausam_lab.experiments.tune import HELD_OUT, POLICY
+from ausam_lab.names.from_config import ARGUMENTS
 from ausam_lab.paper import recipe
-from ausam_lab.registry.from_config import ARGUMENTS
 from ausam_lab.selftest import ABOUT, add_arguments
 from ausam_lab.training.logs import KINDS
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from ausam_lab.experiments import compare, tune
 from ausam_lab.experiments.cells import pair_of
+from ausam_lab.names.pairs import PAIRS
 from ausam_lab.paper import reproduce, tables
 from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
-from ausam_lab.registry.pair_names import label_of
-from ausam_lab.registry.pair_table import PAIRS
 from ausam_lab.report.pages import comparison as page
 from ausam_lab.report.pages import data, tuning
 from ausam_lab.report.summary import comparison_text, conclusion
@@ -81,8 +80,8 @@ def _comparison(folder: Path) -> Comparison:
 
 def _single(folder: Path) -> Comparison:
     run = store.read_finished(folder / "result.json", Run)
-    name = f"{run.method} × {run.policy}"
+    name = f"{run.method} + {run.policy}"
     named = compare.named_run(name, folder)
     title = f"{run.config.data}: one run"
-    labels = [(name, label_of(run.config) or run.pair)]
+    labels = [(name, run.config.label or run.pair)]
     return compare.comparison(title, "", [run.seed], run.config, labels, [named] if named else [], 1)

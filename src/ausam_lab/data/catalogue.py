@@ -14,10 +14,9 @@ from ausam_lab.data.labels import split_for_selection
 from ausam_lab.data.problem import Problem
 from ausam_lab.data.sources import cifar10, cifar100, digits, fashion_mnist, tiny_imagenet
 from ausam_lab.data.user_data import user_data
-from ausam_lab.registry.devices import device
-from ausam_lab.registry.expressions import canonical
-from ausam_lab.registry.lookup import find
-from ausam_lab.registry.user_code import OWN, is_own, refuse_other_form
+from ausam_lab.names.expressions import canonical
+from ausam_lab.names.lookup import device, find
+from ausam_lab.names.user_code import OWN, is_own
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,6 @@ DATASETS: dict[str, Entry] = {
 
 def entry(name: str) -> Entry:
     """The data set of this name, or a ValueError."""
-    refuse_other_form("data set", name)
     if name.lower() not in DATASETS and os.path.isdir(name):
         raise ValueError(f'There is no data set "{name}". For images in class folders write --data folder:{name}.')
     return find("data set", name, DATASETS, OWN)

@@ -16,8 +16,8 @@ from ausam_lab.data.datasets import UserSet, described, from_datasets, targets
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.labels import refuse_labels, with_sizes, with_validation
 from ausam_lab.data.problem import Task
+from ausam_lab.names.user_code import imported, imported_class
 from ausam_lab.records.score import Score
-from ausam_lab.registry.user_code import imported, imported_class
 
 
 @dataclass(frozen=True)

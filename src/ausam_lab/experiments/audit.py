@@ -62,7 +62,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
     wrong, hard = audit.suspects().index, audit.rare().index
     return Audited(
         title=f"{config.data}{changes(config)}: what the training says about the data",
-        about=f"{len(audit):,} training samples, {config.method} × {config.policy}, {config.model}, "
+        about=f"{len(audit):,} training samples, {config.method} + {config.policy}, {config.model}, "
         f"{config.epochs} epochs, seed {config.seed}",
         command=command,
         created=store.now(),

@@ -11,10 +11,10 @@ from typing import Any
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments.cells import run_folder
+from ausam_lab.names.pairs import label
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
 from ausam_lab.records.epoch import Epoch
-from ausam_lab.registry.pairs import label
 from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
 from ausam_lab.report.table import Table, to_csv
@@ -53,7 +53,7 @@ def compare(
     resumes from ``out``: interrupt it at any time and call it again.
 
     Arguments:
-        runs: the settings of each pair, by its name (:func:`ausam_lab.registry.from_config.configured`).
+        runs: the settings of each pair, by its name (:func:`ausam_lab.names.from_config.configured`).
         seeds: the seeds of each pair, at least one.
         config: the settings that the pairs share.
         out: the folder.

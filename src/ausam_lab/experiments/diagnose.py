@@ -21,13 +21,13 @@ from ausam_lab.config import Config
 from ausam_lab.data.catalogue import defaults_for, split_problem
 from ausam_lab.data.classification import Classification
 from ausam_lab.experiments.cells import pair_of
+from ausam_lab.names.expressions import brief_pair
+from ausam_lab.names.from_config import OWN_RHO, method_and_policy
+from ausam_lab.names.lookup import device
+from ausam_lab.names.pairs import label
 from ausam_lab.networks.memory_format import to_memory_format
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
-from ausam_lab.registry.devices import device
-from ausam_lab.registry.expressions import brief
-from ausam_lab.registry.from_config import OWN_RHO, method_and_policy
-from ausam_lab.registry.pairs import label
 from ausam_lab.report.pages import flatness
 from ausam_lab.report.pages.flatness import Flatness, Minimum
 from ausam_lab.training import run_folder, snapshots
@@ -129,7 +129,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     steps = max(10, min(60, BASIS // parameters))
     ended = run_folder.finished(folder)
     return Minimum(
-        name=label(name, config.base) if name else f"{brief(method)} × {brief(policy)}",
+        name=label(name, config.base) if name else brief_pair(method, policy),
         config=config,
         epoch=kept[-1].epoch,
         parameters=parameters,

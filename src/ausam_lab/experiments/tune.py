@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from ausam_lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam_lab.experiments.cells import run_folder as folder_of
 from ausam_lab.experiments.run_cells import OnEpoch
+from ausam_lab.names.from_config import method_and_policy, refuse_idle
+from ausam_lab.names.lookup import find
 from ausam_lab.records import files, store
 from ausam_lab.records.locks import file_lock
 from ausam_lab.records.run import Run
 from ausam_lab.records.score import Score
-from ausam_lab.registry.from_config import method_and_policy, refuse_idle
-from ausam_lab.registry.lookup import find
 from ausam_lab.report.pages import tuning
 from ausam_lab.training import run_folder
 from ausam_lab.training.failures import explain

@@ -10,9 +10,9 @@ import torch
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import entry, training_samples
 from ausam_lab.experiments.cells import Cell
+from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.build import build
 from ausam_lab.paper.quantisation import quantize
-from ausam_lab.registry.from_config import method_and_policy
 from ausam_lab.report.table import text_table
 from ausam_lab.report.text import duration
 from ausam_lab.training import run_folder

@@ -11,12 +11,12 @@ from ausam.common.settings import PositiveCount
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments.cells import Cell
+from ausam_lab.names.from_config import configured
+from ausam_lab.names.lookup import find
+from ausam_lab.names.pairs import FULL
 from ausam_lab.paper import catalogue
 from ausam_lab.records.store import Checked
 from ausam_lab.records.typed_json import typed
-from ausam_lab.registry.from_config import configured
-from ausam_lab.registry.lookup import find
-from ausam_lab.registry.pair_table import FULL
 
 catalogue.register()  # recipes name the paper's networks and data
 

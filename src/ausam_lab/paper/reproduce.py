@@ -12,6 +12,7 @@ from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments import compare
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.experiments.run_cells import Failed, Launch, OnEpoch, in_turn
+from ausam_lab.names.pairs import label
 from ausam_lab.paper import tables
 from ausam_lab.paper.recipe import Block, Recipe, base
 from ausam_lab.paper.recipe import read as read_recipe
@@ -19,7 +20,6 @@ from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.locks import file_lock
-from ausam_lab.registry.pairs import label
 from ausam_lab.report.summary import headline
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.run_folder import make

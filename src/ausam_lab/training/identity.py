@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ausam_lab.config import NOT_PART_OF_IDENTITY, Config, differences
-from ausam_lab.registry.expressions import with_canonical
-from ausam_lab.registry.from_config import method_and_policy
+from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.training.checkpoint import Checkpoint, brief
 from ausam_lab.training.schedule import learning_rate
 
@@ -65,4 +64,4 @@ def explain_misfit(saved: Checkpoint, config: Config) -> Iterator[None]:
 
 
 def _identity(config: Config, ignore: Collection[str]) -> dict[str, Any]:
-    return {k: v for k, v in with_canonical(asdict(config)).items() if k not in ignore}
+    return {k: v for k, v in asdict(config).items() if k not in ignore}

@@ -25,13 +25,13 @@ from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import split_problem
 from ausam_lab.data.problem import Problem
+from ausam_lab.names.expressions import brief_pair, stable_repr
+from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.memory_format import to_memory_format
 from ausam_lab.records import files, store
 from ausam_lab.records.epoch import Epoch, epochs_text
 from ausam_lab.records.run import Run, Samples
 from ausam_lab.records.score import VALIDATION, Score
-from ausam_lab.registry.expressions import brief, lasting_repr
-from ausam_lab.registry.from_config import method_and_policy
 from ausam_lab.training import auditing, checkpoint, kept, run_folder, snapshots, weights
 from ausam_lab.training.environment import environment
 from ausam_lab.training.identity import explain_misfit
@@ -337,9 +337,9 @@ def result(state: State, out: Path) -> None:
     if state.best is not None:
         model.load_state_dict(state.best.model)
     run = Run(
-        method=lasting_repr(state.method),
-        policy=lasting_repr(state.policy),
-        pair=f"{brief(state.method)} × {brief(state.policy)}",
+        method=stable_repr(state.method),
+        policy=stable_repr(state.policy),
+        pair=brief_pair(state.method, state.policy),
         seed=state.config.seed,
         epochs=state.config.epochs,
         test=last.test if state.best is None else state.epochs[state.best.epoch - 1].test,

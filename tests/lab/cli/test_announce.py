@@ -39,9 +39,9 @@ def test_the_first_line(tmp_path, capsys, command):
     ("flags", "label", "alone"),
     [
         (["ausam-0.5"], "AUSAM-0.5", "AUSAM-0.5"),
-        (["--policy", "ausampling", "--alpha", 0.7], "AUSAM-0.7", "AUSAM-0.7"),
-        (["sam@0.5"], "SAM@0.5", "SAM"),
-        (["--method", "sam(rho=0.3)"], "SAM(rho=0.3) × Full()", "SAM(rho=0.3) × Full()"),
+        (["--policy", "ausampling", "--alpha", 0.7], *["SAM(rho=0.2) + AUSampling(alpha=0.7)"] * 2),
+        (["sam@0.5"], "SAM@0.5", "SAM@0.5"),
+        (["--method", "sam(rho=0.3)"], "SAM(rho=0.3)", "SAM(rho=0.3)"),
     ],
     ids=str,
 )

@@ -9,18 +9,17 @@ import torch
 
 from ausam_lab.cli import commands
 from ausam_lab.data.catalogue import resolve
-from ausam_lab.registry.devices import device, known
-from ausam_lab.registry.expressions import canonical, with_canonical
+from ausam_lab.names.expressions import canonical
+from ausam_lab.names.lookup import device, devices
 from ausam_lab.training.failures import explain
 from tests.lab.helpers import read, run
 
 REFUSED = [
     (["--threads", "100000"], "threads is 100000. It must be a whole number in [0, 1024]."),
-    (["--device", "gpu"], 'device is "gpu", which is unknown. Use one of auto, cpu'),
-    (["--device", "nope"], 'device is "nope", which is unknown. Use one of auto, cpu'),
-    (["--device", "meta"], 'device is "meta", which is unknown.'),
+    (["--device", "gpu"], 'There is no device "gpu". Use one of auto, cpu'),
+    (["--device", "nope"], 'There is no device "nope". Use one of auto, cpu'),
     (["--device", "cpu:7"], 'device is "cpu:7", but torch sees 1 of that kind here, counted from 0.'),
-    (["--policy", "UCB(period=1e999)"], "UCB: period is inf. It must be a whole number >= 1."),
+    (["--policy", "UCB(period=0.5)"], "UCB: period is 0.5. It must be a whole number >= 1."),
     (["--method", "SAF(gap=10000000)"], "SAF: gap is 10000000, but a sample is visited at most 3 times (--epochs)"),
     (["--method", "RST(inner=SAF(gap=10000000))"], "RST: inner is SAF, which never evaluates the loss at perturbed"),
     (
@@ -44,13 +43,13 @@ REFUSED = [
     (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none"),
     (
         ["sam", "--alpha", ".5"],
-        "sam names a method and a policy, but alpha is 0.5 too. Write ausam-0.5 in place of both.",
+        "sam names a method and a policy, but alpha is 0.5 too. Leave out one of the two.",
     ),
-    (["gsam@0.5", "--alpha", "0.4"], "Write gsam-0.4@0.5 in place of both."),
+    (["gsam@0.5", "--alpha", "0.4"], "Leave out one of the two."),
     (["sgd", "--alpha", "0.5"], "Leave out one of the two."),
     (["sam", "--alpha", "0.5", "--method", "gsam"], "Leave out one of the two."),
     (["sam", "--alpha", "50"], "Leave out one of the two."),
-    (["ausm-0.5"], 'There is no pair "ausm-0.5". Did you mean ausam-0.5? See ausam list.\n'),
+    (["ausm-0.5"], 'There is no pair "ausm-0.5". Did you mean ausam-0.5? '),
 ]
 if not torch.backends.mps.is_available():
     REFUSED.append((["--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'))
@@ -75,7 +74,7 @@ def test_train_refuses(tmp_path, capsys, flags, message):
         (["sgd", "sam", "--ramp", "2"], "--ramp is 2, but Full takes none"),
         (["sam", "--data", "sys:exit"], 'data set "sys:exit": it raised SystemExit'),
         (["sam", "--threads", "100000"], "threads is 100000"),
-        (["sam", "--device", "gpu"], 'device is "gpu"'),
+        (["sam", "--device", "gpu"], 'no device "gpu"'),
     ],
     ids=" ".join,
 )
@@ -145,7 +144,7 @@ def test_memory_that_ran_out_is_told():
 
 def test_devices_that_are_here():
     assert device("cpu") == device("cpu:0").partition(":")[0] == "cpu"
-    assert known()[:2] == ["auto", "cpu"]
+    assert devices()[:2] == ["auto", "cpu"]
     assert device("auto") in ("cpu", "cuda")
 
 
@@ -154,19 +153,15 @@ def test_devices_that_are_here():
     [
         ("policy", "full", "Full"),
         ("policy", " Full() ", "Full"),
-        ("policy", "ausampling(ramp=2,alpha=.5)", "AUSampling(alpha=0.5, ramp=2)"),
+        ("policy", "ausampling(ramp=2,alpha=.5)", "AUSampling(ramp=2, alpha=0.5)"),
         ("policy", "infobatch(on='first')", "InfoBatch(on='first')"),
         ("method", "LOOKSAM(k = 10)", "LookSAM(k=10)"),
         ("method", "aesam(inner=looksam(k=3))", "AESAM(inner=LookSAM(k=3))"),
-        ("method", "rst(inner=sam())", "RST(inner=SAM())"),
+        ("method", "rst(sam())", "RST(inner=SAM)"),
     ],
 )
 def test_one_way_of_writing(kind, text, expected):
     assert canonical(kind, text) == expected == canonical(kind, expected)
-
-
-def test_settings_that_name_nothing_stay_as_they_are():
-    assert with_canonical({"method": "nope(", "policy": 3}) == {"method": "nope(", "policy": 3}
 
 
 def test_full_and_its_other_spellings_are_one_run(tmp_path, capsys):
@@ -174,9 +169,6 @@ def test_full_and_its_other_spellings_are_one_run(tmp_path, capsys):
     assert run("train", "--policy", "full", "--method", "sam", *few) == 0
     assert read(tmp_path / "run" / "config.json")["policy"] == "Full"
     assert run("train", "--policy", "Full()", "--method", "SAM", *few, "--resume") == 0
-    old = (tmp_path / "run" / "config.json").read_text()
-    (tmp_path / "run" / "config.json").write_text(old.replace('"Full"', '"full"'))  # as it was written once
-    assert run("train", *few, "--resume") == 0
 
 
 def test_resume_with_nothing_there_says_that_it_begins(tmp_path, capsys):

@@ -5,11 +5,17 @@ from tests.lab.helpers import read, run
 
 def test_a_name_stands_for_the_method_and_the_policy(tmp_path):
     few = ["--epochs", 2, "--threads", 1]
-    assert run("train", "asam-0.5", "--rho", 0.1, *few, "--out", tmp_path / "name") == 0
+    assert run("train", "ASAM + AUSampling(alpha=0.5)", "--rho", 0.1, *few, "--out", tmp_path / "name") == 0
     apart = ["--method", "asam", "--rho", 0.1, "--policy", "ausampling(alpha=0.5)"]
     assert run("train", *apart, *few, "--out", tmp_path / "apart") == 0
-    assert run("compare", "asam-0.5", "--rho", 0.1, "--seeds", 1, *few, "--out", tmp_path / "together") == 0
-    runs = [read(tmp_path / folder / "result.json") for folder in ("name", "apart", "together/runs/asam-0.5/seed-0")]
+    assert (
+        run("compare", "ASAM + AUSampling(alpha=0.5)", "--rho", 0.1, "--seeds", 1, *few, "--out", tmp_path / "together")
+        == 0
+    )
+    runs = [
+        read(tmp_path / folder / "result.json")
+        for folder in ("name", "apart", "together/runs/ASAM + AUSampling(alpha=0.5)/seed-0")
+    ]
     assert len({result["weights_sha256"] for result in runs}) == 1
 
 

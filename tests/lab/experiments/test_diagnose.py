@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from ausam.diagnostics import hessian_eigenvalues, sharpness
 from ausam_lab.data.catalogue import resolve, split_problem
 from ausam_lab.experiments import diagnose
-from ausam_lab.registry.from_config import method_and_policy
+from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.training import run_folder, snapshots
 from ausam_lab.training.network import network
 from tests.lab.helpers import read, run
@@ -118,7 +118,7 @@ def pretending(folder, **settings):
     [
         ({"quantize": 4}, [], "full precision"),
         ({}, ["--samples", 5], "--samples is 5"),
-        ({}, ["--device", "gpu"], 'device is "gpu"'),
+        ({}, ["--device", "gpu"], 'no device "gpu"'),
         ({}, [], "checkpoint-00001.pt"),  # damaged
         pytest.param(
             {"data": "stick-figures", "model": "hrnet-w16-small", "train_size": 8, "test_size": 8},

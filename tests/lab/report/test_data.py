@@ -14,7 +14,7 @@ from tests.lab.helpers import a_comparison, a_run
 
 FIRST = (Suspect(17, 3, 5, 0.98), Suspect(4, 1, None, 0.7))
 NOISY = Findings(
-    "wrong labels", ("About 10 % look wrong.",), "sam x Trusted(alpha=0.5)", 0.1, 0.08, 0.12, 2, 0.4, FIRST
+    "wrong labels", ("About 10 % look wrong.",), "SAM + Trusted(alpha=0.5)", 0.1, 0.08, 0.12, 2, 0.4, FIRST
 )
 UNFITTED = Findings("unfitted", ("Your model has not fitted the data.",), "", 0.0, 0.0, 0.0, 0, 0.0, ())
 

@@ -35,7 +35,7 @@ def test_a_run_that_used_trusted_is_not_told_to_try_it(audited, tmp_path):
     record, plain = (read(folder / "result.json")["audit"] for folder in (tmp_path, audited))
     assert (record["kind"], record["pair"]) == ("wrong labels", "")
     assert "Trusted draws them less often already" in " ".join(record["sentences"])
-    assert plain["pair"] == "SAM(ascent=0.5) x Trusted(alpha=0.67)"
+    assert plain["pair"] == "SAM(ascent=0.5) + Trusted(alpha=0.67)"
     assert "To try" in page.text(experiment.read(audited))
     assert "To try" not in page.text(experiment.read(tmp_path))
 

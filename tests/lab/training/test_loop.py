@@ -171,10 +171,10 @@ def test_without_any_whole_checkpoint_it_begins_again(undisturbed, tmp_path, cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--method", "smm"], 'There is no method "smm". Did you mean sam? See ausam list.\n'),
-        (["--policy", "ausamplin"], 'There is no policy "ausamplin". Did you mean ausampling?'),
+        (["--method", "smm"], 'There is no method "smm". Did you mean SAM? See ausam list.\n'),
+        (["--policy", "ausamplin"], 'There is no policy "ausamplin". Did you mean AUSampling?'),
         (["--method", "sam(radius=1)"], "SAM has no argument radius. It takes rho=0.05, m=None"),
-        (["--method", "sam(rho=__import__('os'))"], "The arguments of \"sam(rho=__import__('os'))\" cannot be read"),
+        (["--method", "sam(rho=__import__('os'))"], 'There is no method "__import__"'),
         (["--method", "sam)"], '"sam)" is not a method'),
         (["--rho", "-1"], "SAM: rho is -1.0. It must be a finite number >= 0"),
         (["--policy", "random", "--alpha", "1.5"], "Random: alpha is 1.5"),

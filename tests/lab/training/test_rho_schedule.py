@@ -6,7 +6,7 @@ import math
 import pytest
 
 from ausam_lab.data.catalogue import resolve
-from ausam_lab.registry.from_config import configured
+from ausam_lab.names.from_config import configured
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train
 from tests.lab.helpers import read, run

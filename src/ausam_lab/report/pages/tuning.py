@@ -100,7 +100,7 @@ def render(study: Study) -> str:
     """The page; it fetches nothing."""
     about = study.user_attrs["settings"]
     title = f"{about['data']}: search for settings"
-    setting = f"{about['method']} × {about['policy']}, {about['model']}, up to {about['epochs']} epochs"
+    setting = f"{about['method']} + {about['policy']}, {about['model']}, up to {about['epochs']} epochs"
     body = [html.heading(title, 1), html.paragraph(setting, "soft")]
     if completed(study):
         body += [html.paragraph(recommendation(study), "lead"), html.paragraph("To train with these settings:")]

@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from ausam_lab.registry.expressions import canonical, construct, has_radius, parse, uses
-from ausam_lab.registry.pairs import pair
+from ausam_lab.names.expressions import canonical, construct, has_radius, parse, uses
+from ausam_lab.names.pairs import pair
 from tests.lab.helpers import read, run
 
 MINE = '''
@@ -89,12 +89,12 @@ def test_a_method_and_a_policy_of_a_module_and_of_a_file(mine, tmp_path):
 def test_their_names_need_no_import_and_keep_their_letters():
     """A report must be possible where the module is not."""
     assert canonical("method", "absent:MySAM( rho = .1 )") == "absent:MySAM(rho=0.1)"
-    both = pair("some/where/absent.py:MySAM(mode='a B') x TopLoss(alpha=0.3)@0.5")
+    both = pair("some/where/absent.py:MySAM(mode='a B') + TopLoss(alpha=0.3)@0.5")
     assert both.method == "some/where/absent.py:MySAM(mode='a B')"
-    assert both.label == "absent.py:MySAM(mode='a B') × TopLoss(alpha=0.3)@0.5"
+    assert both.label == "absent.py:MySAM(mode='a B') + TopLoss(alpha=0.3)@0.5"
     assert pair(both.name) == both
     assert pair("absent:MySAM").label == "absent:MySAM"
-    assert pair("sam x absent:MyPolicy").method == "SAM"
+    assert pair("sam + absent:MyPolicy").method == "SAM"
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_their_names_need_no_import_and_keep_their_letters():
         ("{mine}:RandomDirection(rhoo=1)", "has no argument rhoo. It takes rho=0.05"),
         ("absent_module:A", "there is no module absent_module"),
         ("absent.py:A", "there is no file"),
-        ("{mine}.RandomDirection", "did you mean {mine}:RandomDirection?"),
-        ("{mine}.py", "Its classes: RandomDirection, FirstHalf, Half, Bare."),
+        ("{mine}.RandomDirection", "Did you mean {mine}:RandomDirection?"),
+        ("{mine}.py", "Did you mean {mine}.py:NAME?"),
         (":A", "write module:class"),
     ],
 )
@@ -121,17 +121,17 @@ def test_what_cannot_be_used_is_refused_with_the_remedy(mine, text, message):
 def test_train_compare_and_tune_take_them(mine, tmp_path, capsys):
     method, policy = f"{mine}:RandomDirection", f"{mine}:FirstHalf"
     assert run("train", "--method", f"{method}(rho=0.1)", "--policy", policy, *FEW, "--out", "one") == 0
-    assert read(tmp_path / "one" / "result.json")["pair"] == "RandomDirection(rho=0.1) × FirstHalf(alpha=0.5)"
-    assert run("train", f"{method} x TopLoss(alpha=0.5)", *FEW, "--out", "two") == 0
+    assert read(tmp_path / "one" / "result.json")["pair"] == "RandomDirection(rho=0.1) + FirstHalf(alpha=0.5)"
+    assert run("train", f"{method} + TopLoss(alpha=0.5)", *FEW, "--out", "two") == 0
     assert "RandomDirection" in capsys.readouterr().out
-    names = ["sam", method, f"{mine}.py:RandomDirection(rho=0.3) x AUSampling", f"sam x {policy}"]
+    names = ["sam", method, f"{mine}.py:RandomDirection(rho=0.3) + AUSampling", f"sam + {policy}"]
     assert run("compare", *names, *FEW, "--rho", 0.1, "--seeds", 1, "--out", "all") == 0
     table = capsys.readouterr().out
-    labels = [method, f"{mine}.py:RandomDirection(rho=0.3) × AUSampling", f"SAM × {policy}"]
+    labels = [method, names[2], f"SAM + {policy}"]
     assert all(f"\n{label}  " in table for label in labels)
     rows = {row["name"]: row for row in read(tmp_path / "all" / "results.json")["rows"]}
-    assert list(rows) == ["sam", method, f"{mine}.py:RandomDirection(rho=0.3)+ausampling", f"sam+{policy}"]
-    assert rows[f"sam+{policy}"]["samples_of_sam"] == pytest.approx(50.0)
+    assert list(rows) == names
+    assert rows[f"sam + {policy}"]["samples_of_sam"] == pytest.approx(50.0)
     methods = [one["run"]["method"] for one in read(tmp_path / "all" / "results.json")["runs"]]
     assert methods[1:3] == ["RandomDirection(rho=0.1)", "RandomDirection(rho=0.3)"]
     tune = ["tune", "--method", method, "--policy", policy, "--over", "rho=0.1,0.2", *FEW, "--seeds", 1]
@@ -152,12 +152,12 @@ def test_a_report_is_rebuilt_where_their_module_is_not(mine, tmp_path, monkeypat
 def test_a_signal_of_the_users_own(mine, tmp_path, capsys):
     policy = construct("policy", f"TopLoss(alpha=0.5, signal='{mine}:negative')")
     assert policy.signal.__name__ == "negative"
-    both = pair(f"sam x TopLoss(signal='{mine}:negative')")
+    both = pair(f"sam + TopLoss(signal='{mine}:negative')")
     assert both.policy == f"TopLoss(signal='{mine}:negative')"
     assert pair(both.name) == both
-    names = ["sam x TopLoss", f"sam x TopLoss(signal='{mine}:negative')"]
+    names = ["sam + TopLoss", f"sam + TopLoss(signal='{mine}:negative')"]
     assert run("compare", *names, *FEW, "--seeds", 1, "--out", "all") == 0
-    shown = [one["run"]["pair"].partition(" × ")[2] for one in read(tmp_path / "all" / "results.json")["runs"]]
+    shown = [one["run"]["pair"].partition(" + ")[2] for one in read(tmp_path / "all" / "results.json")["runs"]]
     assert shown == ["TopLoss(alpha=0.5)", f"TopLoss(alpha=0.5, signal='{mine}.negative')"]
     assert "0x" not in "".join(one["run"]["policy"] for one in read(tmp_path / "all" / "results.json")["runs"])
     with pytest.raises(ValueError, match="has no function nothing"):

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ausam.optimizer.step import Method
 from ausam.pairing import check
 from ausam.policies import Policy
 from ausam_lab.config import Config
-from ausam_lab.registry.expressions import NO_LABELS, construct, has_radius, parse, uses
-from ausam_lab.registry.pair_table import FULL, Pair
-from ausam_lab.registry.pairs import pair
-from ausam_lab.registry.user_code import is_own
+from ausam_lab.names.expressions import construct, has_radius, parse, uses
+from ausam_lab.names.pairs import BASE_LABELS, pair
 
 # Methods that measure their radius on a scale of their own: the rho of a data set, which is SAM's, does not suit them.
 # ASAM: its authors' for CIFAR-10. Momentum-SAM: the best on the digits, where its authors' 3 is too large.
@@ -27,40 +26,31 @@ IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
 # The axis of each flag: method or policy.
 ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
 
+NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looked at
+
 
 def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
-    """The settings of a comparison, adapted to one of its pairs.
+    """The settings of a comparison, adapted to one of its rows, whose label and kind they then hold.
 
     ``rho_given``: whether the user chose ``config.rho``; the rho of a data set gives way to a method's own.
     """
     chosen = pair(name)
-    full = chosen.name.partition("@")[0].partition("~")[0] == FULL
     of_pair = replace(
         config,
-        kind=_kind(chosen),
+        label=chosen.label.replace("SGD", BASE_LABELS[config.base]),
+        kind=chosen.kind,
         method=chosen.method,
         policy=chosen.policy,
         rho_schedule=config.rho_schedule if has_radius(chosen.method) else "constant",
         alpha=None,
-        quantize=0 if full else config.quantize,
-        init="" if full else config.init,
+        quantize=0 if chosen.full_precision else config.quantize,
+        init="" if chosen.full_precision else config.init,
         epochs=max(1, round(chosen.epochs * config.epochs)),
         batch_size=max(1, round(chosen.batch * config.batch_size)),
         average=config.average if chosen.average is None else chosen.average,
         select_epoch=config.select_epoch if chosen.select_epoch is None else chosen.select_epoch,
     )
     return of_pair if rho_given else with_own_rho(of_pair)
-
-
-def _kind(chosen: Pair) -> str:
-    """``own``: the user's code. ``contender``: it chooses by scores. ``baseline``: it costs less without scores."""
-    if is_own(chosen.method) or is_own(chosen.policy):
-        return "own"
-    policy = parse("policy", chosen.policy).name
-    if policy in ("Trusted", "AUSampling"):
-        return "contender"
-    subset = policy in ("Random", "Repeated", "ClassBalanced")
-    return "baseline" if subset or (chosen.epochs, chosen.batch) != (1.0, 1.0) else "method"
 
 
 def with_own_rho(config: Config) -> Config:
@@ -104,11 +94,8 @@ def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
         if not any(uses(kind, text, name) for text in texts):
             flag = f"--{name.replace('_', '-')}"
             own = [text for text in texts if name in parse(kind, text).arguments]
-            why = (
-                f"{own[0]} sets it already"
-                if own
-                else f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
-            )
+            takes = f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
+            why = f"{own[0]} sets it already" if own else takes
             raise ValueError(f"{flag} is {given[name]:g}, but {why}, so it has no effect. Leave out {flag}.")
     shape = given.get("rho_schedule") or "constant"
     if shape != "constant" and not any(has_radius(run.method) for run in runs):

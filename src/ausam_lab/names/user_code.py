@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import importlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
@@ -18,15 +16,13 @@ from typing import Any
 
 from torch import nn
 
+from ausam.policies import Policy
+
 # What the name of a data set or network may be besides one of the table.
 OWN = "a name, or your own as module:function"
 
-# What a user's own class must have at least: what the optimizer, the sampler and the reports read.
-MEMBERS = {
-    "method": ("gradient", "passes", "sharpness"),
-    "policy": ("choose", "count", "kept", "signal"),
-    "task": ("metric", "losses", "score"),
-}
+# What a user's own class must have at least: what the optimizer and the reports read. A policy is an ausam.Policy.
+MEMBERS = {"method": ("gradient", "passes", "sharpness"), "policy": (), "task": ("metric", "losses", "score")}
 
 # The page that shows a complete one.
 PAGES = {"method": "docs/adding-a-method.md", "policy": "docs/adding-a-method.md", "task": "docs/data.md"}
@@ -35,33 +31,6 @@ PAGES = {"method": "docs/adding-a-method.md", "policy": "docs/adding-a-method.md
 def is_own(name: str) -> bool:
     """Whether a name refers to user-defined code: ``module:function``, or ``module:Class`` and arguments."""
     return ":" in name.partition("(")[0]
-
-
-def refuse_other_form(kind: str, name: str) -> None:
-    """Raise a ValueError for a name that looks like user-defined code, but has no colon."""
-    if is_own(name):
-        return
-    wanted = ast.ClassDef if kind in MEMBERS else ast.FunctionDef
-    what = "class" if kind in MEMBERS else "function"
-    if name.endswith(".py"):
-        public = _public(Path(name), wanted)
-        meant = f"{name}:{public[0]}" if len(public) == 1 else f"{name}:{what.upper()}"
-        plural = "classes" if kind in MEMBERS else "functions"
-        which = f" Its {plural}: {', '.join(public)}." if len(public) > 1 else ""
-    elif re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name):
-        meant, which = ":".join(name.rsplit(".", 1)), ""
-    else:
-        return
-    raise ValueError(f'"{name}" is not a {kind}: did you mean {meant}?{which}')
-
-
-def _public(path: Path, wanted: type[ast.FunctionDef] | type[ast.ClassDef]) -> list[str]:
-    """The public functions or classes of a file, which is only read; none if it cannot be."""
-    try:
-        parts = ast.parse(path.read_bytes()).body
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return []
-    return [part.name for part in parts if isinstance(part, wanted) and not part.name.startswith("_")]
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
@@ -97,6 +66,8 @@ def imported_class(kind: str, name: str) -> type:
         raise ValueError(f'{kind} "{name}": it is a {type(cls).__name__}, not a class. {see}')
     if kind != "task" and not is_dataclass(cls):
         raise ValueError(f'{kind} "{name}": write @dataclass(frozen=True) above the class. {see}')
+    if kind == "policy" and not issubclass(cls, Policy):
+        raise ValueError(f'{kind} "{name}": a class of your own inherits from ausam.Policy. {see}')
     if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
         raise ValueError(f'{kind} "{name}": a {kind} needs {", ".join(missing)}, which {cls.__name__} lacks. {see}')
     return cls
@@ -114,7 +85,11 @@ def _attribute(kind: str, name: str, what: str) -> Any:
     try:
         importlib.invalidate_caches()  # the file may be newer than the cached directory listing
         with _staying(kind, name):
-            module = _of_file(kind, name, module_name) if module_name.endswith(".py") else _of_name(module_name)
+            module = (
+                _of_file(kind, name, module_name)
+                if module_name.endswith(".py")
+                else importlib.import_module(module_name)
+            )
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ValueError(f'{kind} "{name}": importing {module_name} failed: {error}.') from error
@@ -129,10 +104,6 @@ def _attribute(kind: str, name: str, what: str) -> Any:
             f"It has: {', '.join(sorted(mine)) or 'none'}."
         )
     return value
-
-
-def _of_name(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _of_file(kind: str, name: str, path: str) -> ModuleType:

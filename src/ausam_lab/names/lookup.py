@@ -1,0 +1,72 @@
+"""Lookup by name, with a hint for unknown names; and devices by name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(?::(\d{1,3}))?")
+
+
+def find(kind: str, name: str, table: Mapping[str, T], forms: str = "") -> T:
+    """The entry of this name, ignoring case; otherwise the ValueError of :func:`unknown`."""
+    known = {key.lower(): value for key, value in table.items()}
+    if name.lower() in known:
+        return known[name.lower()]
+    raise unknown(kind, name, list(table), forms)
+
+
+def unknown(kind: str, name: str, known: list[str], forms: str = "") -> ValueError:
+    """The error for an unknown name: the nearest known one, or else what can be written.
+
+    ``forms`` is for the kinds that ``ausam list`` shows: what else a name may be. All names of the others are listed.
+    """
+    near = nearest(name, known)
+    if forms and name.endswith(".py"):
+        near = f"{name}:NAME"
+    elif forms and re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name):
+        near = ":".join(name.rsplit(".", 1))
+    meant = f"Did you mean {near}? " if near else ""
+    rest = f"{'' if near else f'Write {forms}. '}See ausam list." if forms else f"Known: {', '.join(known)}."
+    return ValueError(f'There is no {kind} "{name}". {meant}{rest}')
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name most like this one, ignoring case; empty if none is."""
+    of = {one.lower(): one for one in known}
+    return next((of[one] for one in difflib.get_close_matches(name.lower(), of, n=1)), "")
+
+
+def device(name: str) -> str:
+    """The device of this name ("auto": CUDA if available); a ValueError for a device that is not available."""
+    if name == "auto":
+        return "cuda" if _count("cuda") else "cpu"
+    match = DEVICE.fullmatch(name)
+    if match is None:
+        raise ValueError(f'There is no device "{name}". Use one of {", ".join(devices())}.')
+    kind, number = match[1], int(match[2] or 0)
+    if (there := _count(kind)) == 0:
+        seen = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}[kind]
+        raise ValueError(f'device is "{name}", but torch sees no {seen} device here. Use --device cpu.')
+    if number >= there:
+        raise ValueError(f'device is "{name}", but torch sees {there} of that kind here, counted from 0.')
+    return name
+
+
+def devices() -> list[str]:
+    """The names of the available devices."""
+    return ["auto", *(kind for kind in ("cpu", "cuda", "mps", "xpu") if _count(kind))]
+
+
+def _count(kind: str) -> int:
+    import torch  # here, because a command line that only looks up names does not need it
+
+    if kind == "cpu":
+        return 1
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
+    return torch.cuda.device_count() if kind == "cuda" else torch.xpu.device_count()

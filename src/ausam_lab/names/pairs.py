@@ -1,0 +1,184 @@
+"""The rows of a comparison by name: a table of the paper's pairs, and any method with any policy.
+
+A row is written as a name of the table, or as ``METHOD(...) + POLICY(...)``, the two as in Python. Your own classes are
+``module:Class(...)``. After either may follow ``~ema`` or ``~best``, then ``@F`` or ``@FxB``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ausam_lab.names.expressions import canonical, parse
+from ausam_lab.names.lookup import nearest
+from ausam_lab.names.user_code import is_own
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method and a policy, as text with arguments, with a name for the two and their training length."""
+
+    label: str
+    method: str
+    policy: str = "Full"
+    epochs: float = 1.0  # fraction of a comparison's epochs
+    batch: float = 1.0  # fraction of its batch size
+    average: float | None = None  # decay of averaged weights; None: that of the comparison
+    select_epoch: float | None = None  # fraction of the samples that selects the epoch; None: that of the comparison
+    full_precision: bool = False  # the row that quantised rows start from
+    name: str = ""  # as it was written, which also names its folder; empty in the table, whose keys are the names
+
+    @property
+    def kind(self) -> str:
+        """What the row is in a comparison.
+
+        ``own``: the user's code. ``contender``: it chooses samples by their scores. ``baseline``: it costs as little as
+        one of those without any scores. ``method``: anything else.
+        """
+        if is_own(self.method) or is_own(self.policy):
+            return "own"
+        policy = parse("policy", self.policy).name
+        if policy in ("Trusted", "AUSampling"):
+            return "contender"
+        subset = policy in ("Random", "Repeated", "ClassBalanced")
+        return "baseline" if subset or (self.epochs, self.batch) != (1.0, 1.0) else "method"
+
+
+PAIRS = {
+    "sgd": Pair("SGD", "Plain"),
+    "sam": Pair("SAM", "SAM"),
+    "asam": Pair("ASAM", "ASAM"),
+    "gsam": Pair("GSAM", "GSAM"),
+    "friendly-sam": Pair("Friendly-SAM", "FriendlySAM"),
+    "looksam-5": Pair("LookSAM-5", "LookSAM(k=5)"),
+    "esam": Pair("ESAM", "ESAM"),
+    "saf": Pair("SAF", "SAF"),
+    "mesa": Pair("MESA", "MESA"),
+    "k-sam": Pair("K-SAM", "KSAM"),
+    "g-rst": Pair("G-RST", "RST(p=0.5, gamma=2.0)"),
+    "ae-sam": Pair("AE-SAM", "AESAM"),
+    "ae-looksam": Pair("AE-LookSAM", "AESAM(inner=LookSAM)"),
+    "vsam": Pair("vSAM", "VSAM"),
+    "momentum-sam": Pair("Momentum-SAM", "MomentumSAM"),
+    "s2-sam": Pair("S2-SAM", "PreviousGradientSAM"),
+    "wsam": Pair("WSAM", "WSAM"),
+    "functional-sam": Pair("Functional-SAM", "FunctionalSAM"),
+    "late-sam-0.1": Pair("Late-SAM-0.1", "RST(p=0.1, schedule='piecewise')"),
+    "late-sam-0.25": Pair("Late-SAM-0.25", "RST(p=0.25, schedule='piecewise')"),
+    "sam-ascent-0.25": Pair("SAM-ascent-0.25", "SAM(ascent=0.25)"),
+    "16-sam": Pair("16-SAM", "SAM(m=16)"),
+    "ausam-0.4": Pair("AUSAM-0.4", "SAM", "AUSampling(alpha=0.4)"),
+    "ausam-0.5": Pair("AUSAM-0.5", "SAM", "AUSampling(alpha=0.5)"),
+    "ausam-0.6": Pair("AUSAM-0.6", "SAM", "AUSampling(alpha=0.6)"),
+    "ausam-0.7": Pair("AUSAM-0.7", "SAM", "AUSampling(alpha=0.7)"),
+    "ausam-trim-0.5": Pair("AUSAM-trim-0.5", "SAM", "AUSampling(alpha=0.5, ema=0.5, trim=0.8)"),
+    "sam+trusted": Pair("SAM+Trusted", "SAM", "Trusted(alpha=0.5)"),
+    "sam+random": Pair("SAM+Random", "SAM", "Random(alpha=0.5)"),
+    "sgd+random": Pair("SGD+Random", "Plain", "Random(alpha=0.5)"),
+    "sam+balanced": Pair("SAM+Balanced", "SAM", "ClassBalanced(alpha=0.5)"),
+    "sgd+info": Pair("SGD+Info", "Plain", "InfoBatch"),
+    "sam+info*": Pair("SAM+Info*", "SAM", "InfoBatch(on='first')"),
+    "sam+info": Pair("SAM+Info", "SAM", "InfoBatch(on='second')"),
+}
+
+# The reference of quantised rows: not part of "every pair".
+FULL = "full"
+FULL_PRECISION = Pair("Full prec.", "Plain", full_precision=True)
+
+BASE_LABELS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+
+FORM = 'as in Python, "SAM(rho=0.1) + AUSampling(alpha=0.5)"'
+
+PART = r"\d*\.?\d+"
+SUFFIXES = re.compile(
+    rf"(?P<name>.+?)\s*(?P<suffix>(?P<kept>(~(ema|best)({PART})?)*)(@(?P<epochs>{PART})(x(?P<batch>{PART}))?)?)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+# What follows ~ in a name: the setting, and its value if none is written.
+KEPT = {"ema": ("average", 0.99), "best": ("select_epoch", 0.1)}
+
+
+def pair(text: str) -> Pair:
+    """The row written as a name of the table or as ``METHOD(...) + POLICY(...)``, with what may follow either.
+
+    A method alone uses every sample: ``LookSAM(k=10)``. The left side may also be a name of the table without a policy:
+    ``sgd + Random(alpha=0.25)``.
+
+    ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
+    learning rate. ``sam@0.5x0.5`` takes as many steps as ``ausam-0.5``, with as many samples each.
+
+    ``~ema`` evaluates averaged weights (``~ema0.999``: with this decay; otherwise 0.99), and ``~best`` keeps the epoch
+    that is best on a tenth of the training samples, which are held out (``~best0.2``: a fifth).
+    """
+    match = SUFFIXES.fullmatch(text.strip())
+    if match is None:
+        raise _unknown(text)
+    whole, suffix = _whole(match["name"]), match["suffix"].lower()
+    settings: dict[str, float] = {}
+    for word, number in re.findall(rf"~(ema|best)({PART})?", match["kept"].lower()):
+        setting, usual = KEPT[word]
+        if setting in settings:
+            raise ValueError(f'"{text}": ~{word} is given twice. Write it once.')
+        settings[setting] = float(number or usual)
+        if not 0 < settings[setting] < 1:
+            raise ValueError(f'"{text}": the number after ~{word} is {number}, but it must be above 0 and below 1.')
+    for what, sign in (("epochs", "@"), ("batch", "x")):
+        if (number := match[what]) is not None:
+            settings[what] = float(number)
+            if not 0 < settings[what] <= 10:
+                what = "batch size" if what == "batch" else what
+                raise ValueError(f'"{text}": the number after {sign} is a fraction of the {what}, above 0, at most 10.')
+    return replace(whole, label=whole.label + suffix, name=whole.name + suffix, **settings)  # type: ignore[arg-type]
+
+
+def _whole(text: str) -> Pair:
+    """The pair without what follows it."""
+    if text.lower() == FULL:
+        return replace(FULL_PRECISION, name=FULL)
+    if known := PAIRS.get(text.lower()):
+        return replace(known, name=text.lower())
+    left, right = _split(text)
+    if not right and not is_own(text) and not re.match(r"\w+\s*(\(|$)", text):
+        raise _unknown(text)
+    beside = PAIRS.get(left.lower())
+    try:
+        method = beside.method if beside is not None and beside.policy == "Full" else canonical("method", left)
+        policy = canonical("policy", right) if right else "Full"
+    except ValueError as error:
+        if right or "(" in text or is_own(text):
+            raise ValueError(f'"{text}": {error} Any two are written {FORM}.') from None
+        raise _unknown(text) from None
+    label = " + ".join(_short_path(part) for part in (method, policy) if part != "Full")
+    return Pair(label, method, policy, name=text)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The two sides of ``METHOD + POLICY``; the second is empty without a plus sign outside of parentheses."""
+    depth = 0
+    for i, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and sign == "+":
+            return text[:i].strip(), text[i + 1 :].strip()
+    return text, ""
+
+
+def _unknown(text: str) -> ValueError:
+    near = nearest(text, PAIRS)
+    meant = f"Did you mean {near}? " if near else ""
+    return ValueError(f'There is no pair "{text}". {meant}Write a name of the table, or {FORM}. See ausam list.')
+
+
+def _short_path(text: str) -> str:
+    """A user's own class without the folders of its file: ``mine.py:MySAM`` for ``/home/me/mine.py:MySAM``."""
+    if not is_own(text):
+        return text
+    name, bracket, arguments = text.partition("(")
+    path, _, cls = name.rpartition(":")
+    return f"{Path(path).name}:{cls}{bracket}{arguments}"
+
+
+def label(name: str, base: str) -> str:
+    """The label of a row; "SGD" is replaced by the base optimizer if that is another."""
+    return pair(name).label.replace("SGD", BASE_LABELS[base])

@@ -1,4 +1,0 @@
-"""Names: the paper's pairs, methods and policies as text, user-defined code, and hints for a wrong name.
-
-The named objects are defined elsewhere. Nothing here loads data, builds a network or trains.
-"""
