@@ -323,7 +323,7 @@ def tuned_table(problems: list[Problem]) -> str:
 
     SGD is the best in the mean of all its rows that cost no more than SGD (fewer epochs, smaller batches).
     """
-    names = ("sam+random-0.5", "sam-ascent-0.5+trusted-0.67", "sam")
+    names = ("sam+random", "SAM(ascent=0.5) + Trusted(alpha=0.67)", "sam")
     head = ["", "SGD at its best, up to 1x", "SAM on a random half, 1x", "SAM with Trusted, 1x", "SAM, 2x"]
     lines = []
     for problem in problems:
