@@ -26,7 +26,10 @@ from torch.optim import Optimizer
 
 WHOLE = "a whole number"
 REAL = "a finite number"
-WRAP = " Wrap the optimizer: SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
+WRAP = (
+    " Wrap the optimizer: SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model). To keep "
+    "first_step and second_step, import SAM from ausam.compat."
+)
 
 
 @dataclass(frozen=True)

@@ -215,5 +215,5 @@ def refuse_attribute(name: str) -> None:
     if name in ("first_step", "second_step"):
         raise AttributeError(
             f"SharpnessAware has no {name}: it makes both passes itself. Replace both, and loss.backward(), by "
-            "opt.backward(loss_fn, *batch) and opt.step()."
+            "opt.backward(loss_fn, *batch) and opt.step(). To keep a loop with both, use SAM from ausam.compat."
         )
