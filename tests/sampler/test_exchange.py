@@ -5,7 +5,7 @@ import torch
 
 from ausam import AUSampling, EpsilonGreedy, Feedback, Full, SelectiveBatchSampler, TopLoss
 from ausam.policies.signals import SIGNALS
-from ausam.sampler import exchange
+from ausam.sampler import scores
 from tests.helpers import assert_equal
 
 N = 200
@@ -30,9 +30,9 @@ def table(sampler):
 def accelerator(monkeypatch):
     """Tensors of the CPU pass for an accelerator's; counts how often they are read."""
     reads = []
-    monkeypatch.setattr(exchange, "on_accelerator", lambda *_: True)
-    validate = exchange.Scores.validate
-    monkeypatch.setattr(exchange.Scores, "validate", lambda *a, **k: reads.append(1) or validate(*a, **k))
+    monkeypatch.setattr(scores, "on_accelerator", lambda *_: True)
+    validate = scores.Scores.validate
+    monkeypatch.setattr(scores.Scores, "validate", lambda *a, **k: reads.append(1) or validate(*a, **k))
     return reads
 
 
@@ -70,7 +70,7 @@ def test_what_waits_is_read_before_anybody_looks(accelerator, monkeypatch, read)
     else:
         next(iter(queued))
     assert len(accelerator) == 40
-    monkeypatch.setattr(exchange, "on_accelerator", lambda *_: False)
+    monkeypatch.setattr(scores, "on_accelerator", lambda *_: False)
     direct = SelectiveBatchSampler(N, 10, policy)
     for step in range(40):
         direct.update(batch(step))
@@ -78,12 +78,12 @@ def test_what_waits_is_read_before_anybody_looks(accelerator, monkeypatch, read)
 
 
 def test_order_is_kept_when_devices_are_mixed(monkeypatch):
-    monkeypatch.setattr(exchange, "on_accelerator", lambda index, _: int(index[0]) % 4 == 0)
+    monkeypatch.setattr(scores, "on_accelerator", lambda index, _: int(index[0]) % 4 == 0)
     mixed = SelectiveBatchSampler(N, 10, TopLoss())  # which ranks by the latest loss
     next(iter(mixed))
     for step in range(150):
         mixed.update(batch(step))
-    monkeypatch.setattr(exchange, "on_accelerator", lambda *_: False)
+    monkeypatch.setattr(scores, "on_accelerator", lambda *_: False)
     direct = SelectiveBatchSampler(N, 10, TopLoss())
     next(iter(direct))
     for step in range(150):
@@ -115,9 +115,9 @@ def test_an_update_does_not_wait_for_the_device(signal, index_device):
 
 
 def test_what_is_on_the_cpu_does_not_wait():
-    assert not exchange.on_accelerator(torch.ones(1), torch.ones(1))
-    assert exchange.on_accelerator(torch.ones(1), torch.ones(1, device="meta"))
-    assert exchange.on_accelerator(torch.ones(1, device="meta"), torch.ones(1))
+    assert not scores.on_accelerator(torch.ones(1), torch.ones(1))
+    assert scores.on_accelerator(torch.ones(1), torch.ones(1, device="meta"))
+    assert scores.on_accelerator(torch.ones(1, device="meta"), torch.ones(1))
 
 
 # -- precision ---------------------------------------------------------------------------------------------------------

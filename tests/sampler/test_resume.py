@@ -216,8 +216,8 @@ def in_mid_epoch(policy, seed=3):
 @pytest.mark.parametrize(
     ("state", "parts"),
     [
-        (None, ("no 'policy'", "start again")),
-        ({"epoch": 3}, ("no 'policy'", "start again")),
+        (None, ("not the state of a sampler", "start again")),
+        ({"epoch": 3}, ("not the state of a sampler", "start again")),
         (in_mid_epoch(Full())[0].state_dict(), ("policy Full", "has AUSampling", "policy of the saved run")),
         (in_mid_epoch(AUSampling(ema=0.9, ramp=0))[0].state_dict(), ("decay 0.9", "1.0", "policy of the saved run")),
         (SelectiveBatchSampler(9, 2, AUSampling(ramp=0)).state_dict(), ("9 samples", "97", "dataset of the saved run")),

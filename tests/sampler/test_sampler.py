@@ -826,7 +826,7 @@ WHOLE = "It must be a whole number"
         (
             {"batch_size": 10, "drop_last": True},
             ValueError,
-            "drop_last=True leaves nothing of 9 samples with batch_size 10. Use a smaller batch_size.",
+            "drop_last=True leaves nothing of 9 samples for 1 processes with batch_size 10 each. Use a smaller",
         ),
     ],
     ids=lambda x: repr(x) if isinstance(x, dict) else "",

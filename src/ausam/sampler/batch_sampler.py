@@ -15,20 +15,16 @@ from ausam.feedback import Feedback
 from ausam.policies.base import Policy, validate_policy, with_epochs
 from ausam.policies.signals import measure, signal_name
 from ausam.policies.trusted import Suspected, Trusted
-from ausam.sampler.checks import (
+from ausam.sampler.errors import (
     OWNER,
-    check_state,
+    batch_index,
     checked_ranks,
     dataset_length,
     feedback_index,
-    index_vector,
-    refuse_other_epochs,
     refuse_rebuilding,
-    refuse_sizes,
     warn_if_unscored,
     warn_that_unused,
 )
-from ausam.sampler.exchange import SharedScores
 from ausam.sampler.plan import (
     PICK,
     EpochChoice,
@@ -44,7 +40,7 @@ from ausam.sampler.plan import (
     samples_used,
     split_into_batches,
 )
-from ausam.sampler.scores import Scores
+from ausam.sampler.scores import Scores, SharedScores
 
 
 class SelectiveBatchSampler(BatchSampler):
@@ -119,11 +115,19 @@ class SelectiveBatchSampler(BatchSampler):
         self.min_batch: int = checked_value(OWNER, "min_batch", min_batch, POSITIVE_COUNT)
         self.split: bool = checked_value(OWNER, "split", split, YesNo())
         self.drop_last = checked_value(OWNER, "drop_last", drop_last, YesNo())
-        refuse_other_epochs(policy, epochs)
-        self.policy = self._given_policy = with_epochs(policy, epochs)
+        self.policy = self._given_policy = policy
+        if epochs is not None:
+            self.set_total_epochs(epochs)
+            self._given_policy = self.policy
+            own = getattr(self.policy, "epochs", None)
+            if own not in (None, epochs):
+                raise ValueError(
+                    f"{OWNER}: epochs is {epochs}, but {type(policy).__name__} has epochs={own}. Give the number once."
+                )
         self.seed: int = checked_value(OWNER, "seed", seed, COUNT)
         self.epoch = 0  # of the next pass
-        refuse_sizes(n, self.mini_batch, self.min_batch, self.drop_last)
+        if n < self.min_batch:
+            raise ValueError(f"min_batch is {min_batch}, but the dataset has {n} samples. Use a smaller min_batch.")
         self._scores = SharedScores(
             n,
             *checked_ranks(rank, world_size),
@@ -133,6 +137,7 @@ class SelectiveBatchSampler(BatchSampler):
             progress=policy.signal == "progress",
             spread=policy.spread,
         )
+        self._candidates_per_batch()  # refused if there are none
         self._weight: Tensor | None = None  # factor of every sample's loss, if the policy sets it
         self._current: EpochIterator | None = None  # the latest pass that has begun
         self._interrupted: Plan | None = None  # the rest of a loaded pass, to be resumed
@@ -244,7 +249,7 @@ class SelectiveBatchSampler(BatchSampler):
         ``set_epoch``. With several processes, each chooses from its own batches; call ``exchange`` in all of them once
         per epoch. ``min_batch`` does not apply, because there is no other batch to join.
         """
-        candidates = index_vector(index, len(self._scores))
+        candidates = batch_index(index, len(self._scores))
         self._unasked = None
         epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
         warn_if_unscored(self.policy, self.scores, epoch, updated=self._updated)
@@ -262,7 +267,7 @@ class SelectiveBatchSampler(BatchSampler):
         """The factor of each of these samples' losses, or None if the policy does not reweight."""
         if self._weight is None:
             return None
-        return self._weight[index_vector(index, len(self._scores))].to(getattr(index, "device", CPU))
+        return self._weight[batch_index(index, len(self._scores))].to(getattr(index, "device", CPU))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""
@@ -351,7 +356,17 @@ class SelectiveBatchSampler(BatchSampler):
 
         A state of other samples or another policy is refused and changes nothing.
         """
-        check_state(state, self.policy)
+        if not (isinstance(state, dict) and {"policy", "signal", "scores", "plan", "choice"} <= state.keys()):
+            raise ValueError(
+                "This is not the state of a sampler of this version. Load what sampler.state_dict() returned, or start "
+                "again without it."
+            )
+        for what, mine in (("policy", type(self.policy).__name__), ("signal", signal_name(self.policy.signal))):
+            if state[what] != mine:
+                raise ValueError(
+                    f"The saved state has the {what} {state[what]}, but the sampler has {mine}. "
+                    "Resume with the policy of the saved run."
+                )
         plan = None if state["plan"] is None else Plan(**clone_tensors(state["plan"]))
         choice = None if state["choice"] is None else EpochChoice(**clone_tensors(state["choice"]))
         self._scores.load_state_dict(state["scores"])

@@ -31,7 +31,7 @@ class Plan:
 
     Arguments:
         epoch: number of the epoch.
-        index: dataset index of each sample; int32, int64 only from 2^31 samples on.
+        index: dataset index of each sample, four bytes each.
         kept: samples per mini-batch; the last may have fewer.
         weight: factor of the loss of every sample of the dataset, or None.
         done: number of samples of the epoch before these.
@@ -72,7 +72,7 @@ class EpochChoice:
 def plan_batches(policy: Policy, scores: Scores, epoch: int, seed: int, size: int, *, drop_last: bool) -> Plan:
     """Shuffle, split into mini-batches and let a policy of scope "batch" choose inside each."""
     n = len(scores)
-    order = torch.randperm(n, generator=generator(seed, epoch, ORDER), dtype=index_type(n), device=CPU)
+    order = torch.randperm(n, generator=generator(seed, epoch, ORDER), dtype=torch.int32, device=CPU)
     rng = generator(seed, epoch, CHOICE)
     whole = n // size * size
     mini_batches = list(torch.split(order[:whole].view(-1, size), max(1, CHUNK // size)))
@@ -84,7 +84,7 @@ def plan_batches(policy: Policy, scores: Scores, epoch: int, seed: int, size: in
         positions, factor = policy.choose(scores, epoch, candidates, rng)
         _check_count(policy, epoch, positions, candidates)
         index = candidates.gather(1, positions)
-        chosen.append(index.flatten().to(order.dtype))
+        chosen.append(index.flatten().int())
         if factor is not None:
             weight = put_weights(weight, n, index.flatten(), factor.flatten())
     return Plan(epoch, torch.cat(chosen), batch_count(policy, epoch, size), weight)
@@ -100,14 +100,14 @@ def choose_among_all(policy: Policy, scores: Scores, epoch: int, seed: int) -> E
     index = candidates[0, positions[0]]
     weight = None if factor is None else put_weights(None, n, index, factor[0])
     # Ascending, so that a choice of all samples is shuffled as every full epoch is, whatever the policy.
-    ascending = torch.from_numpy(np.sort(index.to(index_type(n)).numpy()))
+    ascending = torch.from_numpy(np.sort(index.int().numpy()))
     return EpochChoice(choice_number(policy, epoch), ascending, weight)
 
 
 def plan_choice(policy: Policy, choice: EpochChoice, epoch: int, seed: int, size: int, *, drop_last: bool) -> Plan:
     """Shuffle the samples that were chosen for the epoch; ``drop_last`` never drops the only batch."""
     samples, kept = len(choice.index), policy.size(size)
-    order = torch.randperm(samples, generator=generator(seed, epoch, ORDER), dtype=index_type(samples), device=CPU)
+    order = torch.randperm(samples, generator=generator(seed, epoch, ORDER), dtype=torch.int32, device=CPU)
     index = choice.index.index_select(0, order[: samples_used(samples, kept, drop_last=drop_last)])
     return Plan(epoch, index, kept, choice.weight)
 
@@ -138,11 +138,6 @@ def put_weights(table: Tensor | None, n: int, index: Tensor, weight: Tensor) -> 
     if table is None:
         table = torch.ones(n, dtype=torch.float32, device=CPU)
     return table.scatter_(0, index, weight.to(table.dtype))
-
-
-def index_type(n: int) -> torch.dtype:
-    """The type of indices of ``n`` samples in a plan: four bytes each if that is enough."""
-    return torch.int32 if n < 1 << 31 else torch.int64
 
 
 def _check_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tensor) -> None:
@@ -230,17 +225,10 @@ class EpochIterator:
             # Dealt in turn, so the shares of the processes differ by at most one.
             yield self.plan.index[start + self._rank : stop : self._world_size].tolist()
 
-    @property
-    def consumed_until(self) -> int:
-        """The position in the plan up to which all batches are consumed."""
-        # Loaders prefetch, so a batch that was handed out is not consumed yet. It counts if nobody calls update.
-        if self.consumed or self._updated:
-            batches = self._spans.complete(self.consumed, self._rank, self._world_size)
-        else:
-            batches = self.handed_out
-        return len(self.plan.index) if batches == len(self._spans) else self._spans.span(batches)[0]
-
     def rest(self) -> Plan | None:
         """The plan of what is not consumed yet; None at the end of the epoch."""
-        done = self.consumed_until
-        return None if done == len(self.plan.index) else self.plan.after(done)
+        # Loaders prefetch, so a batch that was handed out is not consumed yet. It counts if nobody calls update.
+        done = self.handed_out
+        if self.consumed or self._updated:
+            done = self._spans.complete(self.consumed, self._rank, self._world_size)
+        return None if done == len(self._spans) else self.plan.after(self._spans.span(done)[0])

@@ -1,17 +1,23 @@
-"""The scores that policies rank by: three numbers per sample, or four if the policy needs the spread."""
+"""The scores that policies rank by: fed from any device, and shared among processes."""
 
 from __future__ import annotations
 
-import operator
+from collections import deque
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from ausam.common.atomic import Action, commit
+from ausam.common.ranks import gather, rank_and_world_size
 from ausam.common.tensors import CPU
-from ausam.sampler.state import anything, column, require, weights, whole
+from ausam.sampler.errors import dataset_index
+
+# Number of updates that stay on an accelerator before they are read back, so that not every step synchronises.
+WAITING = 64
+
+Entry = tuple[Tensor, Tensor]  # index and value
 
 
 class Scores:
@@ -65,7 +71,7 @@ class Scores:
     @property
     def known(self) -> bool:
         """Whether any sample has a value (cached once true)."""
-        self._known = self._known or any(bool(some.any()) for some in torch.split(self.count, 1 << 20))
+        self._known = self._known or bool(self.count.any())
         return self._known
 
     @property
@@ -93,6 +99,10 @@ class Scores:
         # In float64: the float32 mean of equal values can come out above them.
         return self.last.double().nanmean()
 
+    def record(self, index: Tensor, value: Tensor) -> None:
+        """Add one new value for each of these samples, ignoring values that are not finite."""
+        self._record(*self.validate(index, value))
+
     def set(self, index: Tensor, values: Tensor) -> None:
         """Set the scores of these samples by hand, as if each had been visited once with this value.
 
@@ -100,37 +110,37 @@ class Scores:
         With several processes, each may set the samples that it likes. All processes have the values when the next
         pass begins, after the losses of this one; where two set the same sample, that of the higher rank counts.
         """
-        commit(self._setting(*self._valid_setting(index, values)))
+        self._set(*self._valid_setting(index, values))
 
-    def validate(self, index: Tensor, value: Tensor, *, repeats: bool = False) -> tuple[Tensor, Tensor]:
+    def validate(self, index: Tensor, value: Tensor, *, repeats: bool = False) -> Entry:
         """Index and value on the CPU in the table's types; refused unless there is one value per sample.
 
         ``repeats``: a sample may occur several times.
         """
-        index = index.to("cpu", torch.int64)
-        value = value.detach().to("cpu", self.sum.dtype)
+        value = value.detach().to(CPU, torch.float32)
         if index.shape != value.shape or index.dim() != 1:
             raise ValueError(f"There are {index.numel()} indices and {value.numel()} values. Pass one value per index.")
-        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
-            bad = index[(index < 0) | (index >= len(self))][0]
+        index = dataset_index(index, len(self))
+        if not repeats and len(torch.unique(index)) < len(index):
+            once, visits = torch.unique(index, return_counts=True)
             raise ValueError(
-                f"index {int(bad)} is outside the dataset of {len(self)} samples. Pass the index of Indexed(dataset), "
-                "for the same dataset that the sampler was built with."
+                f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
+                "Use each sample at most once per batch, or update once per step."
             )
-        if not repeats:
-            _refuse_repeats(index)
         return index, value
 
-    def record(self, index: Tensor, value: Tensor) -> None:
-        """Add one new value for each of these samples, ignoring values that are not finite."""
-        commit(self._recording(*self.validate(index, value)))
+    def _valid_setting(self, index: Any, values: Any) -> Entry:
+        index, values = self.validate(torch.as_tensor(index), torch.as_tensor(values))
+        if not values.isfinite().all():
+            bad = int(index[~values.isfinite()][0])
+            raise ValueError(f"The value of sample {bad} is not finite. Set finite scores only.")
+        return index, values.clone()
 
-    def _recording(self, index: Tensor, value: Tensor) -> list[Action]:
-        """The changes that add these values; nothing is changed yet."""
+    def _record(self, index: Tensor, value: Tensor) -> None:
         good = value.isfinite()
         index, value = index[good], value[good]
         last = self.last[index]
-        changes: list[Action] = [_assignment(self.last, index, value)]
+        self.last[index] = value
         if self.progress:
             again = ~last.isnan()  # the first visit has nothing before it
             index, value = index[again], (last - value)[again]
@@ -140,35 +150,21 @@ class Scores:
             distance = (value - (last if self.forgetting else self.of(index))).square()
             average = self.decay * self.spread[index] + (1.0 - self.decay) * distance
             # NaN at the first visit, which has nothing before it
-            changes.append(_assignment(self.spread, index, average.nan_to_num_(0.0)))
+            self.spread[index] = average.nan_to_num_(0.0)
         if self.forgetting:
             total = torch.where(before.isinf() & (value == 0), 0.0, before + (value > last))
         else:
             total = self.decay * before + value
-        return [*changes, self._rows_assignment(index, total, self.count[index] + 1)]
+        self.sum[index] = total
+        self.count[index] += 1
 
-    def _setting(self, index: Tensor, value: Tensor) -> list[Action]:
-        """The changes that set these values; nothing is changed yet."""
-        changes = [self._rows_assignment(index, value, torch.ones(len(index), dtype=torch.int32, device=CPU))]
+    def _set(self, index: Tensor, value: Tensor) -> None:
+        self.sum[index] = value
+        self.count[index] = 1
         if not self.progress:  # its latest value is a loss
-            changes.append(_assignment(self.last, index, value))
+            self.last[index] = value
         if self.spread is not None:
-            changes.append(_assignment(self.spread, index, torch.zeros_like(value)))
-        return changes
-
-    def _valid_setting(self, index: Any, values: Any) -> tuple[Tensor, Tensor]:
-        index, values = self.validate(torch.as_tensor(index), torch.as_tensor(values))
-        if not values.isfinite().all():
-            bad = int(index[~values.isfinite()][0])
-            raise ValueError(f"The value of sample {bad} is not finite. Set finite scores only.")
-        return index, values.clone()
-
-    def _rows_assignment(self, index: Tensor, total: Tensor, count: Tensor) -> Action:
-        rows = np.empty((len(index), 2), dtype=np.float32)
-        rows[:, 0] = total.numpy()
-        rows.view(np.int32)[:, 1] = count.numpy()
-        table = self._pairs.numpy().view(np.int64)[:, 0]
-        return operator.setitem, table, index.numpy(), rows.view(np.int64)[:, 0]
+            self.spread[index] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state, as tensors and numbers."""
@@ -177,9 +173,8 @@ class Scores:
         columns = {"sum": sum_, "count": count, "last": self.last.clone()}
         return {"decay": self.decay, "fit": self.fit, "fit_epoch": self.fit_epoch, **columns, **spread}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Refuse a saved table that is damaged, or has a different size, decay or number of columns."""
-        require(state, "scores", {"decay": anything, "sum": lambda value: isinstance(value, Tensor)})
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a saved table; one of another size or decay is refused and changes nothing."""
         if len(state["sum"]) != len(self):
             raise ValueError(
                 f"The saved scores are for {len(state['sum'])} samples, but the dataset has {len(self)}. "
@@ -190,41 +185,132 @@ class Scores:
                 f"The saved scores were averaged with decay {state['decay']}, but the policy uses {self.decay}. "
                 "Resume with the policy of the saved run."
             )
-        values = column(len(self), torch.float32)
-        rules = {
-            "sum": lambda x: values(x) and bool((x.isfinite() | (x.isposinf() & self.forgetting)).all()),
-            "count": column(len(self), torch.int32, least=0),
-            "last": lambda x: values(x) and not x.isinf().any(),
-            "fit": lambda x: isinstance(x, (tuple, list)) and all(isinstance(number, (int, float)) for number in x),
-            "fit_epoch": whole(-1),
-        }
-        require(state, "scores", rules if self.spread is None else {**rules, "spread": weights(len(self))})
+        for mine, saved in ((self.sum, "sum"), (self.count, "count"), (self.last, "last"), (self.spread, "spread")):
+            if mine is not None:
+                mine.copy_(state[saved])
+        self.fit, self.fit_epoch, self._known = tuple(state["fit"]), state["fit_epoch"], False
+
+
+class SharedScores(Scores):
+    """Records at once in a single process; with several, keeps new values until all processes exchange them.
+
+    Arguments:
+        n: number of samples.
+        rank: rank of this process, as in the sampler.
+        world_size: number of processes, as in the sampler.
+        repeats: whether a sample may occur several times in a batch.
+        options: as in :class:`Scores`.
+    """
+
+    def __init__(self, n: int, rank: int | None, world_size: int | None, *, repeats: bool = False, **options: Any):
+        super().__init__(n, **options)
+        self._given = rank, world_size
+        self._repeats = repeats
+        self._waiting: deque[Entry] = deque()  # on an accelerator, not validated
+        self._unshared: list[Entry] = []  # recorded by the next exchange
+        self._unshared_settings: list[Entry] = []
+
+    @property
+    def rank_and_world_size(self) -> tuple[int, int]:
+        """Current rank and number of processes: as given, else torch.distributed's."""
+        return rank_and_world_size(*self._given)
+
+    @property
+    def has_unshared(self) -> bool:
+        """Whether this process has values that the others do not have yet."""
+        self.flush()
+        return bool(self._unshared or self._unshared_settings)
+
+    def add(self, index: Tensor, value: Tensor) -> None:
+        """Take the values of one batch: now, or together with others if reading them would wait for a device."""
+        self._waiting.append((index, value))
+        if len(self._waiting) >= WAITING or not on_accelerator(index, value):
+            self.flush()
+
+    def set(self, index: Tensor, values: Tensor) -> None:
+        """As :meth:`Scores.set`; with several processes, at the next exchange."""
+        if self.rank_and_world_size[1] == 1:
+            self.flush()
+            super().set(index, values)
+        else:
+            self._unshared_settings.append(self._valid_setting(index, values))
+
+    def flush(self) -> None:
+        """Record the values that wait; with several processes, get them ready for the next exchange."""
+        while self._waiting:
+            entry = self.validate(*self._waiting.popleft(), repeats=self._repeats)
+            if self.rank_and_world_size[1] > 1:
+                self._unshared.append(entry)
+                continue
+            for visit in split_repeats(*entry) if self._repeats else [entry]:
+                self._record(*visit)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a saved table, or refuse it and change nothing."""
-        commit(self.loading(state))
+        """As :meth:`Scores.load_state_dict`; values that were not recorded yet are discarded."""
+        super().load_state_dict(state)
+        for new in (self._waiting, self._unshared, self._unshared_settings):
+            new.clear()
 
-    def loading(self, state: dict[str, Any]) -> list[Action]:
-        """The changes that load a saved table; refused if it does not fit. Nothing is changed yet."""
-        self.check_state(state)
-        pairs = torch.from_numpy(np.empty((len(self), 2), dtype=np.float32))
-        pairs[:, 0].copy_(state["sum"])
-        pairs.view(torch.int32)[:, 1].copy_(state["count"])
-        spread = None if self.spread is None else state["spread"].to(CPU, copy=True)
-        columns: dict[str, Any] = {"_pairs": pairs, "last": state["last"].to(CPU, copy=True), "spread": spread}
-        columns |= {"_known": False, "fit": tuple(state["fit"]), "fit_epoch": state["fit_epoch"]}
-        return [(setattr, self, name, column) for name, column in columns.items()]
+    def exchange(self, position: tuple[int, int]) -> None:
+        """Record the new values of all processes in the same order, so that the tables stay equal bit for bit.
+
+        ``position`` (epoch, batches left of a resumed pass) must be the same in all processes. Collective.
+        """
+        self.flush()
+        if self.rank_and_world_size[1] == 1 or not self._has_group():
+            return
+        new, settings = _joined(self._unshared), _joined(self._unshared_settings)
+        heads = gather(torch.tensor([len(new[0]), len(settings[0]), *position], device=CPU))
+        if any(not torch.equal(h[2:], heads[0][2:]) for h in heads):
+            raise RuntimeError(
+                f"The processes are at different positions: (epoch, batches left) by rank is "
+                f"{[h[2:].tolist() for h in heads]}. Begin every pass in every process, and load the same state in all."
+            )
+        values, set_values = (_of_all(own, [int(h[k]) for h in heads]) for k, own in enumerate((new, settings)))
+        self._unshared, self._unshared_settings = [], []
+        for visit in split_repeats(*values):
+            self._record(*visit)
+        for setting in split_repeats(*set_values):
+            self._set(*setting)
+
+    def _has_group(self) -> bool:
+        """Whether there is a process group to exchange with; without one there must be nothing to exchange."""
+        world = self.rank_and_world_size[1]
+        if not (dist.is_available() and dist.is_initialized()):
+            if not self.has_unshared:
+                return False
+            raise RuntimeError(
+                f"The scores of {world} samplers must be exchanged, but torch.distributed has no process group. "
+                "Call torch.distributed.init_process_group(...) before the first pass."
+            )
+        if dist.get_world_size() != world:
+            raise RuntimeError(
+                f"world_size is {world}, but the process group that exchanges the scores has {dist.get_world_size()} "
+                "processes. Leave out rank and world_size to use torch.distributed's."
+            )
+        return True
 
 
-def _refuse_repeats(index: Tensor) -> None:
-    once, visits = torch.unique(index, return_counts=True)
-    if len(once) != len(index):
-        raise ValueError(
-            f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
-            "Use each sample at most once per batch, or update once per step."
-        )
+def on_accelerator(*tensors: Tensor) -> bool:
+    """Whether reading one of the tensors would wait for a device."""
+    return any(t.device.type != "cpu" for t in tensors)
 
 
-def _assignment(column: Tensor, index: Tensor, value: Tensor) -> Action:
-    # By numpy: torch's own assignment may run Python code (torch.set_default_device), where a signal can arrive.
-    return operator.setitem, column.numpy(), index.numpy(), value.numpy()
+def split_repeats(index: Tensor, value: Tensor) -> list[Entry]:
+    """Values of samples that may occur several times: the first value of each, then the second, and so on."""
+    order = index.argsort(stable=True)
+    ordered = index[order]
+    visit = torch.arange(len(order), device=CPU) - torch.searchsorted(ordered, ordered)
+    visits = [order[visit == v] for v in range(int(visit.max()) + 1 if len(visit) else 0)]
+    return [(index[now], value[now]) for now in visits]
+
+
+def _joined(entries: list[Entry]) -> Entry:
+    index = torch.cat([torch.empty(0, dtype=torch.int64, device=CPU), *(i for i, _ in entries)])
+    return index, torch.cat([torch.empty(0, dtype=torch.float32, device=CPU), *(v for _, v in entries)])
+
+
+def _of_all(entry: Entry, lengths: list[int]) -> Entry:
+    """The entries of all processes, by rank and then by time."""
+    index, value = (torch.cat(gather(column, lengths)) for column in entry)
+    return index, value

@@ -19,11 +19,10 @@ from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
-from ausam.sampler.checks import index_vector
+from ausam.sampler.errors import batch_index
 from ausam.sampler.indexed import Indexed
 from ausam.sampler.plan import STREAM, put_weights
 from ausam.sampler.scores import Scores
-from ausam.sampler.state import anything, require, whole
 
 REFUSED = {
     "batch_size": "the sampler has it",
@@ -159,7 +158,7 @@ class SelectiveStream:
         self._weighed = True
         if self._weight is None:
             return None
-        return self._weight[index_vector(index, len(self._weight))].to(getattr(index, "device", CPU))
+        return self._weight[batch_index(index, len(self._weight))].to(getattr(index, "device", CPU))
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's scores, the pass and the position in it. After ``exchange`` in all processes."""
@@ -167,8 +166,6 @@ class SelectiveStream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the state was saved. With ``sharded=True`` the number of workers must be the same."""
-        counts = {"done": lambda numbers: isinstance(numbers, list) and all(map(whole(), numbers))}
-        require(state, "the state of the stream", {"sampler": anything, "epoch": whole(), **counts})
         if state["done"] and len(state["done"]) != self._shards:
             raise ValueError(
                 f"The state was saved with {len(state['done'])} workers and there are {self._shards} now, but the "

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ausam.sampler.exchange import SharedScores
+from ausam.sampler.scores import SharedScores
 from ausam_lab.experiments.bench.peak import resident
 from ausam_lab.experiments.side_by_side import OnTurn
 

@@ -1,10 +1,10 @@
-"""What the sampler refuses, and what it warns about."""
+"""The mistakes that users of the sampler make: errors and warnings that say what to write."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.policies.signals import AT_PERTURBED_WEIGHTS, signal_name
 from ausam.sampler.indexed import Indexed
-from ausam.sampler.scores import Scores
+
+if TYPE_CHECKING:
+    from ausam.sampler.scores import Scores
 
 OWNER = "SelectiveBatchSampler"
 
@@ -63,7 +65,7 @@ def feedback_index(feedback: Any) -> Tensor:
     return feedback.index
 
 
-def index_vector(index: Any, n: int) -> Tensor:
+def batch_index(index: Any, n: int) -> Tensor:
     """Dataset indices of one batch as whole numbers on the CPU; lists and arrays will do."""
     if not isinstance(index, Tensor):
         try:
@@ -74,20 +76,19 @@ def index_vector(index: Any, n: int) -> Tensor:
             ) from None
     if index.dim() != 1 or not len(index):
         raise ValueError(f"index has shape {tuple(index.shape)}. Pass the dataset indices of one batch, shape (n,).")
+    return dataset_index(index, n)
+
+
+def dataset_index(index: Tensor, n: int) -> Tensor:
+    """Dataset indices as whole numbers on the CPU; refused if one is outside the dataset of ``n`` samples."""
     vector: Tensor = index.to(CPU, torch.int64)
-    if int(vector.min()) < 0 or int(vector.max()) >= n:
-        raise ValueError(f"index contains values outside the dataset of {n} samples. Use indices from 0 to {n - 1}.")
-    return vector
-
-
-def refuse_sizes(n: int, batch_size: int, min_batch: int, drop_last: bool) -> None:
-    """Refuse sizes that contradict each other."""
-    if drop_last and n < batch_size:
+    outside = (vector < 0) | (vector >= n)
+    if bool(outside.any()):
         raise ValueError(
-            f"drop_last=True leaves nothing of {n} samples with batch_size {batch_size}. Use a smaller batch_size."
+            f"index {int(vector[outside][0])} is outside the dataset of {n} samples. Use the index of "
+            f"Indexed(dataset), from 0 to {n - 1}, for the same dataset that the sampler was built with."
         )
-    if n < min_batch:
-        raise ValueError(f"min_batch is {min_batch}, but the dataset has {n} samples. Use a smaller min_batch.")
+    return vector
 
 
 def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
@@ -105,18 +106,6 @@ def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int | None,
     return rank, world_size
 
 
-def refuse_other_epochs(policy: Policy, epochs: int | None) -> None:
-    """Refuse a number of epochs that is none, or that contradicts the policy's."""
-    if epochs is None:
-        return
-    checked_value(OWNER, "epochs", epochs, POSITIVE_COUNT, optional=True)
-    own = getattr(policy, "epochs", None)
-    if own not in (None, epochs):
-        raise ValueError(
-            f"{OWNER}: epochs is {epochs}, but {type(policy).__name__} has epochs={own}. Give the number once."
-        )
-
-
 def refuse_rebuilding(*args: Any, **kwargs: Any) -> None:
     """Raise a TypeError if a sampler is passed as the dataset: a framework is rebuilding our sampler."""
     if any(isinstance(given, Sampler) for given in (*args[:1], kwargs.get("dataset"))):
@@ -125,25 +114,6 @@ def refuse_rebuilding(*args: Any, **kwargs: Any) -> None:
             "would no longer be in use. SelectiveBatchSampler already divides the batches among the processes. With "
             "Lightning, use Trainer(use_distributed_sampler=False) or ausam.integrations.lightning.SelectiveLoader."
         )
-
-
-STATE = ("policy", "signal", "seed", "epoch", "updated", "picked", "picks", "scores", "plan", "choice")
-
-
-def check_state(state: Any, policy: Policy) -> None:
-    """Raise a ValueError if the state is not a sampler's, or of another policy."""
-    missing = [name for name in STATE if not (isinstance(state, dict) and name in state)]
-    if missing:
-        raise ValueError(
-            f"This is not the state of a sampler of this version: it has no {missing[0]!r}. "
-            "Load what sampler.state_dict() returned, or start again without it."
-        )
-    for what, mine in (("policy", type(policy).__name__), ("signal", signal_name(policy.signal))):
-        if state[what] != mine:
-            raise ValueError(
-                f"The saved state has the {what} {state[what]}, but the sampler has {mine}. "
-                "Resume with the policy of the saved run."
-            )
 
 
 def warn_if_unscored(policy: Policy, scores: Scores, epoch: int, *, updated: bool) -> None:
