@@ -159,10 +159,6 @@ def test_any_method_goes_with_a_signal_of_ones_own():
 
 
 def test_signals_that_cannot_work_are_refused():
-    with refused(TypeError, "cannot be called with one Feedback", "staticmethod"):
-        SelectiveBatchSampler(6, 3, type("Mine", (Random,), {"signal": margin})())
-    with refused(TypeError, "cannot be called with one Feedback"):
-        SelectiveBatchSampler(6, 3, TopLoss(signal=lambda: 1))
     for result, words in ((3.0, "a float"), (torch.ones(2), "shape (2,)"), (torch.ones(6, 1), "shape (6, 1)")):
         sampler = SelectiveBatchSampler(6, 3, TopLoss(signal=lambda feedback, r=result: r))
         with refused(TypeError, words, "one value per sample", "(6,)"):

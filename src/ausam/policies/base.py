@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Generator, Tensor
 
 from ausam.common.settings import POSITIVE_COUNT, OneOf, Range, YesNo, checked_value, validate
+from ausam.common.tensors import CPU
 from ausam.policies.draws import Choice, everything, kept_count
 from ausam.policies.signals import SIGNAL, AnySignal
 
@@ -154,24 +155,28 @@ def validate_policy(policy: Policy) -> None:
             "ausam.Policy."
         )
     name = type(policy).__name__
-    _validate_signal(name, policy.signal)
+    if policy.signal is not None:
+        checked_value(name, "signal", policy.signal, SIGNAL)
     checked_value(name, "scope", policy.scope, OneOf(("batch", "epoch")))
     checked_value(name, "period", policy.period, POSITIVE_COUNT)
     checked_value(name, "decay", policy.decay, Range(low=0.0, high=1.0))
     checked_value(name, "spread", policy.spread, YesNo())
 
 
-def _validate_signal(name: str, signal: AnySignal) -> None:
-    if signal is None:
-        return
-    checked_value(name, "signal", signal, SIGNAL)
-    if callable(signal):
-        try:
-            inspect.signature(signal).bind(None)
-        except TypeError:
-            raise TypeError(
-                f"{name}: signal is {signal!r}, which cannot be called with one Feedback. Write a function of one "
-                "argument. Inside a class, a plain function becomes a method: write signal = staticmethod(function)."
-            ) from None
-        except ValueError:  # a built-in function without a signature
-            return
+def class_indices(owner: str, labels: Any) -> Tensor:
+    """Labels as whole numbers >= 0, one per sample; refused otherwise, in the name of the owner."""
+    try:
+        classes = torch.as_tensor(labels, device=CPU).detach()
+    except (TypeError, ValueError, RuntimeError):
+        classes = torch.empty(0, 0)
+    if classes.dim() != 1 or not len(classes) or classes.is_floating_point() or classes.is_complex():
+        raise TypeError(f"{owner}: labels are {_shown(labels)}. Pass one whole number per sample: its class.")
+    if int(classes.min()) < 0:
+        raise ValueError(f"{owner}: labels contain {int(classes.min())}. Number the classes from 0.")
+    return classes.long()
+
+
+def _shown(labels: Any) -> str:
+    if isinstance(labels, Tensor):
+        return f"a tensor of shape {tuple(labels.shape)} and type {labels.dtype}"
+    return f"{labels!r:.60}"

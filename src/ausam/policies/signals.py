@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Annotated
 
 import torch
@@ -10,21 +11,6 @@ from torch import Tensor
 
 from ausam.common.settings import OneOf
 from ausam.feedback import Feedback
-
-
-def loss(feedback: Feedback) -> Tensor:
-    """The loss at ``w``."""
-    return feedback.loss
-
-
-def perturbed(feedback: Feedback) -> Tensor:
-    """The loss at ``w + e``."""
-    return feedback.perturbed
-
-
-def sharpness(feedback: Feedback) -> Tensor:
-    """``|L(w + e) - L(w)|``, the paper's DLP."""
-    return feedback.sharpness
 
 
 def signed(feedback: Feedback) -> Tensor:
@@ -80,15 +66,15 @@ def _logits(feedback: Feedback, name: str) -> Tensor:
 
 
 SIGNALS: dict[str, Callable[[Feedback], Tensor]] = {
-    "loss": loss,
-    "perturbed": perturbed,
-    "sharpness": sharpness,
+    "loss": attrgetter("loss"),
+    "perturbed": attrgetter("perturbed"),
+    "sharpness": attrgetter("sharpness"),  # |L(w + e) - L(w)|, the paper's DLP
     "signed": signed,
     "uncertainty": uncertainty,
     "el2n": el2n,
     "wrong": wrong,
     "forgetting": wrong,  # the scores count how often it turns from 0 to 1
-    "progress": loss,  # the scores average how much it falls from visit to visit
+    "progress": attrgetter("loss"),  # the scores average how much it falls from visit to visit
 }
 
 # Signals that need a method which evaluates the loss at perturbed weights, with their names in messages.
@@ -112,11 +98,6 @@ SIGNAL = SignalRule(tuple(SIGNALS))
 Signal = Annotated[str | Callable[[Feedback], Tensor], SIGNAL]
 
 
-def signal_function(signal: AnySignal) -> Callable[[Feedback], Tensor] | None:
-    """The function of a signal, which may be given by its name."""
-    return SIGNALS[signal] if isinstance(signal, str) else signal
-
-
 def signal_name(signal: AnySignal) -> str:
     """The name of a signal in messages and saved states; of a function, with its module."""
     if signal is None or isinstance(signal, str):
@@ -127,10 +108,9 @@ def signal_name(signal: AnySignal) -> str:
 
 def measure(signal: AnySignal, feedback: Feedback) -> Tensor | None:
     """The value of each sample; None if the signal is None."""
-    function = signal_function(signal)
-    if function is None:
+    if signal is None:
         return None
-    value = function(feedback)
+    value = (SIGNALS[signal] if isinstance(signal, str) else signal)(feedback)
     if not isinstance(value, Tensor) or value.shape != feedback.loss.shape:
         shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise TypeError(

@@ -13,8 +13,7 @@ from torch import Generator, Tensor
 from ausam.common.settings import Decay, Epochs, Part, Positive, PositiveCount, Range
 from ausam.common.tensors import CPU
 from ausam.common.trust import EVEN, groups_apart, threshold, unlearnt_classes
-from ausam.policies.base import Policy, in_epochs
-from ausam.policies.classbalanced import class_indices
+from ausam.policies.base import Policy, class_indices, in_epochs
 from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:

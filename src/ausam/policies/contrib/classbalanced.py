@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Generator, Tensor
 
 from ausam.common.settings import Part
-from ausam.common.tensors import CPU
-from ausam.policies.base import Policy
+from ausam.policies.base import Policy, class_indices
 from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:
@@ -68,22 +66,3 @@ class ClassBalanced(Policy):
         """A weighted draw with the odds of each sample's class."""
         k = kept_count(self.alpha, candidates.shape[1])
         return weighted_sample(self._odds[self.labels[candidates]], k, rng)
-
-
-def class_indices(owner: str, labels: Any) -> Tensor:
-    """Labels as whole numbers >= 0, one per sample; refused otherwise, in the name of the owner."""
-    try:
-        classes = torch.as_tensor(labels, device=CPU).detach()
-    except (TypeError, ValueError, RuntimeError):
-        classes = torch.empty(0, 0)
-    if classes.dim() != 1 or not len(classes) or classes.is_floating_point() or classes.is_complex():
-        raise TypeError(f"{owner}: labels are {_shown(labels)}. Pass one whole number per sample: its class.")
-    if int(classes.min()) < 0:
-        raise ValueError(f"{owner}: labels contain {int(classes.min())}. Number the classes from 0.")
-    return classes.long()
-
-
-def _shown(labels: Any) -> str:
-    if isinstance(labels, Tensor):
-        return f"a tensor of shape {tuple(labels.shape)} and type {labels.dtype}"
-    return f"{labels!r:.60}"

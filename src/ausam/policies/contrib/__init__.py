@@ -1,0 +1,1 @@
+"""Policies that no table of the paper uses. Import them as the others: ``from ausam import TopLoss``."""
