@@ -5,85 +5,136 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from dataclasses import MISSING, Field, fields
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
-from ausam.common.settings import Range, rules
 from ausam.methods import METHODS
 from ausam.policies import POLICIES
 from ausam.policies.signals import signal_name
 from ausam_lab.data.catalogue import DATASETS
-from ausam_lab.names.expressions import arguments_of, brief
+from ausam_lab.names.expressions import arguments_of
 from ausam_lab.names.from_config import OWN_RHO
 from ausam_lab.names.lookup import unknown
-from ausam_lab.names.pairs import FORM, PAIRS, Pair, pair
+from ausam_lab.names.pairs import PAIRS, Pair, pair
 from ausam_lab.networks.build import MODELS, POSE_MODELS, parameter_count
-from ausam_lab.report.table import text_table
+from ausam_lab.report.table import Table, to_text
+from ausam_lab.report.text import WIDTH, Screen
+
+Entry = dict[str, Any]
+
+OTHER_PAIRS = (
+    ('"SAM(m=16) + Random(0.25)"', "any method and policy, as in Python"),
+    ('"mine.py:MySAM + Random"', "your own class, from a file or a module"),
+    ("sam@0.5", "half of the epochs"),
+    ("sgd@1x0.5", "half of the batch size"),
+    ("sgd~ema, sgd~best", "averaged weights; the best epoch on held-out samples"),
+)
 
 
-def everything() -> dict[str, Any]:
+def everything() -> dict[str, list[Entry]]:
     """All tables as plain data."""
     return {
-        "methods": [_method(m) for m in METHODS.values()],
-        "policies": [_policy(p) for p in POLICIES.values()],
+        "methods": [_method(name, cls) for name, cls in METHODS.items()],
+        "policies": [_policy(name, cls) for name, cls in POLICIES.items()],
         "pairs": [_pair(name, known) for name, known in PAIRS.items()],
-        "models": [{"name": name, "parameters": parameter_count(name, *_answers(name))} for name in MODELS],
-        "data": [{"name": k, "about": d.about, "settings": d.settings} for k, d in DATASETS.items()],
+        "models": [{"name": name, "parameters": parameter_count(name, *_sizes(name))} for name in MODELS],
+        "data": [{"name": name, "about": d.about, "settings": d.settings} for name, d in DATASETS.items()],
     }
 
 
-def _answers(model: str) -> tuple[int, int]:
-    """The size it is built for: classes, joints or steps ahead, and channels."""
-    return (16 if model in POSE_MODELS else 10, 3)
-
-
-def _pair(name: str, known: Pair) -> dict[str, Any]:
-    rho = OWN_RHO.get(_class_name(known.method))
-    return {"name": name, "label": known.label, "method": known.method, "policy": known.policy, "rho": rho}
-
-
-def text(tables: dict[str, Any]) -> str:
+def text(tables: dict[str, list[Entry]]) -> str:
     """The same for people."""
-    methods = [[m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]] for m in tables["methods"]]
-    policies = [[p["name"], f"{p['kept']:.2f}", p["signal"], p["about"]] for p in tables["policies"]]
-    pairs = [[p["name"], f"{_written(p['method'], p['policy'])}{_own_rho(p['method'])}"] for p in tables["pairs"]]
-    models = [[m["name"], f"{m['parameters']:,}"] for m in tables["models"]]
-    data = [[d["name"], d["about"]] for d in tables["data"]]
+    methods = [(m["name"], f"{m['forward']:.2f} + {m['backward']:.2f}", m["about"]) for m in tables["methods"]]
+    policies = [(p["name"], f"{p['kept']:.2f}", p["about"]) for p in tables["policies"]]
     parts = [
-        "Methods (passes: samples through forward + backward, per sample of the batch)",
-        text_table(["Method", "Passes", "What it does"], methods, left=(0, 2)),
-        "Policies (kept: fraction of the samples that is used)",
-        text_table(["Policy", "Kept", "Ranks by", "What it does"], policies, left=(0, 2, 3)),
-        f"Pairs (or any two {FORM}, or your own as\n"
-        '"mine:MySAM(rho=0.1) + mine.py:MyPolicy"; NAME@F trains for a fraction F of the epochs, NAME@FxB with a\n'
-        "fraction B of the batch size too, NAME~ema evaluates averaged weights, NAME~best the best epoch on held-out\n"
-        "samples; rho is that of --rho, then the method's own as shown here, then that of the data)",
-        text_table(["Pair", "Method + policy"], pairs, left=(0, 1)),
-        "Networks (parameters for 10 classes, 16 joints or 96 steps ahead; or your own as module:function)",
-        text_table(["Network", "Parameters"], models),
-        "Data sets (or your own as module:function)",
-        text_table(["Data set", "What it is"], data, left=(0, 1)),
+        "Methods. Passes: samples through forward + backward, per sample of the batch.",
+        _table(("Method", "Passes", "What it does"), methods),
+        "Policies. Kept: the fraction of the samples that is used.",
+        _table(("Policy", "Kept", "What it does"), policies),
+        "Pairs. --rho sets the rho of all; else it is the method's own or the data's.",
+        _table(("Pair", "Method + policy"), [(p["name"], _both(p)) for p in tables["pairs"]]),
+        _table(("Or write", "for"), OTHER_PAIRS),
+        "Networks. Parameters for 10 classes or 16 joints. Your own: module:function.",
+        _table(("Network", "Parameters"), [(m["name"], f"{m['parameters']:,}") for m in tables["models"]]),
+        "Data sets. Your own: folder:PATH, hf:NAME, module:function or file.py:function.",
+        _table(("Data set", "What it is"), [(d["name"], d["about"]) for d in tables["data"]]),
         "ausam list NAME shows everything about one of these.",
     ]
     return "\n\n".join(parts)
 
 
-def _method(cls: Any) -> dict[str, Any]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose last column is wrapped, so that no line is wider than the others allow."""
+    before = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head) - 1)]
+    room = WIDTH - sum(before) - 2 * len(before)
+    lines = []
+    for row in rows:
+        first, *rest = textwrap.wrap(row[-1], room)
+        lines += [(*row[:-1], first), *((*[""] * len(before), more) for more in rest)]
+    numbers = {i for i, name in enumerate(head) if name in ("Passes", "Kept", "Parameters")}
+    return to_text(Table.of(head, lines, left=[i for i in range(len(head)) if i not in numbers]), Screen())
+
+
+def named(name: str) -> list[Entry]:
+    """Everything with this name, ignoring case (``sam`` is a pair and a method); a ValueError for an unknown name."""
+    entries: list[Entry] = []
+    classes: dict[str, Any] = METHODS | POLICIES
+    for key, cls in classes.items():
+        if key.lower() == name.lower():
+            entries.append(_method(key, cls) if key in METHODS else _policy(key, cls))
+            entries[-1] |= {"arguments": arguments_of(cls), "about": plain(inspect.getdoc(cls) or "")}
+    for key, make in MODELS.items():
+        if key.lower() == name.lower():
+            outputs, channels = _sizes(key)
+            size = f"{parameter_count(key, outputs, channels):,} parameters for {channels} channels"
+            what = "joints" if key in POSE_MODELS else "classes"
+            doc = plain(inspect.getdoc(getattr(make, "func", make)) or "")
+            entries.append({"name": key, "kind": "network", "about": f"{doc}\n\n{size} and {outputs} {what}."})
+    for key, data in DATASETS.items():
+        if key.lower() == name.lower():
+            entries.append({"name": key, "kind": "data set", "about": data.about, "settings": data.settings})
+    try:
+        if name.lower() in PAIRS or not entries:  # a method alone is a pair, too
+            entries.insert(0, _pair(name.lower(), pair(name)))
+    except ValueError:
+        known = [key.lower() for table in (METHODS, POLICIES, PAIRS, MODELS, DATASETS) for key in table]
+        kind = "method, policy, pair, network or data set"
+        raise unknown(kind, name, list(dict.fromkeys(known)), "one of their names") from None
+    return entries
+
+
+def named_text(entries: Sequence[Entry]) -> str:
+    """The same for people."""
+    return "\n\n\n".join("\n\n".join(filter(None, _parts(entry))) for entry in entries)
+
+
+def _parts(entry: Entry) -> list[str]:
+    arguments = f"({entry['arguments']})" if entry.get("arguments") else ""
+    head = textwrap.fill(f"{entry['name']}{arguments}: {entry['kind']}", WIDTH, subsequent_indent="    ")
+    settings = "\n".join(f"  {key} {value}" for key, value in entry.get("settings", {}).items())
+    if entry["kind"] == "pair":
+        return [head, f"{entry['label']} is {_both(entry)}."]
+    return [head, entry["about"], settings and f"The settings that suit it:\n{settings}"]
+
+
+def plain(text: str) -> str:
+    """The text of a docstring without its markup."""
+    return re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
+
+
+def _method(name: str, cls: Any) -> Entry:
     forward, backward = _example(cls).passes
-    about = _about(cls)
-    return {"name": cls.__name__, "forward": forward, "backward": backward, "sharpness": cls.sharpness, **about}
+    about = plain((cls.__doc__ or "").partition("\n")[0])
+    cost = {"forward": forward, "backward": backward, "sharpness": cls.sharpness}
+    return {"name": name, "kind": "method", "arguments": arguments_of(cls), "about": about, **cost}
 
 
-def _policy(cls: Any) -> dict[str, Any]:
+def _policy(name: str, cls: Any) -> Entry:
     example = _example(cls)
-    return {"name": cls.__name__, "kept": example.kept, "signal": signal_name(example.signal), **_about(cls)}
-
-
-def _about(cls: Any) -> dict[str, Any]:
-    return {
-        "arguments": arguments_of(cls),
-        "about": (cls.__doc__ or "").partition("\n")[0],
-    }
+    about = plain((cls.__doc__ or "").partition("\n")[0])
+    use = {"kept": example.kept, "signal": signal_name(example.signal)}
+    return {"name": name, "kind": "policy", "arguments": arguments_of(cls), "about": about, **use}
 
 
 def _example(cls: Any) -> Any:
@@ -92,151 +143,21 @@ def _example(cls: Any) -> Any:
     return cls(**{name: [0] if name == "labels" else 100 for name in required})
 
 
-# -- one of them -------------------------------------------------------------------------------------------------------
+def _pair(name: str, known: Pair) -> Entry:
+    rho = OWN_RHO.get(known.method.partition("(")[0])
+    entry = {"name": name, "kind": "pair", "label": known.label, "method": known.method, "policy": known.policy}
+    return entry | {"rho": rho, "epochs": known.epochs, "batch": known.batch}
 
 
-def named(name: str) -> list[dict[str, Any]]:
-    """Everything with this name, ignoring case (``sam`` is a pair and a method); a ValueError for an unknown name."""
-    tables: list[tuple[str, dict[str, Any]]] = [("method", METHODS), ("policy", POLICIES)]
-    tables += [("network", MODELS), ("data set", DATASETS)]
-    entries = [
-        _DETAILS[kind](key, thing)
-        for kind, table in tables
-        for key, thing in table.items()
-        if key.lower() == name.lower()
-    ]
-    try:
-        if name.lower() in PAIRS or not entries:  # a method alone is a pair, too
-            entries.insert(0, _pair_details(name))
-    except ValueError:
-        if not entries:
-            known = [key.lower() for table in (METHODS, POLICIES, PAIRS, MODELS, DATASETS) for key in table]
-            kind = "method, policy, pair, network or data set"
-            raise unknown(kind, name, list(dict.fromkeys(known)), "one of their names") from None
-    return entries
+def _both(entry: Entry) -> str:
+    """The method and the policy of a pair, with what else it changes."""
+    rho = "" if entry["rho"] is None else f", rho {entry['rho']:g}"
+    parts = [f"{entry[key]:g} of the {what}" for key, what in (("epochs", "epochs"), ("batch", "batch size"))]
+    changed = [part for part in parts if not part.startswith("1 ")]
+    policy = "" if entry["policy"] == "Full" else f" + {entry['policy']}"
+    return f"{entry['method']}{policy}{rho}{''.join(f', {part}' for part in changed)}"
 
 
-def named_text(entries: list[dict[str, Any]]) -> str:
-    """The same for people."""
-    return "\n\n\n".join(_named_text(one) for one in entries)
-
-
-def _named_text(one: dict[str, Any]) -> str:
-    parts = [f"{one['name']}: {one['kind']}", one["about"]]
-    if one.get("arguments"):
-        parts.append("\n".join(_argument_text(argument) for argument in one["arguments"]))
-    if "settings" in one:
-        rows = [[k, str(v)] for k, v in one["settings"].items()]
-        parts.append(text_table(["Recommended setting", "Value"], rows, left=(0, 1)))
-    parts += [one[key] for key in ("use", "see") if one.get(key)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _argument_text(argument: dict[str, str]) -> str:
-    default = f" = {argument['default']}" if argument["default"] else ""
-    allowed = f"  ({argument['range']})" if argument["range"] else ""
-    about = textwrap.fill(argument["about"], 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return f"    {argument['name']}{default}{allowed}\n{about}".rstrip()
-
-
-def _class_details(kind: str, cls: Any) -> dict[str, Any]:
-    about, arguments, use = _docstring(cls)
-    allowed = rules(cls)
-    return {
-        "name": cls.__name__,
-        "kind": kind,
-        "about": about,
-        "arguments": [
-            {
-                "name": f.name,
-                "default": _default(f),
-                "range": _range(allowed.get(f.name)),
-                "about": arguments.get(f.name, ""),
-            }
-            for f in fields(cls)
-        ],
-        "use": use,
-    }
-
-
-def _pair_details(name: str) -> dict[str, Any]:
-    chosen = pair(name)
-    own = _own_rho(chosen.method)
-    return {
-        "name": name.lower(),
-        "kind": "pair",
-        "about": f"{chosen.label} is {_written(chosen.method, chosen.policy)}{own}{_fractions(chosen)}.",
-        "see": f"See ausam list {_class_name(chosen.method)} and ausam list {_class_name(chosen.policy)}.",
-    }
-
-
-def _written(method: str, policy: str) -> str:
-    return method if policy == "Full" else f"{method} + {policy}"
-
-
-def _own_rho(method: str) -> str:
-    rho = OWN_RHO.get(_class_name(method))
-    return "" if rho is None else f", rho {rho:g} unless --rho says otherwise"
-
-
-def _fractions(chosen: Pair) -> str:
-    parts = ((chosen.epochs, "epochs"), (chosen.batch, "batch size"))
-    said = [f"{part:g} of the {what}" for part, what in parts if part != 1]
-    said += [f"averaged weights (decay {chosen.average:g})"] if chosen.average else []
-    said += [f"the best epoch on {chosen.select_epoch:g} of the samples, held out"] if chosen.select_epoch else []
-    return f", with {' and '.join(said)}" if said else ""
-
-
-def _class_name(text: str) -> str:
-    return text.partition("(")[0]
-
-
-def _network_details(name: str, _: Any) -> dict[str, Any]:
-    answers, channels = _answers(name)
-    what = "joints" if name in POSE_MODELS else "classes"
-    count = f"{parameter_count(name, answers, channels):,} parameters for {channels} channels and {answers} {what}."
-    make: Any = MODELS[name]
-    return {"name": name, "kind": "network", "about": f"{_docstring(getattr(make, 'func', make))[0]}\n\n{count}"}
-
-
-def _data_details(name: str, entry: Any) -> dict[str, Any]:
-    return {"name": name, "kind": "data set", "about": f"{entry.about}.", "settings": entry.settings}
-
-
-_DETAILS: dict[str, Any] = {
-    "method": lambda _, cls: _class_details("method", cls),
-    "policy": lambda _, cls: _class_details("policy", cls),
-    "network": _network_details,
-    "data set": _data_details,
-}
-
-
-def _docstring(cls: Any) -> tuple[str, dict[str, str], str]:
-    """The description, the arguments one by one, and when to use it; without the doctest."""
-    text = inspect.cleandoc(cls.__doc__ or "")
-    text = re.sub(r"(?m)^>>>.*\n(?:^(?!>>>|$).*\n?)*", "", text)  # with its output
-    before, _, after = text.partition("Arguments:\n")
-    inside, _, use = after.partition("\n\n")
-    arguments: dict[str, str] = {}
-    for line in inspect.cleandoc(inside).splitlines():
-        name, colon, about = line.partition(": ")
-        if colon and name.isidentifier():
-            arguments[name] = about
-        elif arguments:
-            arguments[list(arguments)[-1]] += f" {line.strip()}"
-    return re.sub(r"\n{3,}", "\n\n", before).strip(), arguments, use.strip()
-
-
-def _default(f: Field[Any]) -> str:
-    if f.default_factory is not MISSING:
-        return brief(f.default_factory())
-    return "" if f.default is MISSING else repr(f.default)
-
-
-def _range(rule: Any) -> str:
-    """An argument's allowed values; empty if only its description states them."""
-    if rule is None:
-        return ""
-    allowed, optional = rule
-    kind = ("whole number " if allowed.whole else "number ") if isinstance(allowed, Range) else ""
-    return f"{kind}{allowed}".strip() + (", or None" if optional else "")
+def _sizes(model: str) -> tuple[int, int]:
+    """The outputs (classes or joints) and the channels that it is built for."""
+    return (16 if model in POSE_MODELS else 10, 3)

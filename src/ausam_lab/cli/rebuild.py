@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ausam_lab.experiments import compare, tune
 from ausam_lab.experiments.cells import pair_of
@@ -17,51 +15,54 @@ from ausam_lab.records.run import Run
 from ausam_lab.report.pages import comparison as page
 from ausam_lab.report.pages import data, tuning
 from ausam_lab.report.summary import comparison_text, conclusion
+from ausam_lab.report.text import Screen, wrapped
 
 
-def rebuild(results: Path) -> tuple[str, Path]:
+def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = False) -> tuple[str, Path]:
     """Rewrite all reports from the results; return the table as text, and the page.
 
     ``results`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
     """
     if results.is_file():
-        return _from_file(results)
+        return _from_file(results, screen, verbose=verbose)
     if (results / tune.DATABASE).exists():
         study = tune.load(results)
         files.write(results / "tuning.html", tuning.render(study))
-        return tuning.text(study), results / "tuning.html"
-    text = _from_folder(results)
-    return text, results / "report.html"
+        return tuning.text(study, screen, verbose=verbose), results / "tuning.html"
+    page = results / "report.html"
+    if (table := reproduce.rewrite(results)) is not None:
+        return tables.text(table), page
+    several = any(results.glob("runs/*/seed-*/result.json"))
+    if not several and not (results / "result.json").exists():
+        raise ValueError(
+            f"{results} contains no finished run. Use the folder (--out) of ausam reproduce, ausam compare or ausam "
+            "train, or a results.json."
+        )
+    found = _comparison(results) if several else _single(results)
+    return comparison_report(compare.write(found, results), screen, verbose=verbose), page
 
 
-def _from_file(path: Path) -> tuple[str, Path]:
+def _from_file(path: Path, screen: Screen | None, *, verbose: bool) -> tuple[str, Path]:
     """The page next to a file of results, under the same name."""
-    forms: dict[str, tuple[type[Any], Callable[[Any], str], Callable[[Any], str]]] = {
-        PaperTable.FORMAT: (PaperTable, tables.render, tables.text),
-    }
-    kind, render, text = forms.get(store.format_of(path), (Comparison, page.render, comparison_report))
-    record = store.read_finished(path, kind)
     out = path.with_suffix(".html")
-    files.write(out, render(record))
-    return text(record), out
+    if store.format_of(path) == PaperTable.FORMAT:
+        table = store.read_finished(path, PaperTable)
+        files.write(out, tables.render(table))
+        return tables.text(table), out
+    comparison = store.read_finished(path, Comparison)
+    files.write(out, page.render(comparison))
+    return comparison_report(comparison, screen, verbose=verbose), out
 
 
-def _from_folder(folder: Path) -> str:
-    if (table := reproduce.rewrite(folder)) is not None:
-        return tables.text(table)
-    if any(folder.glob("runs/*/seed-*/result.json")):
-        return comparison_report(compare.write(_comparison(folder), folder))
-    if (folder / "result.json").exists():
-        return comparison_report(compare.write(_single(folder), folder))
-    raise ValueError(
-        f"{folder} contains no finished run. Use the folder (--out) of ausam reproduce, ausam compare or ausam train, "
-        "or a results.json."
-    )
-
-
-def comparison_report(comparison: Comparison) -> str:
-    """For a terminal: the table, the headline with its figures, and what the runs say about the data."""
-    return "\n\n".join(filter(None, [comparison_text(comparison), conclusion(comparison), data.sentence(comparison)]))
+def comparison_report(comparison: Comparison, screen: Screen | None, *, verbose: bool = False) -> str:
+    """For a terminal: the table, the headline, and what the runs say about the data."""
+    parts = [
+        comparison_text(comparison, screen, verbose=verbose),
+        conclusion(comparison, screen, verbose=verbose),
+        wrapped(data.sentence(comparison), screen),
+        "" if verbose else "--verbose explains the table and shows the figures behind it.",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _comparison(folder: Path) -> Comparison:

@@ -1,10 +1,22 @@
-"""What reaches the terminal: text without the control characters that a file from elsewhere may hold."""
+"""What reaches the terminal: text without control characters, warnings, and the progress of a command."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
+import time
+from typing import TYPE_CHECKING
 
-from ausam_lab.report.text import clean
+from ausam_lab.report.text import BOLD, PLAIN, UNDERLINED, Screen, duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+# A terminal obeys control characters, which a file from elsewhere may hold. Lines, tabs and bold text stay.
+OURS = "|".join(map(re.escape, (BOLD, UNDERLINED, PLAIN)))
+CONTROL = re.compile(rf"({OURS})|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+EVERY = 60.0  # seconds between two lines where there is no bar
 
 
 def write(text: str) -> None:
@@ -18,5 +30,88 @@ def write_error(text: str) -> None:
 
 
 def harmless(text: str) -> str:
-    """The text with a space in place of every control character, which a terminal would obey; lines and tabs stay."""
-    return "\n".join("\t".join(map(clean, line.split("\t"))) for line in text.split("\n"))
+    """The text with a space in place of every control character."""
+    return CONTROL.sub(lambda found: found[1] or " ", text)
+
+
+def screen() -> Screen:
+    """What standard output can show: a file has 80 columns, and no bold text."""
+    return Screen(shutil.get_terminal_size().columns, sys.stdout.isatty())
+
+
+def log_warnings() -> None:
+    """Show the warnings of all libraries on standard error."""
+    import logging
+
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    logging.captureWarnings(True)
+
+
+class Progress:
+    """The progress of a command on standard error: a bar on a terminal; elsewhere a line a minute.
+
+    Arguments:
+        title: of the bar.
+        total: how much there is to do, e.g. epochs; None: not known yet.
+    """
+
+    def __init__(self, title: str, total: float | None = None) -> None:
+        from rich import progress as rich
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._bar: Bar = rich.Progress(
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(bar_width=24),
+            rich.TaskProgressColumn(),
+            rich.TextColumn("{task.fields[text]}"),
+            rich.TimeRemainingColumn(),
+            console=self._console,
+            disable=not self.live,
+        )
+        self._task = self._bar.add_task(title, total=total, text="")
+        self._total, self._done, self._first = total, 0.0, 0.0
+        self._began = self._spoke = time.monotonic()
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a terminal for the bar."""
+        return self._console.is_terminal
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, done: float, total: float) -> None:
+        """Say how much there is to do, and how much of it was done before; the clock begins."""
+        self._total, self._done, self._first = total, done, done
+        self._began = self._spoke = time.monotonic()
+        self._bar.update(self._task, completed=done, total=total)
+
+    def advance(self, text: str, by: float = 1.0) -> None:
+        """Some of it is done; ``text`` says what was last."""
+        self._done += by
+        self._bar.update(self._task, completed=self._done, text=text)
+        now = time.monotonic()
+        if not self.live and now - self._spoke > EVERY:
+            self._spoke = now
+            self.say(f"{text}; {self._left(now)}")
+
+    def _left(self, now: float) -> str:
+        """The part that is done, and the time that the rest will take at the speed so far."""
+        if not self._total or self._done <= self._first:
+            return "the time left is not known yet"
+        speed = (self._done - self._first) / (now - self._began)
+        left = max(0.0, self._total - self._done) / speed
+        return f"{100 * self._done / self._total:.0f} % done, about {duration(left)} left"
+
+    def say(self, text: str) -> None:
+        """Print a permanent line."""
+        self._console.print(harmless(text), highlight=False, markup=False, soft_wrap=True)

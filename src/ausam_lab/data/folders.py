@@ -86,7 +86,7 @@ def folder_data(name: str) -> UserSet:
 def hf_data(name: str) -> UserSet:
     """The problem ``hf:PATH-or-NAME``, with ``@SIZE`` if the images differ in size."""
     if find_spec("datasets") is None:
-        raise ValueError(f"{name} needs the package datasets. Install it: pip install 'ausam[datasets]'")
+        raise ValueError(f"{name} needs the package datasets. Install it: pip install datasets")
     import datasets
 
     path, size = _sized(name.removeprefix("hf:"))

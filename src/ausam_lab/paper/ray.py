@@ -27,7 +27,7 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
     that ends with the command.
     """
     if find_spec("ray") is None:
-        raise ValueError('--launcher ray needs the package ray. Install it: pip install "ausam[ray]"')
+        raise ValueError("--launcher ray needs the package ray. Install it: pip install ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
@@ -11,7 +10,7 @@ from ausam_lab.records.run import Run
 from ausam_lab.records.score import measured_on
 from ausam_lab.report.statistics import Standing, holm, interval, p_text, paired, standing
 from ausam_lab.report.table import Line, Section, Table, marked, to_text
-from ausam_lab.report.text import NONE, capital, join, show
+from ausam_lab.report.text import NONE, Screen, capital, join, show, wrapped
 
 SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
@@ -143,13 +142,14 @@ def verdict_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def conclusion(comparison: Comparison) -> str:
-    """The headline for a terminal, with the figures behind it."""
+def conclusion(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
+    """The headline for a terminal; with ``verbose``, the figures behind it."""
     table = verdict_table(comparison)
     unfinished = "" if comparison.complete else f"Unfinished: {len(comparison.runs)} runs so far."
-    said = filter(None, [underfitting(comparison.rows), headline(comparison), unfinished])
-    figures = [to_text(table), *map(_wrapped, verdict_notes(comparison))] if table.lines else []
-    return "\n\n".join([*map(_wrapped, said), *figures])
+    said = [wrapped(text, screen) for text in (underfitting(comparison.rows), headline(comparison), unfinished) if text]
+    if verbose and table.lines:
+        said += [to_text(table, screen), *(wrapped(note, screen) for note in verdict_notes(comparison))]
+    return "\n\n".join(said)
 
 
 def underfitting(rows: Sequence[Row]) -> str:
@@ -222,13 +222,10 @@ def probability_cells(row: Row) -> list[str]:
     return [show(fmean(row.nlls), 3), show(fmean(row.calibration_errors), 1)]
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """The table for a terminal of 80 columns."""
-    return "\n".join([to_text(score_table(comparison)), "", _wrapped(RULE), *skipped_notes(comparison.rows)])
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 79)
+def comparison_text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
+    """The table for a terminal; with ``verbose``, how to read it."""
+    notes = [*([RULE] if verbose else []), *skipped_notes(comparison.rows)]
+    return "\n".join([to_text(score_table(comparison), screen), *(f"\n{wrapped(note, screen)}" for note in notes)])
 
 
 def skipped_text(run: Run) -> str:

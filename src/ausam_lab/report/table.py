@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ausam_lab.report import html
+from ausam_lab.report.text import BOLD, PLAIN, UNDERLINED, Screen
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -112,27 +113,39 @@ def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *
     return out
 
 
-def to_text(table: Table) -> str:
-    """For a terminal or a file; as wide as its content, whatever the terminal's width."""
+def to_text(table: Table, screen: Screen | None = None) -> str:
+    """For a terminal or a file; None: as wide as its content. A screen shows the first columns that fit.
+
+    On a screen with bold text the marked cells are bold and underlined, elsewhere they have ● and ○.
+    """
+    bold = screen is not None and screen.bold
     with_marks = {i for line in table.lines for i in (*line.bold, *line.underlined)}
 
     def cells(line: Line) -> list[str]:
+        if bold:
+            return line.texts("{}", "{}")
         room = with_marks - {*line.bold, *line.underlined}
-        texts = line.texts("{} ●", "{} ○")
-        return [text + "  " * (i in room) for i, text in enumerate(texts)]
-
-    def aligned(line: Line) -> str:
-        sides = zip(cells(line), widths, strict=True)
-        texts = [text.ljust(n) if i in table.left else text.rjust(n) for i, (text, n) in enumerate(sides)]
-        return "  ".join(texts).rstrip()
+        return [text + "  " * (i in room) for i, text in enumerate(line.texts("{} ●", "{} ○"))]
 
     head = Line(tuple(table.flat_head))
     widths = [max(map(len, column)) for column in zip(*map(cells, (head, *table.lines)), strict=True)]
-    out = [aligned(head), "─" * (sum(widths) + 2 * (len(widths) - 1))]
+    shown = len(widths)
+    while screen is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > screen.columns:
+        shown -= 1
+
+    def aligned(line: Line) -> str:
+        sides = zip(cells(line)[:shown], widths, strict=False)
+        texts = [text.ljust(n) if i in table.left else text.rjust(n) for i, (text, n) in enumerate(sides)]
+        styles = dict.fromkeys(line.underlined, UNDERLINED) | dict.fromkeys(line.bold, BOLD) if bold else {}
+        return "  ".join(f"{styles[i]}{text}{PLAIN}" if i in styles else text for i, text in enumerate(texts)).rstrip()
+
+    out = [aligned(head), "─" * (sum(widths[:shown]) + 2 * (shown - 1))]
     for number, section in enumerate(section for section in table.sections if section.lines):
         out += [""] if number else []
         out += [section.title] if section.title else []
         out += map(aligned, section.lines)
+    if left_out := len(widths) - shown:
+        out.append(f"Not shown: {left_out} more column{'s' * (left_out > 1)}, for which this terminal is too narrow.")
     return "\n".join(out)
 
 

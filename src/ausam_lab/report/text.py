@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 NONE = "–"
+WIDTH = 80  # of a terminal
+BOLD, UNDERLINED, PLAIN = "\x1b[1m", "\x1b[4m", "\x1b[0m"
 
 
-def clean(value: object) -> str:
-    """Text without control characters, which are illegal in XML and which a terminal would obey.
+@dataclass(frozen=True)
+class Screen:
+    """What a terminal can show."""
 
-    A no-break space stays, although Python does not call it printable.
-    """
-    text = str(value)
-    if text.isprintable():  # almost always, and in one call
-        return text
-    return "".join(c if c.isprintable() or c == "\u00a0" else " " for c in text)
+    columns: int = WIDTH
+    bold: bool = False
+
+
+def wrapped(text: str, screen: Screen | None = None) -> str:
+    """A paragraph in lines that fit the screen."""
+    return textwrap.fill(text, min((screen or Screen()).columns, WIDTH) - 1)
 
 
 def show(value: float | None, digits: int, std: float | None = None) -> str:

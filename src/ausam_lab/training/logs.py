@@ -87,9 +87,7 @@ def require(kinds: Sequence[str]) -> None:
     """Raise a ValueError for a kind whose package is not installed."""
     for kind in kinds:
         if kind != "csv" and importlib.util.find_spec(kind) is None:
-            raise ValueError(
-                f'--log {kind} needs the package {kind}, which is not installed: pip install "ausam[{kind}]"'
-            )
+            raise ValueError(f"--log {kind} needs the package {kind}, which is not installed: pip install {kind}")
 
 
 class Csv:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ausam_lab.cli.commands import announcement
+from ausam_lab.cli.settings import announcement
 from ausam_lab.data.catalogue import resolve
 from tests.lab.helpers import read, run
 
@@ -27,12 +27,18 @@ def test_data_network_epochs_and_batch(given, line):
     assert announcement(resolve(**given), given) == line
 
 
-@pytest.mark.parametrize("command", [["train"], ["compare", "sam", "--seeds", 1]], ids=lambda c: c[0])
-def test_the_first_line(tmp_path, capsys, command):
-    assert run(*command, *FEW, "--out", tmp_path / "run") == 0
+def test_the_first_lines(tmp_path, capsys):
+    assert run("train", *FEW, "--out", tmp_path / "run") == 0
     out, err = capsys.readouterr()
     assert err.splitlines()[0] == f"{DEFAULT}, 2 epochs, batch 64"
     assert DEFAULT not in out
+
+
+def test_a_comparison_says_how_many_runs_are_left(tmp_path, capsys):
+    assert run("compare", "sam", "--seeds", 1, *FEW, "--out", tmp_path) == 0
+    assert capsys.readouterr().err.splitlines()[1] == "1 pair with 1 seed: 1 run, 2 epochs to do"
+    assert run("compare", "sam", "sgd", "--seeds", 2, *FEW, "--out", tmp_path) == 0
+    assert capsys.readouterr().err.splitlines()[1] == "2 pairs with 2 seeds: 4 runs, 6 epochs to do"
 
 
 @pytest.mark.parametrize(

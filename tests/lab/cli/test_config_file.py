@@ -91,7 +91,7 @@ def test_what_is_no_settings_is_refused(tmp_path, capsys, command, name, text, m
 def test_every_setting_can_be_in_a_file(tmp_path):
     from dataclasses import asdict
 
-    from ausam_lab.cli.config_file import read as settings_of
+    from ausam_lab.cli.settings import read as settings_of
 
     (tmp_path / "all.json").write_text(json.dumps(asdict(Config())))
     assert settings_of(tmp_path / "all.json") == asdict(Config())

@@ -1,8 +1,12 @@
 """Unknown flags and wrong values: one line with the remedy, and nothing is guessed."""
 
+from dataclasses import fields
+
 import pytest
 
-from ausam_lab.cli.parser import parser
+from ausam_lab.cli.main import COMMANDS
+from ausam_lab.cli.parser import GROUPS, parser
+from ausam_lab.config import Config
 from tests.lab.helpers import run
 
 SET_BY_NAME = "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
@@ -49,34 +53,54 @@ def test_one_line_and_the_way_to_the_help(tmp_path, monkeypatch, capsys, argv, m
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
 def test_flags_may_stand_anywhere(argv, name, value):
-    assert getattr(parser().parse_args(argv), name) == value
+    assert getattr(parser(argv[0]).parse_args(argv[1:]), name) == value
 
 
 @pytest.mark.parametrize("argv", [["reproduce", "--dry-run"], ["diagnose"], ["report"]], ids=" ".join)
 def test_a_name_that_is_missing(capsys, argv):
     with pytest.raises(SystemExit) as left:
-        parser().parse_args(argv)
+        run(*argv)
     assert left.value.code == 2
     error = capsys.readouterr().err
     assert "the following arguments are required" in error
     assert error.endswith(f"See ausam {argv[0]} --help.\n")
 
 
-def test_no_command():
-    with pytest.raises(SystemExit) as left:
-        run()
-    assert left.value.code == 2
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]], ids=str)
+def test_the_overview_names_every_command(capsys, argv):
+    assert run(*argv) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_an_unknown_command(capsys):
+    assert run("compair") == 2
+    assert "Did you mean compare?" in capsys.readouterr().err
 
 
 def test_an_optional_number_is_read_as_a_number():
-    args = parser().parse_args(["train", "--data-seed", "3", "--ramp", "0.2", "--rho", "0.1"])
+    args = parser("train").parse_args(["--data-seed", "3", "--ramp", "0.2", "--rho", "0.1"])
     assert (args.data_seed, args.ramp, args.rho) == (3, 0.2, 0.1)
 
 
-@pytest.mark.parametrize("command", ["train", "compare", "tune", "reproduce", "diagnose"])
-def test_no_default_is_pythons_none(command, capsys):
-    with pytest.raises(SystemExit):
-        parser().parse_args([command, "--help"])
-    text = capsys.readouterr().out
-    assert "(default:" in text
-    assert "None" not in text
+def test_every_setting_is_in_one_group():
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(f.name for f in fields(Config) if "help" in f.metadata)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("selftest", "bench")])
+def test_help_shows_the_basics_and_help_all_everything(command, capsys):
+    texts = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as left:
+            run(command, flag)
+        assert left.value.code == 0
+        texts.append(capsys.readouterr().out)
+    short, whole = texts
+    assert "None" not in whole
+    assert f"\n  ausam {command}" in short  # an example
+    if command in ("train", "compare", "tune"):
+        assert "--label-noise" in short
+        assert "--memory-format" not in short
+        assert "--memory-format" in whole

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from ausam_lab.cli import commands
+from ausam_lab.cli import settings
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.names.expressions import canonical
 from ausam_lab.names.lookup import device, devices
@@ -93,8 +93,8 @@ def test_reproduce_refuses_what_only_ray_uses(tmp_path, capsys, flag):
 @pytest.mark.parametrize("flags", [["--method", "rst", "--rho", "0.1"], ["--policy", "random", "--alpha", "0.5"]])
 def test_a_flag_with_an_effect_is_taken(flags):
     args = argparse.Namespace(**dict(zip([flags[0][2:], flags[2][2:]], [flags[1], float(flags[3])], strict=True)))
-    config = resolve(**commands._settings(args), train_size=64, test_size=20)
-    commands._prepare(config, [config], commands._settings(args))
+    config = resolve(**settings.given(args), train_size=64, test_size=20)
+    settings.prepare(config, [config], settings.given(args))
 
 
 def test_replay_draws_the_masks_of_the_first_pass_again(tmp_path, monkeypatch):

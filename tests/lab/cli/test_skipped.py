@@ -66,7 +66,7 @@ def test_some_skipped_steps_are_in_the_last_line(mine, capsys):
 def test_a_comparison_with_such_a_run_fails(mine, capsys):
     assert run("compare", "sgd", "--seeds", 2, "--data", "mine_nan:all_bad", *FLAGS, "--out", "runs") == 1
     out, err = capsys.readouterr()
-    assert f"SGD: 16 steps skipped in 2 runs, {WHY}." in out
+    assert f"SGD: 16 steps skipped in 2 runs, {WHY}." in " ".join(out.split())
     assert "ausam: sgd seed 0, sgd seed 1 learnt nothing: every step was skipped" in err
 
 
@@ -93,7 +93,7 @@ def test_nonfinite_ignore_takes_every_step_and_its_checkpoints_are_whole(mine, c
 
 def test_tables_say_which_rows_skipped_steps():
     comparison = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, skipped_steps=1234)])
-    assert comparison_text(comparison).splitlines()[-1] == f"sgd: 1,234 steps skipped in 1 run, {WHY}."
+    assert " ".join(comparison_text(comparison).split()).endswith(f" sgd: 1,234 steps skipped in 1 run, {WHY}.")
     assert WHY not in comparison_text(a_comparison(named("sam", 90.0)))
     cells = tuple(TableCell(row.name, row.label, "", Published(), row) for row in comparison.rows)
     column = TableColumn("one", "", "A", "A", "a", "", cells)

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from ausam.__main__ import main as program
 from ausam_lab.cli import terminal
+from ausam_lab.cli.main import program
 from ausam_lab.records import store
 from tests.lab.helpers import a_comparison, named, run
 
@@ -24,7 +24,23 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys
 
 
 def test_lines_and_tabs_stay():
-    assert terminal.harmless("a\tb\r\nc\u00a0d\x1b[1m") == "a\tb \nc\u00a0d [1m"
+    assert terminal.harmless("a\tb\r\nc\u00a0d\x1b[2m\x9b") == "a\tb \nc\u00a0d [2m "
+    bold = "\x1b[1mthe best row\x1b[0m"
+    assert terminal.harmless(bold) == bold
+
+
+def test_without_a_terminal_progress_is_a_line_a_minute_with_the_time_left(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    with terminal.Progress("it") as progress:
+        progress.begin(10, 40)
+        for i in range(10):  # a quarter of a minute each
+            now[0] += 15.0
+            progress.advance(f"epoch {i}")
+    assert capsys.readouterr().err.splitlines() == [
+        "epoch 4; 38 % done, about 6.2 min left",
+        "epoch 9; 50 % done, about 5.0 min left",
+    ]
 
 
 def test_a_folder_without_runs_whose_parts_vanish_or_may_not_be_read_is_refused(tmp_path, monkeypatch, capsys):
@@ -58,6 +74,6 @@ def test_another_broken_pipe_is_not_hidden(monkeypatch, capfd):
     def fail():
         raise BrokenPipeError
 
-    monkeypatch.setattr("ausam.__main__._run", fail)
+    monkeypatch.setattr("ausam_lab.cli.main.main", fail)
     with pytest.raises(BrokenPipeError):
         program()

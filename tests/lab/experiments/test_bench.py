@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from ausam_lab.cli import progress
 from ausam_lab.cli.main import main
 from ausam_lab.config import Config
 from ausam_lab.experiments import bench
@@ -69,18 +68,6 @@ def test_the_split_is_of_ones_own_network(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("A step of SAM, own_net:net on digits, batch 32: ")
     with pytest.raises(SystemExit):  # a step takes as long with any rho
         main(["bench", "split", "--rho", "0.1"])
-
-
-def test_a_long_measurement_says_how_long_it_takes(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
-    with progress.Progress(None, "bench") as shown:
-        on_turn = shown.turns()
-        for title, seconds in (("long", 10.0), ("short", 0.01)):
-            for turn in range(3):
-                on_turn(title, turn, 13)
-                now[0] += seconds
-    assert capsys.readouterr().err.splitlines() == ["long: about 2.0 min"]
 
 
 def test_an_interrupted_benchmark_does_not_claim_to_have_kept_anything(monkeypatch, capsys):

@@ -7,7 +7,7 @@ import statistics
 import pytest
 import torch
 
-from ausam_lab.cli import commands
+from ausam_lab.cli import settings
 from ausam_lab.cli.main import main
 from ausam_lab.cli.parser import parser
 from ausam_lab.data import catalogue, images
@@ -158,10 +158,10 @@ def test_the_command_of_the_best_settings_can_be_pasted(tmp_path, capsys):
     over = ["--over", "rho=0.25,1", "--over", "alpha=0.30000000000000004", "--over", "batch-size=64"]
     assert main(["tune", *given, *over, "--seeds", "1", "--out", str(tmp_path / "a search")]) == 0
     (line,) = re.findall("^ausam train .*", capsys.readouterr().out, re.MULTILINE)
-    args = parser().parse_args(shlex.split(line)[1:])
+    args = parser("train").parse_args(shlex.split(line)[2:])
     rho = tune.load(tmp_path / "a search").best_params["rho"]
     assert args.out == str(tmp_path / "a search" / "best")
-    assert commands._settings(args) == {
+    assert settings.given(args) == {
         "method": "RST(p=0.5)",
         "policy": "AUSampling",
         "train_size": 160,

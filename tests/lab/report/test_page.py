@@ -128,7 +128,7 @@ def test_the_figures_of_the_headline_stand_under_it(results):
         ("SAM+Random", "too few seeds to tell", "+0.30 [−0.78, +1.38]", "0.355"),
     ]
     assert [line.cells for line in verdict_table(results).lines] == expected
-    assert "corrected for 4 comparisons" in conclusion(results)
+    assert "corrected for 4 comparisons" in conclusion(results, verbose=True)
 
 
 def test_a_headline_is_one_family_of_comparisons():
@@ -151,7 +151,7 @@ def test_rivals_come_from_the_kind_of_a_row_and_its_cost():
     assert next(iter(compare_rows(compared(own))))[0].name == "mine"  # the user's own come first
     three = FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6)}
     assert list(dict.fromkeys(row.name for row, *_ in compare_rows(compared(three)))) == ["ausam-0.5", "ausam-0.4"]
-    assert "Add sam+random or sgd@1x0.5" in conclusion(only("sgd", "sam", "ausam-0.5"))
+    assert "Add sam+random or sgd@1x0.5" in conclusion(only("sgd", "sam", "ausam-0.5"), verbose=True)
 
 
 def test_the_table_of_a_terminal_is_sorted_and_has_80_columns(results):

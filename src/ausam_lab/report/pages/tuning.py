@@ -10,7 +10,7 @@ from ausam_lab.records.score import Score, decimals, measured_on
 from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Picture
 from ausam_lab.report.table import Table, to_html, to_text
-from ausam_lab.report.text import NONE, show
+from ausam_lab.report.text import NONE, Screen, show, wrapped
 from ausam_lab.report.vega import Field, PlainRow
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def completed(study: Study) -> list[FrozenTrial]:
     return sorted(ended, key=lambda trial: -(trial.value or 0.0))
 
 
-def text(study: Study) -> str:
+def text(study: Study, screen: Screen | None = None, *, verbose: bool = False) -> str:
     """For a terminal: every trial, best first, the recommended settings and the command."""
-    return "\n\n".join(
-        [to_text(table(study)), RULE, recommendation(study), f"To train with these settings:\n{train_command(study)}"]
-    )
+    rule = [wrapped(RULE, screen)] if verbose else []
+    command = f"To train with these settings:\n{train_command(study)}"
+    return "\n\n".join([to_text(table(study), screen), *rule, wrapped(recommendation(study), screen), command])
 
 
 def table(study: Study) -> Table:
