@@ -157,7 +157,7 @@ def run(row: Row, n: int, share: float, seed: int, args: argparse.Namespace) -> 
         trainer.train()
         opt = trainer.sharpness_aware
         logits = trainer.predict(rows([test_tokens[i] for i in by_length], test_labels)).predictions
-        suspects = audit.suspects()
+        errors = audit.label_errors()
     return {
         "sentences": n,
         "wrong": share,
@@ -168,9 +168,8 @@ def run(row: Row, n: int, share: float, seed: int, args: argparse.Namespace) -> 
         **quality(logits, test_labels),
         "samples": opt.samples_forward + opt.samples_backward,
         "audit": {
-            "rate": suspects.rate,
-            "suspects": len(suspects.index),
-            "hits": int(wrong[suspects.index].sum()),
+            "suspects": len(errors),
+            "hits": int(wrong[errors.index].sum()),
             "verdict": audit.verdict().kind,
             **detection(audit.label_errors().order, wrong),
         },

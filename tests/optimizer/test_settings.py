@@ -65,7 +65,7 @@ DEFAULTS = {
         **{"alpha": 0.5, "s_min": 0.1, "s_max": 1.0, "ramp": 0.15, "full_epochs": 1, "ema": None},
         **{"unbiased": False, "trim": None, "mix": 0.0, "score": "sharpness", "odds": "minmax", "epochs": None},
     },
-    "Trusted": {"alpha": 0.5, "start": 0.25, "ema": 0.5, "doubt": 0.1, "guess": None},
+    "Trusted": {"alpha": 0.5, "start": 0.25, "ema": 0.5, "doubt": 0.1, "chance_loss": None},
     "InfoBatch": {"prune": 0.5, "anneal": 0.125, "epochs": None, "on": "first"},
     "OrderDP": {"s": 0.75, "q": 0.85},
     "TopLoss": {"alpha": 0.5, "signal": "loss"},
@@ -110,7 +110,9 @@ RANGES = {
         'score: "sharpness", "signed" or "progress"; odds: "minmax", "rank" or "proportional"; '
         "epochs: whole >= 1, or None"
     ),
-    "Trusted": ("alpha: in (0, 1]; ema: in [0, 1); doubt: in (0, 1]; guess: > 0, or None; epochs: whole >= 1, or None"),
+    "Trusted": (
+        "alpha: in (0, 1]; ema: in [0, 1); doubt: in (0, 1]; chance_loss: > 0, or None; epochs: whole >= 1, or None"
+    ),
     "InfoBatch": 'prune: in [0, 1); anneal: in [0, 1]; epochs: whole >= 1, or None; on: "first" or "second"',
     "OrderDP": "s: in (0, 1]; q: in (0, 1]",
     "TopLoss": "alpha: in (0, 1]",

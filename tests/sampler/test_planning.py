@@ -38,7 +38,7 @@ BATCHWISE = [
     TopLoss(0.4, "progress"),
     AUSampling(0.5, ramp=0, ema=0.0, trim=0.8, mix=0.3, score="progress"),
     ClassBalanced(torch.arange(N) ** 2 % 11, 0.4),
-    Trusted(torch.arange(N) ** 2 % 11, 0.4, epochs=4),
+    Trusted(torch.arange(N) ** 2 % 3, 0.4, epochs=4),
 ]
 EPOCHWISE = [OrderDP(0.5, 0.4), InfoBatch(0.6, on="second"), Uncertainty(0.4, 2), EpsilonGreedy(0.5, 0.2, period=3)]
 

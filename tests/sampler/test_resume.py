@@ -42,7 +42,7 @@ POLICIES = [
     AUSampling(0.4, ramp=0, unbiased=True),
     AUSampling(0.4, ramp=0, trim=0.7, mix=0.2, score="progress"),
     ClassBalanced(torch.arange(N) ** 2 % 11, 0.4),
-    Trusted(torch.arange(N) ** 2 % 11, 0.4, epochs=4),
+    Trusted(torch.arange(N) ** 2 % 3, 0.4, epochs=4),
     TopLoss(0.4),
     OrderDP(0.6, 0.5),
     InfoBatch(0.5),

@@ -1,22 +1,24 @@
-"""What a training says about its data: wrong labels, rare samples, redundant samples."""
+"""What a training says about its data: wrong labels and redundant samples."""
 
 from ausam.audit.audit import Audit
-from ausam.audit.learning import Rare, Redundant
+from ausam.audit.find import find_label_errors
 from ausam.audit.review import Corrected, Decision, Review, Share, apply, draw_review, read_decisions
-from ausam.audit.suspects import Suspects
-from ausam.audit.verdict import Verdict
+from ausam.audit.verdict import Redundant, Verdict
+from ausam.common.label_errors import LabelErrors, flag, rank
 
 __all__ = [
     "Audit",
     "Corrected",
     "Decision",
-    "Rare",
+    "LabelErrors",
     "Redundant",
     "Review",
     "Share",
-    "Suspects",
     "Verdict",
     "apply",
     "draw_review",
+    "find_label_errors",
+    "flag",
+    "rank",
     "read_decisions",
 ]

@@ -1,55 +1,84 @@
-"""The table behind an audit: 24 bytes per sample, updated row by row from the feedback of each step."""
+"""The table behind an audit: 48 bytes per sample, updated from the losses of each step.
+
+The losses that decide are averaged over the later visits of a sample: a network forgets its first, random opinion. Two
+sums do it in bounded memory. At every visit whose number is a power of two the newer sum becomes the older one and a
+new one begins; both together hold the last half to three quarters of the visits.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import softplus
+
+from ausam.common.label_errors import VISITS, lie_apart
+from ausam.common.mixture import two_groups
 
 Array = NDArray[Any]
+Table = dict[str, Array]
 
-# Sums are halved together with the visits before they overflow, which leaves every mean as it was.
-ROW = np.dtype(
-    [
-        ("loss", np.float32),  # sum over visits
-        ("difference", np.float16),  # mean of |perturbed - loss|
-        ("rival", np.float16),  # moving average of the loss against the strongest rival
-        ("recent", np.float16),  # moving average of the loss, without a bias towards the first visits
-        ("spread", np.float16),  # standard deviation of the loss over visits
-        ("last", np.float16),
-        ("visits", np.uint16),
-        ("right", np.uint16),  # visits at which the network agreed with the label
-        ("learnt", np.uint16),  # visit since which it has always agreed; 0: it does not now
-        ("guess", np.uint16),  # the class that it predicted most often, by majority vote (Boyer and Moore)
-        ("votes", np.uint8),  # by how many votes
-        ("forgotten", np.uint8),  # times that agreement was lost
-    ]
-)
-LAYOUT = ",".join(f"{name}:{ROW[name].str}" for name in ROW.names or ())  # saved with the rows, which are bytes
-DECAY = 0.8  # weight of the past in the moving average
-# of a new loss in the average, by the number of visits before: without a bias towards the first
-WEIGHT = ((1 - DECAY) / (1 - DECAY ** np.arange(1, 200))).astype(np.float32)
-MOST = np.iinfo(np.uint16).max
-LARGEST = float(np.finfo(np.float16).max)
-SURE = math.log(2.0)  # a cross-entropy below it means a probability above 1/2 for the label
+COLUMNS: dict[str, Any] = {
+    "visits": np.int32,
+    "sum": np.float32,  # of the loss over all visits
+    "square": np.float32,  # of the squared loss over all visits
+    "last": np.float32,  # loss at the latest visit
+    "older": np.float32,  # sum of the margin loss over an earlier window of visits
+    "newer": np.float32,  # and over the window since
+    "best": np.float32,  # average of the margin loss when the groups stood farthest apart; NaN before
+    "likely": np.int32,  # the strongest other class then; -1 if unknown
+    "rival": np.int32,  # the strongest other class most often, by majority vote (Boyer and Moore 1991)
+    "votes": np.int32,  # by how many votes
+    "learned": np.int32,  # visit since which the network has always agreed; 0: it does not now
+    "forgotten": np.int32,  # times that agreement was lost
+}
+NEVER = (False, -np.inf)
+
+Standing = tuple[bool, float]  # whether the groups lie apart, and their distance
 
 
-def empty_table(n: int) -> Array:
+def empty_table(n: int) -> Table:
     """A table of ``n`` samples that were never visited."""
-    table = np.zeros(n, ROW)
-    table["last"] = table["rival"] = np.nan
+    table = {name: np.zeros(n, dtype) for name, dtype in COLUMNS.items()}
+    table["last"][:] = table["best"][:] = np.nan
+    table["likely"][:] = table["rival"][:] = -1
     return table
 
 
-def as_words(rows: Array) -> Array:
-    """The same memory as three whole numbers per row, which NumPy copies far faster than rows of fields."""
-    return rows.view(np.int64).reshape(-1, ROW.itemsize // 8)
+def visit(table: Table, index: Array, loss: Array, margin: Array, rival: Array) -> None:
+    """Add one visit each of samples, in which one may occur several times.
+
+    Arguments:
+        table: changed in place.
+        index: of each sample.
+        loss: its loss; a visit without a finite one does not count.
+        margin: its margin loss, or its loss where no outputs are known.
+        rival: the strongest other class; -1 where it is not known.
+    """
+    good = np.flatnonzero(np.isfinite(loss) & np.isfinite(margin))
+    for part in occurrences(index[good]):
+        _visit_once(table, *(column[good[part]] for column in (index, loss, margin, rival)))
+
+
+def _visit_once(table: Table, at: Array, loss: Array, margin: Array, rival: Array) -> None:
+    visits = table["visits"][at] + 1
+    begins = (visits & (visits - 1)) == 0  # a power of two
+    newer = table["newer"][at]
+    table["older"][at] = np.where(begins, newer, table["older"][at])
+    table["newer"][at] = np.where(begins, 0, newer) + margin
+    table["visits"][at] = visits
+    table["sum"][at] += loss
+    table["square"][at] += loss * loss
+    table["last"][at] = loss
+    agrees, learned = margin < np.log(2), table["learned"][at]
+    table["forgotten"][at] += (learned > 0) & ~agrees
+    table["learned"][at] = np.where(agrees, np.where(learned > 0, learned, visits), 0)
+    known, votes = rival >= 0, table["votes"][at]
+    new = known & (votes == 0)
+    same = new | (rival == table["rival"][at])
+    table["rival"][at] = np.where(new, rival, table["rival"][at])
+    table["votes"][at] = votes + np.where(known, np.where(same, 1, -1), 0)
 
 
 def occurrences(index: Array) -> Iterator[Array]:
@@ -67,75 +96,31 @@ def occurrences(index: Array) -> Iterator[Array]:
         yield np.flatnonzero(number == i)
 
 
-def visit(rows: Array, loss: Array, difference: Array, rival: Array, right: Array, predicted: Array) -> Array:
-    """The rows after one more visit each.
-
-    Arguments:
-        rows: the rows before.
-        loss: the loss of each sample.
-        difference: the absolute change of its loss under the perturbation; NaN if there was none.
-        rival: its loss against its strongest rival; NaN where that is not known.
-        right: whether the network agreed with the label.
-        predicted: the class that the network predicted; -1 where it is not known.
-    """
-    rows = as_words(rows).copy().view(ROW).reshape(-1)
-    if len(full := np.flatnonzero(rows["visits"] == MOST)):
-        for name in ("loss", "visits", "right", "learnt"):
-            rows[name][full] = rows[name][full] / 2
-    # halves are slow to calculate with: each column is widened once
-    recent, past, spread, mean_difference = (
-        rows[name].astype(np.float32) for name in ("recent", "rival", "spread", "difference")
-    )
-    loss = np.minimum(loss, np.float32(LARGEST))
-    before = rows["visits"].astype(np.float32)
-    n = before + 1
-    weight = WEIGHT[np.minimum(rows["visits"], len(WEIGHT) - 1)]
-    distance = loss - rows["loss"] / np.maximum(before, 1)  # from the mean so far, for Welford's variance
-    variance = (spread * spread + distance * distance / n * (before > 0)) * before / n
-    rows["spread"] = np.minimum(np.sqrt(variance), np.float32(LARGEST))
-    rows["recent"] = recent + (loss - recent) * weight
-    past = np.where(np.isnan(past), rival, past)
-    rows["rival"] = np.where(np.isnan(rival), past, np.minimum(past + (rival - past) * weight, np.float32(LARGEST)))
-    rows["loss"] += loss
-    difference = np.minimum(np.nan_to_num(difference), np.float32(LARGEST))
-    rows["difference"] = mean_difference + (difference - mean_difference) / n
-    rows["last"] = loss
-    rows["visits"] += 1
-    rows["right"] += right
-    lost = (rows["learnt"] > 0) & ~right
-    rows["forgotten"] += lost & (rows["forgotten"] < np.iinfo(np.uint8).max)
-    rows["learnt"] = np.where(right, np.where(rows["learnt"] > 0, rows["learnt"], rows["visits"]), 0)
-    known = predicted >= 0
-    empty = known & (rows["votes"] == 0)
-    agrees = empty | (predicted == rows["guess"])
-    votes = rows["votes"] + np.where(known, np.where(agrees, 1, -1), 0)
-    rows["guess"] = np.where(empty, predicted, rows["guess"])
-    rows["votes"] = np.minimum(votes, np.iinfo(np.uint8).max)
-    return rows
+def averages(table: Table) -> Array:
+    """The average margin loss of every sample over its later visits; NaN before the first."""
+    visits = table["visits"].astype(np.int64)
+    begin = 1 << (np.frexp(visits)[1].astype(np.int64) - 2).clip(0)  # half of the largest power of two up to visits
+    total = table["older"].astype(np.float64) + table["newer"]
+    return np.where(visits > 0, total / np.maximum(1, visits - begin + 1), np.nan)
 
 
-def usable(outputs: Any, n: int) -> bool:
-    """Whether the outputs are one row of class scores per sample."""
-    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != n or not outputs.is_floating_point():
-        return False
-    return 2 <= outputs.shape[1] <= MOST
+def keep_best(table: Table, before: Standing) -> Standing:
+    """Copy the averages if the groups stand farther apart than before; returns how far they stood at best."""
+    average = averages(table)
+    groups = two_groups(np.where(table["visits"] >= VISITS, average, np.nan))
+    if groups is None or (now := (lie_apart(groups), groups.distance)) <= before:
+        return before
+    table["best"][:] = average
+    table["likely"][:] = table["rival"]
+    return now
 
 
-def predictions(outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The class that each row of the outputs predicts, and the loss of its label against the strongest rival.
+def ranking_loss(table: Table) -> Array:
+    """The loss that ranks: that of the best epoch, and of today for samples that were not seen by then."""
+    return np.where(np.isnan(table["best"]), averages(table), table["best"])
 
-    That is ``log(1 + exp(rival - given))`` of the output of the given label and the largest of the others: above log 2
-    the network prefers the rival. Unlike the cross-entropy it is small where the network is merely unsure among many
-    classes. NaN without labels.
 
-    >>> import torch
-    >>> best, loss = predictions(torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]]), torch.tensor([1, 1]))
-    >>> best.tolist()[0], [round(value, 2) for value in loss.tolist()]
-    (0, [2.13, 0.69])
-    """
-    top, at = outputs.topk(2, dim=1)
-    if labels is None:
-        return at[:, 0], torch.full_like(top[:, 0], math.nan)
-    given = outputs.gather(1, labels[:, None])[:, 0]
-    rival = torch.where(at[:, 0] == labels, top[:, 1], top[:, 0])
-    return at[:, 0], softplus(rival - given)
+def likely_class(table: Table) -> Array:
+    """The strongest other class of every sample at that time; -1 if unknown."""
+    likely: Array = np.where(np.isnan(table["best"]), table["rival"], table["likely"])
+    return likely

@@ -1,133 +1,120 @@
-"""The verdict of an audit: what the training says about the data, and what to do, in a few sentences."""
+"""The verdict of an audit: what the training says about the data, in a few sentences, and what could be skipped."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from ausam.audit.learning import Redundant, by_heart
-from ausam.audit.suspects import VISITS, Suspects
 from ausam.audit.table import Array
+from ausam.common.label_errors import LabelErrors
 
-UNFITTED = 0.5  # of the loss of guessing: above it, the median sample is not fitted
-ENOUGH, MANY = 4, 10  # visits of the median sample: to judge it at all, and to tell hard from wrong
+Kind = Literal["unseen", "unfitted", "too short", "wrong labels", "redundant", "nothing"]
+
+LEARNED = 25  # percentile of the losses that stands for the part that is learned, however many labels are wrong
+UNFITTED = 0.5  # of the chance-level loss: above it, that part is not fitted
+ENOUGH, MANY = 4, 10  # visits of the median sample: to say what can be skipped, and to tell hard from wrong
+EARLY = 0.1  # learned within this fraction of its visits
+FLOOR = 0.1  # odds of a redundant sample, relative to the others, in a draw in proportion to the loss
 LITTLE = 0.25  # share of redundant samples below which a choice has little to save
-FEW = 0.01  # share of samples that need not be judged
-PAIR = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's price where labels are wrong (docs/results.md)
-HEART = (
-    "The network agrees with nearly all labels now, but learnt many of them late: it may know wrong ones by heart, and "
-    "then their recent losses do not give them away."
-)
+
+
+@dataclass(frozen=True)
+class Redundant:
+    """Samples that were learned early and never forgotten.
+
+    Attributes:
+        index: dataset index of each, easiest first (by mean loss).
+        share: their share of the visited samples.
+        alpha: the fraction of each mini-batch that is left if these samples are drawn a tenth as often as the others,
+            rounded up to a twentieth. A suggestion to try, not a measurement.
+    """
+
+    index: Array
+    share: float
+    alpha: float
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do with the data.
+    """What a training says about its data.
 
     Attributes:
-        kind: "unfitted", "too short", "wrong labels", "by heart", "redundant" or "nothing".
+        kind: "unseen", "unfitted", "too short", "wrong labels", "redundant" or "nothing".
         sentences: the verdict in words.
-        pair: the pair of method and policy to try, as ``ausam compare`` spells it; empty if none.
     """
 
-    kind: str
+    kind: Kind
     sentences: tuple[str, ...]
-    pair: str
 
     def __str__(self) -> str:
         return " ".join(self.sentences)
 
 
-def fitted(last: Array, guessing: float) -> bool:
-    """Whether the network has fitted its data: the median of the latest losses is below half the loss of guessing.
+def redundant(columns: dict[str, Array]) -> Redundant:
+    """Samples that the network held from the first tenth of their visits, or from the second visit, to the end."""
+    visits, learned = columns["visits"], columns["learned"]
+    early = (visits >= ENOUGH) & (learned > 0) & (learned <= np.maximum(2, EARLY * visits))
+    index = np.flatnonzero(early & (columns["forgotten"] == 0))
+    share = len(index) / max(1, int((visits > 0).sum()))
+    alpha = min(1.0, math.ceil(round(20 * (1 - (1 - FLOOR) * share), 9)) / 20)
+    return Redundant(index[np.argsort(columns["mean"][index], kind="stable")], share, alpha)
 
-    The median, because a share of wrong labels may keep a high loss for good.
+
+def fitted(last: Array, chance: float) -> bool:
+    """Whether the network has fitted part of its data: a lower quantile of the latest losses is far below chance.
+
+    A lower quantile, because wrong labels may keep the median high for good.
 
     >>> import numpy as np
-    >>> fitted(np.array([0.1, 0.2, 3.0]), guessing=2.3), fitted(np.array([1.5, 1.6, 1.7]), guessing=2.3)
+    >>> fitted(np.array([0.1, 0.2, 3.0, 3.0]), chance=2.3), fitted(np.array([1.5, 1.6, 1.7, 1.8]), chance=2.3)
     (True, False)
     """
     seen = last[np.isfinite(last)]
-    return bool(len(seen)) and float(np.median(seen)) < UNFITTED * guessing
+    return bool(len(seen)) and float(np.percentile(seen, LEARNED)) < UNFITTED * chance
 
 
-def verdict(
-    columns: dict[str, Array], wrong: Suspects, easy: Redundant, guessing: float, *, trusted: bool = False
-) -> Verdict:
-    """Underfitting first: before the network fits the data, no score means anything."""
+def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, chance: float) -> Verdict:
+    """What is flagged comes first; the ranking is there whatever the verdict."""
     if not columns["visits"].any():
-        return Verdict("too short", ("No sample was seen: call audit.update with the feedback of every step.",), "")
-    trusted_ones = np.delete(columns["last"], wrong.index)  # many wrong labels would lift the median
-    if not fitted(trusted_ones, guessing):
-        level = float(np.nanmedian(trusted_ones)) if np.isfinite(trusted_ones).any() else guessing
+        return Verdict("unseen", ("No sample was seen: call audit.update with the losses of every step.",))
+    visits = float(np.median(columns["visits"][columns["visits"] > 0]))
+    if len(errors):
+        return _wrong_labels(errors, visits)
+    if not fitted(columns["last"], chance):
+        level = float(np.nanpercentile(columns["last"], LEARNED))
+        diverged = level > 1.5 * chance
         return Verdict(
             "unfitted",
             (
-                f"Your model has not fitted the data: half of the samples still have a loss above {level:.2f}, where "
-                f"guessing has {guessing:.2f}.",
-                "Train longer, or use SGD with smaller batches, before you choose samples or look for wrong labels.",
+                f"The model has not fitted the data: three quarters of the samples have a loss above {level:.2f}, "
+                f"where chance has {chance:.2f}.",
+                "Lower the learning rate." if diverged else "Train longer, or use SGD with smaller batches.",
+                "No label is flagged; the ranking is rough.",
             ),
-            "",
         )
-    if float(np.median(columns["visits"])) < ENOUGH:
+    if visits < ENOUGH:
         return Verdict(
             "too short",
             (
-                f"The training was too short to judge the data: half of the samples were seen fewer than {ENOUGH} "
-                "times.",
-                "Train for more epochs.",
+                f"No label is flagged, after {visits:.0f} visits of a sample. The ranking shows the most suspect "
+                "first. Train for more epochs to know more.",
             ),
-            "",
         )
-    if len(wrong.index):
-        return _wrong_labels(columns, wrong, trusted)
-    if by_heart(columns):
-        return Verdict(
-            "by heart",
-            (
-                "No wrong labels stand out, which says little here.",
-                HEART,
-                "audit.suspects().loss, over the whole training here, still ranks them: look at the highest first. To "
-                "know more, train with SAM, or for fewer epochs.",
-            ),
-            "",
-        )
+    none = "No label is flagged: the losses do not fall into two groups. The ranking shows the most suspect first."
     if easy.share >= LITTLE:
-        learnt = (
-            f"No wrong labels stand out. {100 * easy.share:.0f} % of the samples were learnt at once and never lost."
-        )
-        if trusted:
-            return Verdict("redundant", (learnt, "Trusted draws them less often already."), "")
-        choice = f"A choice can save time here: try alpha {easy.alpha:g}, beside a random part of the same size."
-        return Verdict("redundant", (learnt, choice), f"SAM + Trusted(alpha={easy.alpha:g})")
-    return Verdict(
-        "nothing",
-        (
-            "No wrong labels stand out, and few samples are redundant.",
-            "Choosing samples is not likely to help here: train on all of them.",
-        ),
-        "",
-    )
+        learned = f"{100 * easy.share:.0f} % of the samples were learned early and never forgotten"
+        return Verdict("redundant", (none, f"{learned}, so selection can save time: try alpha {easy.alpha:g}."))
+    return Verdict("nothing", (none, "Few samples are redundant: selection is not likely to help."))
 
 
-def _wrong_labels(columns: dict[str, Array], wrong: Suspects, trusted: bool) -> Verdict:
-    low, high = wrong.interval
-    pair = "" if trusted else PAIR
-    advice = "Trusted draws them less often already." if trusted else f"To train without them, try {pair}."
+def _wrong_labels(errors: LabelErrors, visits: float) -> Verdict:
+    n = len(errors)
     sentences = [
-        f"About {100 * wrong.rate:.1f} % of the labels look wrong (95 % interval {100 * low:.1f} to {100 * high:.1f}).",
-        f"Look at the {len(wrong.index):,} suspects first. {advice}",
+        f"{n:,} {'label looks' if n == 1 else 'labels look'} wrong. Review {'it' if n == 1 else 'them'} first."
     ]
-    if (visits := float(np.median(columns["visits"]))) < MANY:
-        sentences.append(f"After {visits:.0f} visits of a sample, hard ones are among them: look before you act.")
-    seen = columns["visits"] > 0
-    seldom = float((columns["visits"][seen] < VISITS).mean())
-    if seldom > FEW:
-        sentences.append(
-            f"{100 * seldom:.0f} % of the samples were seen fewer than {VISITS} times and are not judged"
-            + (", and Trusted seldom draws what it suspects: ask sampler.suspects(), too." if trusted else ".")
-        )
-    if by_heart(columns):
-        sentences.append(f"There may be more. {HEART}")
-    return Verdict("wrong labels", tuple(sentences), pair)
+    if visits < MANY:
+        sentences.append(f"After {visits:.0f} visits of a sample, hard ones are among them.")
+    return Verdict("wrong labels", tuple(sentences))

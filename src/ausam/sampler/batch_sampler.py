@@ -8,13 +8,14 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
+from ausam.common.label_errors import LabelErrors
 from ausam.common.random import generator
 from ausam.common.settings import COUNT, POSITIVE_COUNT, YesNo, checked_value
 from ausam.common.tensors import CPU, clone_tensors
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy, validate_policy, with_epochs
 from ausam.policies.signals import measure, signal_name
-from ausam.policies.trusted import Suspected, Trusted
+from ausam.policies.trusted import Trusted
 from ausam.sampler.errors import (
     OWNER,
     batch_index,
@@ -277,17 +278,18 @@ class SelectiveBatchSampler(BatchSampler):
         self._current = None
         self.epoch, self._picked = epoch, 0
 
-    def suspects(self) -> Suspected:
-        """The samples that the policy does not trust now: index, probability, estimated share of wrong labels.
+    def label_errors(self) -> LabelErrors:
+        """All samples, ranked by how wrong their labels look to the policy, and those that are flagged now.
 
-        For policies that judge labels (:class:`~ausam.Trusted`); any training can ask :class:`ausam.audit.Audit`.
+        For policies that judge labels (:class:`~ausam.Trusted`); any training can ask :class:`ausam.audit.Audit`, which
+        also remembers earlier epochs.
         """
         if not isinstance(self.policy, Trusted):
             raise TypeError(
                 f"{type(self.policy).__name__} does not judge labels. Use Trusted(labels), or feed an "
                 "ausam.audit.Audit with the same feedback."
             )
-        return self.policy.suspects(self.scores)
+        return self.policy.label_errors(self.scores)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ausam_lab.data.loading import DataError
 from ausam_lab.data.samples import description, show
 from ausam_lab.records import files, store
 from ausam_lab.report.pages import audit as page
-from ausam_lab.report.pages.audit import CARDS, HARD, Audited, Sample
+from ausam_lab.report.pages.audit import CARDS, Audited, Sample
 from ausam_lab.training import auditing, run_folder
 
 
@@ -59,7 +59,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
     data, hidden = _data(config)
     if data is not None:
         _require_same(data, audit, folder)
-    wrong, hard = audit.suspects().index, audit.rare().index
+    said, wrong = audit.verdict(), audit.label_errors().index
     return Audited(
         title=f"{config.data}{changes(config)}: what the training says about the data",
         about=f"{len(audit):,} training samples, {config.method} + {config.policy}, {config.model}, "
@@ -67,11 +67,11 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
         command=command,
         created=store.now(),
         audit=audit,
-        verdict=auditing.verdict(audit, config.policy),
+        verdict=said,
+        pair=auditing.pair_to_try(audit, said, config.policy),
         names=_names(data, audit),
         origin=np.arange(len(audit)) if data is None else data.origin.numpy(),
         suspects=_shown(data, wrong[:CARDS]),
-        rare=_shown(data, hard[:HARD]),
         texts=() if data is None else tuple(description(data, int(i)) for i in wrong),
         hidden=hidden,
         made_wrong=_made_wrong(data),

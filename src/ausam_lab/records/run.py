@@ -66,12 +66,11 @@ class Samples(Checked):
 
 @dataclass(frozen=True)
 class Suspect(Checked):
-    """A training sample whose label is probably wrong."""
+    """A training sample whose label is flagged."""
 
     index: Count  # in the whole data set
     given: Count
-    suggested: Count | None  # None if the network agrees
-    score: Probability
+    likely: Count | None  # the class that the network preferred; None if unknown
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,9 @@ class Findings(Checked):
     kind: str
     sentences: tuple[str, ...]
     pair: str  # the pair to try; empty if none
-    rate: Probability  # of wrong labels, with its 95 % interval
-    low: Probability
-    high: Probability
-    suspects: Count
+    flagged: Count  # labels
     redundant: Probability  # share of the samples
-    first: tuple[Suspect, ...]  # of the suspects
+    first: tuple[Suspect, ...]  # of the flagged
 
     @property
     def unfitted(self) -> bool:

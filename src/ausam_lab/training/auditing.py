@@ -14,7 +14,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ausam.audit import Audit, Verdict
-from ausam.audit.table import ROW
 from ausam.feedback import Feedback
 from ausam_lab.data.classification import Classification, Labelled
 from ausam_lab.data.problem import Problem
@@ -22,7 +21,8 @@ from ausam_lab.records import files
 from ausam_lab.records.run import Findings, Suspect
 
 FILE = "audit.npz"
-FIRST = 10  # suspects in the record of a run
+FIRST = 10  # flagged samples in the record of a run
+WITHOUT_THEM = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's cost where labels are wrong (docs/results.md)
 
 
 def start(data: Problem) -> Audit:
@@ -37,39 +37,42 @@ def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> Non
         feedback = replace(feedback, outputs=None)  # they are not classes
     elif smoothing and isinstance(feedback.outputs, Tensor):
         excess = F.cross_entropy(feedback.outputs, y, reduction="none") - feedback.loss
-        feedback = replace(feedback, loss=feedback.loss + excess, perturbed=feedback.perturbed + excess)
+        feedback = replace(feedback, loss=feedback.loss + excess)
     audit.update(feedback)
 
 
-def verdict(audit: Audit, policy: str) -> Verdict:
-    """What the audit of a run with this policy says, as a Config spells it: what it used is not suggested again."""
-    return audit.verdict(trusted=policy.lower().startswith("trusted"))
+def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
+    """The pair that the verdict suggests, as ``ausam compare`` spells it; empty if none, or if the run used it."""
+    if policy.lower().startswith("trusted"):
+        return ""
+    easy = f"SAM + Trusted(alpha={audit.redundant().alpha:g})"
+    return {"wrong labels": WITHOUT_THEM, "redundant": easy}.get(said.kind, "")
 
 
 def findings(audit: Audit | None, data: Problem, policy: str) -> Findings | None:
     """What the record of a run says about its data; None if the losses say nothing about labels."""
     if audit is None or audit.labels is None or not audit.columns()["visits"].any():
         return None
-    said, wrong, easy = verdict(audit, policy), audit.suspects(), audit.redundant()
+    said, errors, labels = audit.verdict(), audit.label_errors(), audit.labels
     origin = data.origin if isinstance(data, Labelled) else torch.arange(len(audit))
     first = tuple(
-        Suspect(int(origin[i]), int(audit.labels[i]), None if likely < 0 else int(likely), float(p))
-        for i, likely, p in zip(wrong.index[:FIRST], wrong.suggested[:FIRST], wrong.probability[:FIRST], strict=True)
+        Suspect(int(origin[i]), int(labels[i]), int(errors.likely[i]) if errors.likely[i] >= 0 else None)
+        for i in errors.index[:FIRST]
     )
-    low, high = wrong.interval
-    return Findings(said.kind, said.sentences, said.pair, wrong.rate, low, high, len(wrong.index), easy.share, first)
+    pair = pair_to_try(audit, said, policy)
+    return Findings(said.kind, said.sentences, pair, len(errors), audit.redundant().share, first)
 
 
 def write(folder: Path, audit: Audit | None) -> None:
-    """Write the audit of a finished run."""
+    """Write the audit of a finished run: an array for each column of its state."""
     if audit is None:
         return
     state = audit.state_dict()
-    content: dict[str, Any] = {"layout": np.array(state["layout"]), "rows": state["rows"].numpy()}
+    content = {name: np.asarray(value) for name, value in state.items() if value is not None}
     if audit.labels is not None:
-        content |= {"labels": audit.labels, "classes": np.array(audit.classes)}
+        content["labels"] = audit.labels
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **content)
+    np.savez_compressed(buffer, **content)  # type: ignore[arg-type]
     files.write(folder / FILE, buffer.getvalue())
 
 
@@ -80,14 +83,11 @@ def read(folder: Path) -> Audit:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             stored = dict(content)
-        rows, labels, classes = stored["rows"], stored.get("labels"), stored.get("classes")
-        audit = Audit(len(rows) // ROW.itemsize, labels, classes=None if classes is None else int(classes))
-        state = {
-            "layout": str(stored["layout"]),
-            "rows": torch.from_numpy(rows),
-            "touched": torch.zeros(len(audit), dtype=torch.bool),
-        }
-        audit.load_state_dict(state | {"classes": audit.classes})
+        labels = stored.pop("labels", None)
+        classes = int(stored["classes"]) if "classes" in stored else None
+        audit = Audit(len(stored["visits"]), labels, classes=classes)
+        state: dict[str, Any] = {name: torch.from_numpy(column) for name, column in stored.items() if column.ndim}
+        audit.load_state_dict(state | {"classes": classes})
     except FileNotFoundError:
         raise ValueError(
             f"{folder} has no audit ({FILE}): the run was finished by an earlier version, or has not ended yet. "

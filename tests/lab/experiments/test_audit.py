@@ -36,17 +36,17 @@ def test_the_command_says_what_it_found_and_writes_page_and_csv(audited, tmp_pat
     export, out = tmp_path / "suspects.csv", tmp_path / "page.html"
     assert run("audit", audited, "--export", export, "--out", out) == 0
     said = capsys.readouterr().out
-    suspects = auditing.read(audited).suspects()
-    assert "30 of 300 labels are suspected (10.0 %, 95 % interval" in said
-    assert said.index("look wrong") < said.index("suspected")
+    errors = auditing.read(audited).label_errors()
+    assert "30 of 300 labels are flagged." in said
+    assert said.index("look wrong") < said.index("flagged")
     assert str(export) in said
     assert str(out) in said
-    assert len(re.findall(r"^ *\d+ +[012] +[012] +(> )?\d+ %", said, re.M)) == 10
+    assert len(re.findall(r"^ *\d+ +[012] +[012] +\d+\.\d\d", said, re.M)) == 10
     rows = list(csv.DictReader(io.StringIO(export.read_text())))
-    assert list(rows[0]) == ["index", "given", "suggested", "score"]
-    assert [int(row["index"]) for row in rows] == suspects.index.tolist()
-    assert [int(row["suggested"]) for row in rows] == (suspects.index % 3).tolist()
-    assert all(0.5 <= float(row["score"]) <= 1 for row in rows)
+    assert list(rows[0]) == ["index", "given", "likely", "loss"]
+    assert [int(row["index"]) for row in rows] == errors.index.tolist()
+    assert [int(row["likely"]) for row in rows] == (errors.index % 3).tolist()
+    assert [float(row["loss"]) for row in rows] == sorted((float(row["loss"]) for row in rows), reverse=True)
     text = out.read_text()
     assert text.count('class="card ') == 30
     assert text.index("look wrong") < text.index('class="card ')
@@ -60,7 +60,7 @@ def test_labels_that_were_made_wrong_on_purpose_are_counted(audited):
     known = experiment.read(audited)
     assert "30 of the first 30 suspects" in page.hits_line(known)
     assert page.hits_line(replace(known, made_wrong=None)) == ""
-    first = known.audit.suspects().index
+    first = known.audit.label_errors().index
     made = np.concatenate([first[:4], np.setdiff1d(np.arange(N), first)[:2]])
     text = page.text(replace(known, made_wrong=made))
     assert "6 labels were made wrong on purpose: 4 of the first 6 suspects" in text
@@ -149,7 +149,7 @@ def noisy(n, classes, share=0.5, names=()):
         z[torch.arange(n), torch.from_numpy(labels)] = -loss
         z[torch.arange(n), torch.from_numpy((labels + 1) % classes)] = torch.log(-torch.expm1(-loss))
         audit.update(Feedback(torch.arange(n), loss, loss, z))
-    suspects = audit.suspects().index
+    suspects = audit.label_errors().index
     return Audited(
         title="mine",
         about="",
@@ -157,10 +157,10 @@ def noisy(n, classes, share=0.5, names=()):
         created="today",
         audit=audit,
         verdict=audit.verdict(),
+        pair="",
         names=tuple(names) or tuple(map(str, range(classes))),
         origin=np.arange(n) + 1000,
         suspects=tuple(Sample(text=f"sample {i}") for i in suspects[:CARDS]),
-        rare=(),
         texts=tuple(f"file-{i}.png" for i in suspects),
         hidden="",
     )
@@ -168,14 +168,14 @@ def noisy(n, classes, share=0.5, names=()):
 
 def test_many_suspects_are_cut_and_counted():
     shown = noisy(3000, 20, 0.3)
-    count = len(shown.audit.suspects().index)
+    count = len(shown.audit.label_errors().index)
     text = page.render(shown)
     assert text.count('class="card ') == CARDS
     assert f"{count - CARDS:,} more" in text
     assert "2,000 of 3,000 samples" in text
     assert "pairs." in text  # too many classes for a matrix
     assert len(page.csv(shown).splitlines()) == count + 1
-    assert page.csv(shown).splitlines()[0] == "index,given,suggested,score,sample"
+    assert page.csv(shown).splitlines()[0] == "index,given,likely,loss,sample"
 
 
 def test_names_are_shown_and_escaped_and_the_index_is_that_of_the_whole_data():
@@ -190,9 +190,9 @@ def test_names_are_shown_and_escaped_and_the_index_is_that_of_the_whole_data():
 
 def test_data_without_suspects_say_so():
     shown = noisy(120, 3, 0.0)
-    assert "No suspects." in page.text(shown)
-    assert "No suspects." in page.render(shown)
-    assert page.csv(shown) == "index,given,suggested,score\n"
+    assert "No label is flagged." in page.text(shown)
+    assert "No label is flagged." in page.render(shown)
+    assert page.csv(shown) == "index,given,likely,loss\n"
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ausam_lab.report.vega import Field, PlainRow
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-CARDS, HARD = 200, 24  # suspects and rare samples on the page
+CARDS = 200  # flagged samples on the page
 POINTS = 2000  # of the map
 FEW_CLASSES = 12  # that a matrix of classes has room for
 FIRST = 10  # suspects in a terminal
@@ -31,10 +31,6 @@ MAP_NOTE = (
     "visit. Learnt samples are at the lower left; labels that the network never accepted are at the right. Large "
     "points are suspects."
 )
-HARDEST = {  # of the samples that are not suspected, where their labels cannot be trusted either
-    "unfitted": ("Highest losses so far", "Their labels are not judged, because the model has not fitted the data."),
-    "by heart": ("Learnt late or never", "Hardest first. Wrong labels, if there are any, are among them."),
-}
 
 
 @dataclass(frozen=True)
@@ -56,10 +52,10 @@ class Audited:
     created: str
     audit: Audit
     verdict: Verdict
+    pair: str  # to try; empty if none
     names: tuple[str, ...]  # of the classes
     origin: Array  # index of each sample in the whole data set
     suspects: tuple[Sample, ...]  # the first CARDS, or none
-    rare: tuple[Sample, ...]  # the first HARD, or none
     texts: tuple[str, ...]  # descriptions of all suspects, or none
     hidden: str  # why no samples are shown; empty if they are
     made_wrong: Array | None = None  # the samples whose labels were made wrong on purpose, if any were
@@ -79,21 +75,17 @@ class Card:
     small: bool  # its pixels are to be seen
 
 
-def rate_line(audited: Audited) -> str:
-    """The estimated share of wrong labels, with its interval."""
-    wrong, n = audited.audit.suspects(), len(audited.audit)
-    low, high = (f"{100 * end:.1f}" for end in wrong.interval)
-    if audited.verdict.kind == "unfitted" and not len(wrong.index):
-        return "No label is judged before the model has fitted the data."
-    share = f"{100 * wrong.rate:.1f} %, 95 % interval {low} to {high}"
-    return f"{len(wrong.index):,} of {n:,} labels are suspected ({share})." if len(wrong.index) else "No suspects."
+def flagged_line(audited: Audited) -> str:
+    """How many labels are flagged."""
+    n = len(audited.audit.label_errors())
+    return f"{n:,} of {len(audited.audit):,} labels are flagged." if n else "No label is flagged."
 
 
 def hits_line(audited: Audited) -> str:
     """How many of the labels that were made wrong on purpose are among the first suspects; empty if none were."""
     if audited.made_wrong is None:
         return ""
-    n, first = len(audited.made_wrong), audited.audit.suspects().index[: len(audited.made_wrong)]
+    n, first = len(audited.made_wrong), audited.audit.label_errors().index[: len(audited.made_wrong)]
     hits = int(np.isin(first, audited.made_wrong).sum())
     if not len(first):
         return f"{n:,} labels were made wrong on purpose, so these are missed."
@@ -102,15 +94,15 @@ def hits_line(audited: Audited) -> str:
 
 def to_try(audited: Audited) -> str:
     """The command that tries the verdict's pair beside its random twin; empty without a pair."""
-    pair = audited.verdict.pair
+    pair = audited.pair
     return f'ausam compare sgd sam "{pair.replace("Trusted", "Random")}" "{pair}"' if pair else ""
 
 
 def text(audited: Audited) -> str:
     """For a terminal: the verdict, the share of wrong labels, the first suspects."""
     verdict = audited.verdict
-    parts = [str(verdict), " ".join(filter(None, (rate_line(audited), hits_line(audited))))]
-    if len(audited.audit.suspects().index):
+    parts = [str(verdict), " ".join(filter(None, (flagged_line(audited), hits_line(audited))))]
+    if len(audited.audit.label_errors().index):
         parts.append(to_text(suspects_table(audited, FIRST)))
     if command := to_try(audited):
         parts.append(f"To try: {command}")
@@ -118,33 +110,27 @@ def text(audited: Audited) -> str:
 
 
 def csv(audited: Audited) -> str:
-    """All suspects, most suspect first: index, given, suggested, score, and the description if there is one."""
-    wrong = audited.audit.suspects()
-    rows = zip(wrong.index, wrong.suggested, wrong.probability, strict=True)
+    """All flagged samples, most suspect first: index, given, likely, loss, and the description if there is one."""
+    wrong = audited.audit.label_errors()
     lines: list[list[object]] = [
-        [int(audited.origin[i]), _given(audited, i), _name(audited, likely), round(float(p), 4)]
-        for i, likely, p in rows
+        [int(audited.origin[i]), _given(audited, i), _name(audited, wrong.likely[i]), round(float(wrong.loss[i]), 4)]
+        for i in wrong.index
     ]
-    head = ["index", "given", "suggested", "score"]
+    head = ["index", "given", "likely", "loss"]
     if any(audited.texts):
         head.append("sample")
         lines = [[*line, said] for line, said in zip(lines, audited.texts, strict=True)]
     return to_csv(Table.of(head, lines))
 
 
-def percent(p: float) -> str:
-    """A probability, which is never certain."""
-    return "> 99 %" if p > 0.99 else f"{100 * p:.0f} %"
-
-
 def suspects_table(audited: Audited, count: int) -> Table:
     """The first suspects."""
-    wrong = audited.audit.suspects()
+    wrong = audited.audit.label_errors()
     rows = [
-        [str(audited.origin[i]), _given(audited, i), _name(audited, likely) or NONE, percent(p)]
-        for i, likely, p in zip(wrong.index[:count], wrong.suggested, wrong.probability, strict=False)
+        [str(audited.origin[i]), _given(audited, i), _name(audited, wrong.likely[i]) or NONE, f"{wrong.loss[i]:.2f}"]
+        for i in wrong.index[:count]
     ]
-    head = ["Sample", "Given", "Likely", "Probably wrong"]
+    head = ["Sample", "Given", "Likely", "Loss"]
     if any(audited.texts):
         head.append("Is")
         rows = [[*row, said] for row, said in zip(rows, audited.texts, strict=False)]
@@ -169,14 +155,12 @@ def _fragments(audited: Audited) -> Iterator[Markup]:
     yield from _suspects(audited)
     yield from html.pictures([_map(audited)])
     yield from _confusion(audited)
-    yield from _rare(audited)
     yield from html.pictures([_redundancy(audited)], hint=False)
     yield html.heading("How it was found")
     yield html.paragraph(
         "The loss of every sample at every visit of the training, and the class that the network preferred; no pass "
-        "was made for this page. Suspects are samples whose label stayed less likely than another class while the "
-        "others were learnt. The interval covers chance, not a wrong model of the losses: look before you change a "
-        "label.",
+        "was made for this page. Flagged samples are those whose label stayed less likely than another class while the "
+        "others were learned. Look before you change a label.",
         "note",
     )
     yield html.code(audited.command or NONE)
@@ -184,43 +168,27 @@ def _fragments(audited: Audited) -> Iterator[Markup]:
 
 
 def _suspects(audited: Audited) -> Iterator[Markup]:
-    wrong = audited.audit.suspects()
+    wrong = audited.audit.label_errors()
     yield html.heading("Labels that are probably wrong", key="suspects")
-    yield html.paragraph(rate_line(audited))
+    yield html.paragraph(flagged_line(audited))
     if not len(wrong.index):
         return
     if audited.hidden:
         yield html.paragraph(f"The samples are not shown: {audited.hidden}", "open")
         yield to_html(suspects_table(audited, CARDS))
     else:
-        chances = [percent(p) for p in wrong.probability]
-        cards = _cards(audited, wrong.index, wrong.suggested, chances, audited.suspects)
+        losses = [f"loss {loss:.2f}" for loss in wrong.loss[wrong.index]]
+        cards = _cards(audited, wrong.index, wrong.likely[wrong.index], losses, audited.suspects)
         counts = Counter(key for card in cards for key in set(card.classes))
         classes = [(key, audited.names[key], counts[key]) for key in sorted(counts)]
         yield html.fill("cards.html", cards=cards, classes=classes, group="suspects")
     more = len(wrong.index) - min(CARDS, len(wrong.index))
     rest = f" {more:,} more are in the CSV file that --export writes." if more else ""
     how = (
-        "Most suspect first. Below a sample: how probably its label is wrong, and its number. A class shows the "
-        "samples that have it or should have it."
+        "Most suspect first. Below a sample: its loss and its number. A class shows the samples that have it or "
+        "should have it."
     )
     yield html.paragraph(f"{how}{rest}", "note")
-
-
-def _rare(audited: Audited) -> Iterator[Markup]:
-    hard = audited.audit.rare()
-    title, how = HARDEST.get(
-        audited.verdict.kind, ("Learnt late or never, although the label is trusted", "Hardest first.")
-    )
-    yield html.heading(title, key="rare")
-    yield html.paragraph(f"{len(hard.index):,} samples, {100 * hard.share:.1f} % of the data. {how}")
-    if audited.rare and not audited.hidden:
-        columns = audited.audit.columns()
-        likely = columns["guess"][hard.index]
-        likely = np.where(likely == _labels(audited)[hard.index], -1, likely)
-        losses = [f"loss {columns['mean'][i]:.2f}" for i in hard.index]
-        cards = _cards(audited, hard.index, likely, losses, audited.rare)
-        yield html.fill("cards.html", cards=cards, classes=[], group="rare")
 
 
 def _cards(
@@ -237,21 +205,22 @@ def _cards(
 
 
 def _confusion(audited: Audited) -> Iterator[Markup]:
-    wrong = audited.audit.suspects()
+    wrong = audited.audit.label_errors()
     pairs = Counter(
-        (int(_labels(audited)[i]), int(other)) for i, other in zip(wrong.index, wrong.suggested, strict=True)
+        (int(_labels(audited)[i]), int(other)) for i, other in zip(wrong.index, wrong.likely[wrong.index], strict=True)
     )
     if not pairs:
         return
     yield html.heading("Which classes are confused")
     present = sorted({c for pair in pairs for c in pair if c >= 0})
     if len(present) <= FEW_CLASSES:
-        sizes = {c: (n, count) for c, n, count in wrong.by_class}
+        labels = _labels(audited)
+        sizes = {c: (int((labels == c).sum()), int((labels[wrong.index] == c).sum())) for c in present}
         lines = [
             [
                 audited.names[c],
                 *(pairs.get((c, other)) or "" for other in present),
-                f"{sizes[c][1]} of {sizes[c][0]}" if c in sizes else NONE,
+                f"{sizes[c][1]} of {sizes[c][0]}",
             ]
             for c in present
         ]
@@ -264,7 +233,7 @@ def _confusion(audited: Audited) -> Iterator[Markup]:
 
 
 def _map(audited: Audited) -> Picture:
-    columns, wrong = audited.audit.columns(), audited.audit.suspects()
+    columns, wrong = audited.audit.columns(), audited.audit.label_errors()
     seen = np.flatnonzero(columns["visits"] > 0)
     suspected = np.isin(seen, wrong.index)
     kept = seen
@@ -274,7 +243,7 @@ def _map(audited: Audited) -> Picture:
         rest = rng.permutation(seen[~suspected])[: POINTS - len(first)]
         kept = np.sort(np.concatenate([first, rest]))
     many = len(audited.names) > FEW_CLASSES
-    likely = dict(zip(wrong.index.tolist(), wrong.suggested.tolist(), strict=True))
+    likely = dict(zip(wrong.index.tolist(), wrong.likely[wrong.index].tolist(), strict=True))
     rows: list[PlainRow] = []
     for i in kept.tolist():
         row: dict[str, object] = {"x": max(LEAST, float(columns["mean"][i])), "y": float(columns["spread"][i])}
@@ -298,7 +267,7 @@ def _map(audited: Audited) -> Picture:
 def _redundancy(audited: Audited) -> Picture:
     columns, easy = audited.audit.columns(), audited.audit.redundant()
     seen = columns["visits"] > 0
-    when = np.where(columns["learnt"] > 0, columns["learnt"] / np.maximum(1, columns["visits"]), np.inf)[seen]
+    when = np.where(columns["learned"] > 0, columns["learned"] / np.maximum(1, columns["visits"]), np.inf)[seen]
     steps = np.linspace(0, 1, 1 + int(np.clip(np.median(columns["visits"][seen]), 1, 40)))
     rows = [{"x": 100 * t, "y": 100 * float((when <= t + 1e-9).mean()), "of": "learnt for good"} for t in steps]
     note = (

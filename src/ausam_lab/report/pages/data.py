@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from ausam_lab.records.comparison import Comparison, Row
 from ausam_lab.records.run import Findings
 from ausam_lab.report import html
-from ausam_lab.report.pages.audit import percent
 from ausam_lab.report.table import Table, to_html
 from ausam_lab.report.text import NONE, capital
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-SEE_ALL = "ausam audit, with the folder of a run, shows the suspects as pictures and writes them to a CSV file."
+SEE_ALL = "ausam audit, with the folder of a run, shows the flagged samples and writes them to a CSV file."
 
 
 def subject(comparison: Comparison) -> tuple[Row, int, Findings] | None:
@@ -40,7 +39,7 @@ def _verdict(row: Row, seed: int, findings: Findings) -> str:
 
 
 def fragments(comparison: Comparison) -> Iterator[Markup]:
-    """The section: the verdict, what each row says, and the first suspects."""
+    """The section: the verdict, what each row says, and the first flagged samples."""
     spoken = subject(comparison)
     if spoken is None:
         return
@@ -49,7 +48,7 @@ def fragments(comparison: Comparison) -> Iterator[Markup]:
     yield html.paragraph(_verdict(*spoken))
     yield to_html(_rows_table(comparison))
     if findings.first:
-        yield html.heading(f"First suspects, seed {seed}", 3)
+        yield html.heading(f"First flagged samples, seed {seed}", 3)
         yield to_html(_suspects_table(findings))
     yield html.paragraph(f"{SEE_ALL} Each seed may have other wrong labels.", "note")
 
@@ -60,9 +59,9 @@ def _rows_table(comparison: Comparison) -> Table:
         audits = [r.run.audit for r in comparison.runs if r.name == row.name and r.run.audit is not None]
         if audits:
             kinds = list(dict.fromkeys(a.kind for a in audits))
-            fitted = [a for a in audits if not a.unfitted]  # the others judge no label
-            lines.append([row.label, ", ".join(map(capital, kinds)), _mean(fitted, "rate"), _mean(audits, "redundant")])
-    head = ["Method", "Verdict", "Suspected labels", "Learnt at once and never lost"]
+            fitted = [a for a in audits if not a.unfitted]  # the others flag no label
+            lines.append([row.label, ", ".join(map(capital, kinds)), _flagged(fitted), _mean(audits, "redundant")])
+    head = ["Method", "Verdict", "Flagged labels", "Learned early, never forgotten"]
     return Table.of(head, lines, left=(0, 1))
 
 
@@ -71,6 +70,11 @@ def _mean(audits: Sequence[Findings], name: str) -> str:
     return f"{100 * fmean(getattr(a, name) for a in audits):.1f} %" if audits else NONE
 
 
+def _flagged(audits: Sequence[Findings]) -> str:
+    """The mean number over seeds; a dash without any."""
+    return f"{fmean(a.flagged for a in audits):,.0f}" if audits else NONE
+
+
 def _suspects_table(findings: Findings) -> Table:
-    lines = [[s.index, s.given, NONE if s.suggested is None else s.suggested, percent(s.score)] for s in findings.first]
-    return Table.of(["Sample", "Given", "Likely", "Probably wrong"], lines)
+    lines = [[s.index, s.given, NONE if s.likely is None else s.likely] for s in findings.first]
+    return Table.of(["Sample", "Given", "Likely"], lines)

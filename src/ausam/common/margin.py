@@ -1,0 +1,41 @@
+"""The margin loss: that of the label against the strongest other class, the statistic by which labels are judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+
+def usable(outputs: Any, n: int) -> bool:
+    """Whether the outputs are one row of class scores per sample."""
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != n or not outputs.is_floating_point():
+        return False
+    return outputs.shape[1] >= 2
+
+
+def require_columns(largest: int, columns: int) -> None:
+    """Raise an error if there is no output for the largest label: it would be compared with another class."""
+    if largest >= columns:
+        raise ValueError(
+            f"labels go up to {largest}, but the outputs have {columns} columns, for the classes 0 to {columns - 1}. "
+            "Number the classes from 0, and pass one score per class, or the losses alone."
+        )
+
+
+def against_rival(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The margin loss of each row, and its strongest other class.
+
+    It is ``log(1 + exp(rival - label))`` of the output of the label and the largest of the others: above log 2 the
+    network prefers the rival. Unlike the cross-entropy it is small where the network is merely unsure among many
+    classes.
+
+    >>> margin, rival = against_rival(torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]]), torch.tensor([1, 1]))
+    >>> [round(value, 2) for value in margin.tolist()], rival.tolist()
+    ([2.13, 0.69], [0, 2])
+    """
+    label = outputs.gather(1, labels[:, None])
+    top, at = outputs.scatter(1, labels[:, None], -torch.inf).max(1)
+    return softplus(top - label[:, 0]), at

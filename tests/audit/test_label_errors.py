@@ -1,0 +1,160 @@
+"""Ranking and flagging: the fit against a slow one, the rule, and what must hold whatever the losses are."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ausam.audit import find_label_errors, flag, rank
+from ausam.common.label_errors import unlearned_classes
+from ausam.common.mixture import two_groups
+from tests.helpers import few_or_many
+
+
+def two(n=1000, share=0.2, seed=0, low=0.05, high=4.0, spread=0.5):
+    """Losses in two groups, and which samples are in the upper one."""
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(n) < share
+    return np.where(wrong, high, low) * np.exp(rng.normal(0, spread, n)), wrong
+
+
+def test_the_fit_equals_a_slow_one_on_the_values_themselves():
+    rng = np.random.default_rng(1)
+    loss = np.exp(np.concatenate([rng.normal(-3, 0.8, 700), rng.normal(1, 0.3, 300)]))
+    groups = two_groups(loss)
+    v, w, m, s = np.log(loss), np.array([0.5, 0.5]), np.array([-2.0, 0.5]), np.array([1.0, 1.0])
+    for _ in range(500):
+        p = w / s * np.exp(-0.5 * ((v[:, None] - m) / s) ** 2)
+        r = p / p.sum(1, keepdims=True)
+        w, m = r.mean(0), (r * v[:, None]).sum(0) / r.sum(0)
+        s = np.sqrt((r * (v[:, None] - m) ** 2).sum(0) / r.sum(0))
+    assert groups.share == pytest.approx(w, abs=0.005)
+    assert groups.mean == pytest.approx(m, abs=0.02)
+    assert groups.deviation == pytest.approx(s, abs=0.02)
+    assert groups.posterior(np.array([groups.crossing]))[0] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_posterior_never_falls_and_knows_what_is_missing(seed):
+    loss, _ = two(200, seed=seed, spread=np.random.default_rng(seed).uniform(0.2, 1.5))
+    at = np.r_[0.0, np.geomspace(1e-4, 60, 500), math.nan]
+    posterior = two_groups(loss).posterior(at)
+    assert (np.diff(posterior[:-1]) >= 0).all()
+    assert np.isnan(posterior[-1])
+
+
+def test_every_sample_has_a_rank_whatever_the_outcome():
+    loss = np.array([0.1, math.nan, 3.0, 0.2])
+    assert rank(loss).tolist() == [2, 3, 0, 1]
+    errors = flag(loss)
+    assert (len(errors), errors.outcome, errors.order.tolist()) == (0, "not apart", [2, 3, 0, 1])
+    assert flag(np.full(30, math.nan)).outcome == "unseen"
+    assert flag(two(low=0.9, high=6.0)[0]).outcome == "not learned"
+    assert sorted(flag(two()[0]).order) == list(range(1000))
+
+
+def test_the_upper_group_is_flagged_first_in_the_ranking():
+    loss, wrong = two()
+    errors = flag(loss)
+    assert set(errors.index) == set(np.flatnonzero(wrong))
+    assert errors.index.tolist() == errors.order[: len(errors)].tolist()
+    assert errors.outcome == "flagged"
+    assert (errors.probability[errors.flagged] > 0.5).all()
+    assert (errors.loss[errors.flagged] > errors.limit).all()
+
+
+def test_the_order_of_the_samples_does_not_matter():
+    loss, _ = two()
+    shuffled = np.random.default_rng(5).permutation(len(loss))
+    one, other = flag(loss), flag(loss[shuffled])
+    assert (one.flagged[shuffled] == other.flagged).all()
+    assert one.distance == other.distance
+
+
+def test_a_class_that_is_not_learned_is_never_flagged():
+    loss, wrong = two()
+    labels = np.arange(1000) % 5
+    loss[labels == 2] = 4.0
+    errors = flag(loss, labels)
+    assert errors.unlearned.tolist() == [2]
+    assert set(errors.index) == set(np.flatnonzero(wrong & (labels != 2)))
+    many = np.array([0.1] * 10 + [3.0] * 6 + [0.1] * 4 + [3.0] * 4)
+    assert unlearned_classes(many, 1.0, np.array([0] * 10 + [1] * 10 + [2] * 4)).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("losses", [[], [0.5] * 100, [math.nan] * 50, [0.0] * 30, list(np.linspace(0.1, 1, 19))])
+def test_nothing_to_split(losses):
+    assert two_groups(np.array(losses, float)) is None
+    assert len(flag(np.array(losses, float))) == 0
+
+
+@pytest.mark.parametrize("problems", few_or_many(50, 200))
+def test_one_skewed_group_is_not_two(problems):
+    false = 0
+    for seed in range(problems):
+        rng = np.random.default_rng(seed)
+        loss = np.exp(rng.normal(rng.uniform(-5, -1), rng.uniform(0.3, 2.0), rng.integers(100, 3000)))
+        false += len(flag(loss)) > 0
+    assert false <= problems / 100
+
+
+# -- arrays of any library ---------------------------------------------------------------------------------------------
+
+
+def predictions(n=300, classes=5, share=0.1, seed=0):
+    """Labels, which of them are wrong, and logits that prefer the right class."""
+    rng = np.random.default_rng(seed)
+    right = rng.integers(0, classes, n)
+    wrong = rng.random(n) < share
+    logits = rng.normal(0, 0.5, (n, classes))
+    logits[np.arange(n), right] += 5
+    return np.where(wrong, (right + 1) % classes, right), wrong, right, logits
+
+
+def test_predictions_flag_and_say_the_likely_class():
+    labels, wrong, right, logits = predictions()
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    by_logits, by_probabilities = find_label_errors(labels, logits=logits), find_label_errors(labels, probabilities=p)
+    for errors in (by_logits, by_probabilities):
+        assert set(errors.index) == set(np.flatnonzero(wrong))
+        assert (errors.likely[wrong] == right[wrong]).all()
+    assert by_logits.loss == pytest.approx(by_probabilities.loss, rel=1e-4)
+    losses = -np.log(p[np.arange(300), labels])
+    assert set(find_label_errors(labels, losses=losses).index) == set(np.flatnonzero(wrong))
+
+
+def memorising(n=400, epochs=32, seed=0):
+    """Losses of a network that learns right labels by epoch 4 and memorises the wrong ones by epoch 16."""
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(n) < 0.2
+    at = np.arange(epochs)[:, None]
+    learned = np.where(wrong, at >= 16, at >= 4)
+    return np.where(learned, 0.02, 3.0) * np.exp(rng.normal(0, 0.4, (epochs, n))), wrong
+
+
+def test_labels_that_are_memorised_in_the_end_are_found_in_a_log_of_losses():
+    losses, wrong = memorising()
+    labels = np.arange(400) % 4
+    assert len(flag(losses[-1])) == 0
+    assert set(find_label_errors(labels, losses=losses).index) == set(np.flatnonzero(wrong))
+    losses[:, 7] = math.nan
+    losses[::2, 9] = math.nan
+    errors = find_label_errors(labels, losses=losses)
+    assert errors.order[-1] == 7
+    assert errors.flagged[9] == wrong[9]
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({}, "exactly one"),
+        ({"losses": np.ones(4), "logits": np.ones((4, 2))}, "exactly one"),
+        ({"losses": np.ones(3)}, "4 labels"),
+        ({"logits": np.ones(4)}, "samples, classes"),
+        ({"logits": np.ones((4, 2))}, "labels go up to 3"),
+        ({"probabilities": np.full((4, 4), -1.0)}, "logits="),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(given, remedy):
+    with pytest.raises((TypeError, ValueError), match=remedy):
+        find_label_errors(np.arange(4), **given)
