@@ -166,7 +166,6 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_cell_starts_a_formula_and_names_are_read_again(tmp_path, name):
     text = csv_text(["index", "decision", "new_label"], [(3, "relabel", harmless(name))])
-    assert csv_text(["a"], [(name,)]).count('"') >= 2
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert len(rows) == 2  # no torn row
     for cell in re.split(r"[;,\t\r\n]", harmless(name)):  # whatever it splits at

@@ -104,11 +104,15 @@ def read_labels(path: str | Path) -> dict[int, int]:
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows as CSV. Text is quoted and starts no formula; numbers are written in full."""
+    """Rows as CSV. No text starts a formula, and none tears a row; numbers are written in full."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(head)
-    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerows([harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    usual = csv.writer(out, lineterminator="\n")
+    quoted = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    usual.writerow(head)
+    for row in rows:
+        cells = [harmless(cell) if isinstance(cell, str) else cell for cell in row]
+        torn = any(isinstance(cell, str) and "\r" in cell for cell in cells)  # csv would not quote it
+        (quoted if torn else usual).writerow(cells)
     return out.getvalue()
 
 

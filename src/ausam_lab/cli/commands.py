@@ -22,8 +22,7 @@ from ausam_lab.cli.rebuild import comparison_report, rebuild
 from ausam_lab.cli.terminal import Progress
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import resolve
-from ausam_lab.experiments import bench
-from ausam_lab.experiments.audit import audit_run
+from ausam_lab.experiments import audit, bench
 from ausam_lab.experiments.bench import split
 from ausam_lab.experiments.cells import run_folder as folder_of
 from ausam_lab.experiments.compare import compare
@@ -224,13 +223,30 @@ def diagnose_command(args: argparse.Namespace) -> int:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """What a run says about its data."""
+    """What a run says about its data; with --data it is trained first."""
     ranks.require_one_process("audit")
-    folder = Path(args.folder)
+    given = settings.given(args)
+    if "data" not in given and (idle := sorted(given.keys() - {"data_dir"})):
+        raise ValueError(f"--{idle[0].replace('_', '-')} is for a new training. Give --data, too, or leave it out.")
+    if args.folder is None and "data" not in given:
+        raise ValueError("Nothing to audit. Give the folder of a run, or --data, e.g. --data folder:PATH.")
+    if args.apply is not None and args.decisions is None:
+        raise ValueError("--apply writes the labels after your decisions. Give --decisions decisions.csv, too.")
+    folder = Path(args.folder or audit.folder_for(given["data"]))
+    if "data" in given:
+        how = {"name": "sgd", "out": folder, "resume": folder.exists(), "log": [], "timeout": None}
+        if code := train_command(argparse.Namespace(**audit.settings_to_train(given), **how)):
+            return code
     out = folder / "audit.html" if args.out is None else Path(args.out)
     export = None if args.export is None else Path(args.export)
-    audited = audit_run(folder, out, export, args.command, **settings.given(args))
-    terminal.write(f"{audit_page.text(audited)}\n\n{out}\n{'' if export is None else f'{export}{chr(10)}'}")
+    here = {name: value for name, value in given.items() if name == "data_dir"}
+    audited = audit.audit_run(folder, out, export, args.command, **here)
+    if args.decisions is None:
+        written, said = [out, export], audit_page.text(audited)
+    else:
+        labels = None if args.apply is None else Path(args.apply)
+        written, said = [out, export, labels], audit.review(audited, folder, Path(args.decisions), labels)
+    terminal.write("\n".join([said, "", *(str(path) for path in written if path is not None), ""]))
     return 0
 
 

@@ -252,11 +252,17 @@ def _diagnose(made: Parser, _: bool) -> None:
 
 
 def _audit(made: Parser, _: bool) -> None:
-    made.add_argument("folder", metavar="RUN", help="folder of a finished run")
+    run = "folder of a finished run; with --data, of the run to be trained (default: runs/audit-DATA)"
+    made.add_argument("folder", nargs="?", metavar="RUN", help=run)
     made.add_argument("--out", metavar="FILE", help="the page (default: RUN/audit.html)")
-    export = "write all flagged samples to this CSV file: index, given, likely, loss"
+    export = "write the ranking to this CSV file: index, path, given, likely, loss, flagged"
     made.add_argument("--export", metavar="FILE", help=export)
-    _machine(made, "data_dir")
+    decisions = "the decisions.csv that the page exports: print the share of wrong labels that follows"
+    made.add_argument("--decisions", metavar="FILE", help=decisions)
+    made.add_argument("--apply", metavar="FILE", help="write the labels after --decisions, for ausam train --labels")
+    _machine(
+        made, "data", "data_dir", "label_noise", "model", "epochs", "batch_size", "lr", "seed", "device", "workers"
+    )
 
 
 def _list(made: Parser, _: bool) -> None:
@@ -290,10 +296,13 @@ _COMMANDS: dict[str, tuple[Callable[[Parser, bool], None], str, str, Sequence[st
     ),
     "audit": (
         _audit,
-        "RUN",
-        "Say what a finished run found out about its data: the labels that look wrong, with their likely class, and "
-        "a page with the pictures. Every run keeps what this needs, so nothing is trained.",
-        ("ausam audit runs/train --export suspects.csv",),
+        "[RUN]",
+        "Rank the labels of a finished run by how wrong they look, and write audit.html, a page to review them. With "
+        "--data, a small network is trained first. Then give the decisions of the page to --decisions and --apply.",
+        (
+            "ausam audit --data folder:PATH   (images in PATH/CLASS/)",
+            "ausam audit runs/train --decisions decisions.csv --apply labels.csv",
+        ),
     ),
     "tune": (
         _tune,

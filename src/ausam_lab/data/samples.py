@@ -1,14 +1,14 @@
-"""A training sample as a person sees it: a picture, or a line of text."""
+"""A training sample as a person sees it: a picture, or a text."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.utils.data import Subset
 
@@ -16,28 +16,39 @@ from ausam_lab.data.datasets import UserSet
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.loading import sample
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 SIDE = 96  # most pixels of a side; larger pictures are reduced
-NUMBERS = 12  # shown of a sample that is no picture
+PIXELS = 48  # up to this side every pixel counts, so the picture is a PNG
+LETTERS, NUMBERS = 2000, 60  # shown of a text, or of a sample that is no picture
+ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}  # of pictures that a browser opens
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A sample: the picture as PNG, or empty; its description, or its first numbers; the side in pixels."""
+    """A sample: its picture, or none, as PNG or WebP; a text; and the file that holds the original."""
 
-    png: bytes
-    text: str
-    side: int = 0
+    picture: bytes = b""
+    form: str = ""  # of the picture: "png" or "webp"
+    side: int = 0  # in pixels, before it was reduced
+    text: str = ""  # the file, what the dataset says about the sample, or its first numbers
+    file: Path | None = None  # None: no file, or none that a browser opens
 
 
 def show(data: ImageSet | UserSet, index: int) -> Shown:
     """The training sample at this position of the prepared data.
 
-    A dataset of yours may define ``describe(index)``: its text is shown with the sample.
+    A dataset of yours may define ``describe(index)``: its text is shown with the sample. If it is the path of a
+    picture, the picture is shown as the file has it.
     """
     if isinstance(data, ImageSet):
         return _shown(data.train_x[index], "")
+    text = description(data, index)
+    if (file := _picture_file(text)) is not None and (image := _opened(file)) is not None:
+        return Shown(*_encoded(image), text, file if file.suffix.lower() in ENDINGS else None)
     x = torch.as_tensor(sample(data.train, index, f"the training set of {data.name}")[0])
-    return _shown(x, description(data, index))
+    return _shown(x, text)
 
 
 def description(data: ImageSet | UserSet, index: int) -> str:
@@ -49,33 +60,57 @@ def description(data: ImageSet | UserSet, index: int) -> str:
     return str(describe(index)) if callable(describe) else ""
 
 
+def _picture_file(text: str) -> Path | None:
+    try:
+        return Path(text) if 0 < len(text) < LETTERS and Path(text).is_file() else None
+    except (OSError, ValueError):  # too long for a name, or with a zero byte
+        return None
+
+
+def _opened(file: Path) -> Image | None:
+    """The picture in a file, as small as it is shown; None if it is no picture."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(file) as image:
+            image.draft("RGB", (2 * SIDE, 2 * SIDE))  # decodes large JPEGs faster
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
 def _shown(x: Tensor, text: str) -> Shown:
+    from PIL import Image
+
     x = x.detach().cpu()
     if x.dim() == 2 and min(x.shape) >= 4:
         x = x.unsqueeze(0)
     if x.dim() == 3 and x.shape[0] in (1, 3) and min(x.shape[1:]) >= 4:
-        return Shown(png(x), text, max(x.shape[1:]))
+        x = x if x.dtype == torch.uint8 else _stretched(x.float())
+        pixels = x.permute(1, 2, 0).numpy()
+        image = Image.fromarray(np.squeeze(pixels, 2) if pixels.shape[2] == 1 else pixels)
+        return Shown(*_encoded(image), text)
     values = x.flatten()
-    numbers = " ".join(f"{float(v):.3g}" for v in values[:NUMBERS])
-    return Shown(b"", text or numbers + (" ..." if len(values) > NUMBERS else ""))
+    numbers = "  ".join(f"{float(v):.3g}" for v in values[:NUMBERS])
+    return Shown(text=text[:LETTERS] or numbers + (" ..." if len(values) > NUMBERS else ""))
 
 
-def png(x: Tensor) -> bytes:
-    """An image (channels, height, width) as PNG; floats from their least to their greatest."""
-    from PIL import Image
+def _encoded(image: Image) -> tuple[bytes, str, int]:
+    """The picture as it is shown, its form, and its side before it was reduced."""
+    from PIL import features
 
-    x = x.float() if x.dtype == torch.uint8 else _stretched(x.float())
-    if max(x.shape[1:]) > SIDE:
-        scale = SIDE / max(x.shape[1:])
-        size = [max(1, round(scale * side)) for side in x.shape[1:]]
-        x = F.interpolate(x[None], size=size, mode="bilinear", antialias=True)[0]
-    pixels = x.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
-    out = io.BytesIO()
-    Image.fromarray(np.squeeze(pixels, 2) if pixels.shape[2] == 1 else pixels).save(out, "PNG", optimize=True)
-    return out.getvalue()
+    out, side = io.BytesIO(), max(image.size)
+    small = side <= PIXELS or not features.check("webp")
+    image.thumbnail((SIDE, SIDE))
+    if small:
+        image.save(out, "PNG", optimize=True)
+    else:
+        image.save(out, "WEBP", quality=75)
+    return out.getvalue(), "png" if small else "webp", side
 
 
 def _stretched(x: Tensor) -> Tensor:
+    """Bytes from the least to the greatest value."""
     x = x.nan_to_num()
     low, high = x.min(), x.max()
-    return (x - low) * (255 / (high - low).clamp(min=1e-12))
+    return ((x - low) * (255 / (high - low).clamp(min=1e-12))).round().clamp(0, 255).byte()

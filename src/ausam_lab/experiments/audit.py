@@ -1,30 +1,44 @@
-"""Audit a run: read what it kept, look up the samples that matter, and write the page."""
+"""Audit a run: read what it kept, look up the samples, write the page, and use the decisions that come back."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
-from ausam.audit import Audit
+from ausam.audit import Audit, Decision, apply, read_decisions
+from ausam.audit.review import write_labels
 from ausam.audit.table import Array
-from ausam_lab.config import Config
-from ausam_lab.data.catalogue import changes, split_problem
+from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
+from ausam_lab.data.catalogue import changes, resolve, split_problem
 from ausam_lab.data.datasets import UserSet
 from ausam_lab.data.download import DownloadError
+from ausam_lab.data.folders import SIZED
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.loading import DataError
-from ausam_lab.data.samples import description, show
+from ausam_lab.data.samples import Shown, description, show
+from ausam_lab.names.from_config import with_own_rho
+from ausam_lab.names.user_code import is_own
 from ausam_lab.records import files, store
+from ausam_lab.records.score import measured_on
 from ausam_lab.report.pages import audit as page
-from ausam_lab.report.pages.audit import CARDS, Audited, Sample
+from ausam_lab.report.pages.audit import Audited, Card
 from ausam_lab.training import auditing, run_folder
+
+OF_PAIRS = (*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "s_min", "s_max", "ramp")  # what a pair of another policy does not take
+NEXT = 500  # samples of the ranking that a reviewer may look at next
 
 
 def audit_run(folder: Path, out: Path, export: Path | None, command: str, **here: Any) -> Audited:
-    """Write the page of the audit in a run's folder, and its suspects as CSV if ``export`` says where.
+    """Write the page of the audit in a run's folder, and its ranking as CSV if ``export`` says where.
 
     Arguments:
         folder: of a finished run.
@@ -33,15 +47,22 @@ def audit_run(folder: Path, out: Path, export: Path | None, command: str, **here
         command: the command that the user typed.
         here: settings of this machine, such as ``data_dir``.
     """
-    audited = read(folder, command, **here)
-    files.write(out, page.render(audited))
+    audited = read(folder, out, command, **here)
+    beside = out.with_name(f"{out.stem}_files")
+    text, pictures = page.render(audited, quote(beside.name))
+    if pictures:
+        run_folder.make(beside)
+    for name, content in pictures.items():
+        with files.written(beside / name):
+            (beside / name).write_bytes(content)
+    files.write(out, text)
     if export is not None:
         files.write(export, page.csv(audited))
     return audited
 
 
-def read(folder: Path, command: str = "", **here: Any) -> Audited:
-    """The audit of the run in a folder, with its suspects as pictures; a ValueError if there is nothing to read."""
+def read(folder: Path, out: Path, command: str = "", **here: Any) -> Audited:
+    """The audit of the run in a folder, with its samples as cards; a ValueError if there is nothing to read."""
     saved = run_folder.saved_config(folder) if folder.is_dir() else None
     if saved is None:
         one = next(iter(sorted(folder.glob("runs/*/seed-*"))), None)
@@ -54,28 +75,129 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
             f"{folder} is a run on {config.data}, whose targets are not classes, so there are no labels to check. Its "
             f"{auditing.FILE} holds the losses of every sample."
         )
-    if not audit.columns()["visits"].any():
-        raise ValueError(f"{folder}: {config.method} reported no loss of a single sample, so nothing is known of them.")
+    columns = audit.columns()
+    if not columns["visits"].any():
+        raise ValueError(f"{folder}: {config.method} does not report losses per sample, so there is nothing to audit.")
     data, hidden = _data(config)
     if data is not None:
         _require_same(data, audit, folder)
-    said, wrong = audit.verdict(), audit.label_errors().index
+    errors, verdict = audit.label_errors(), audit.verdict()
+    rows = page.choose_rows(errors, audit.labels)
+    pair = auditing.pair_to_try(audit, verdict, config.policy)
+    shown = () if data is None else tuple(show(data, i) for i in rows.tolist())
+    texts = () if data is None else tuple(_plain(description(data, i)) for i in range(len(audit)))
     return Audited(
-        title=f"{config.data}{changes(config)}: what the training says about the data",
+        title=f"{config.data}{changes(config)}: labels to review",
         about=f"{len(audit):,} training samples, {config.method} + {config.policy}, {config.model}, "
         f"{config.epochs} epochs, seed {config.seed}",
         command=command,
         created=store.now(),
-        audit=audit,
-        verdict=said,
-        pair=auditing.pair_to_try(audit, said, config.policy),
+        verdict=verdict,
+        errors=errors,
+        redundant=audit.redundant(),
+        columns=columns,
+        labels=audit.labels,
         names=_names(data, audit),
         origin=np.arange(len(audit)) if data is None else data.origin.numpy(),
-        suspects=_shown(data, wrong[:CARDS]),
-        texts=() if data is None else tuple(description(data, int(i)) for i in wrong),
+        rows=rows,
+        cards=tuple(_card(sample, out) for sample in shown),
+        texts=texts if any(texts) else (),
         hidden=hidden,
+        next_steps=_next_steps(folder, saved),
+        to_try=_compare(pair, saved) if pair else "",
         made_wrong=_made_wrong(data),
     )
+
+
+# -- a training for the audit alone ------------------------------------------------------------------------------------
+
+
+def folder_for(data: str) -> str:
+    """Where a run on these data is kept if the user does not say."""
+    name = re.sub(r"[^\w@-]+", "-", data.partition(":")[2] or data).strip("-")
+    return f"runs/audit-{name or 'data'}"
+
+
+def settings_to_train(given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the user, and for their own data those of a short training on small pictures."""
+    if not is_own(given["data"]):
+        return given
+    pictures = given["data"].startswith(("folder:", "hf:")) and not SIZED.fullmatch(given["data"])
+    return {"epochs": 15, "batch_size": 64} | given | {"data": f"{given['data']}@32" if pictures else given["data"]}
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+def review(audited: Audited, folder: Path, decided: Path, labels: Path | None) -> str:
+    """What the decisions of a person say about a run; ``labels`` is the file for the labels that follow, or None.
+
+    Raises a ValueError for decisions about other samples.
+    """
+    place = {int(index): i for i, index in enumerate(audited.origin)}
+    decisions = read_decisions(decided, audited.names)
+    if strange := [decision.index for decision in decisions if decision.index not in place]:
+        raise ValueError(
+            f"{decided} decides about sample {strange[0]}, which the run was not trained on. Use the decisions.csv "
+            "from the page of this run."
+        )
+    decisions = [replace(decision, index=place[decision.index]) for decision in decisions]
+    said = _summary(audited, decisions)
+    if labels is None:
+        return said
+    files.write(labels, write_labels(audited.origin, apply(audited.labels, decisions)))
+    config, run = run_folder.saved_config(folder), run_folder.finished(folder)
+    again = "" if config is None else f"\n\nTo train again on the corrected labels: {_train(folder, config, labels)}"
+    before = "" if run is None else f"\nBefore the correction: {measured_on(str(run.test))}"
+    return f"{said}{again}{before}"
+
+
+def _summary(audited: Audited, decisions: Sequence[Decision]) -> str:
+    kinds = Counter(decision.kind for decision in decisions)
+    said = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) or "none"
+    try:
+        share = str(audited.review.share(decisions))
+    except ValueError as too_few:
+        return f"Decisions: {said}.\n{too_few}"
+    wrong, following = audited.review.expected_wrong(audited.errors.order, decisions, NEXT)
+    after = f"About {wrong:.0f} of the next {following} undecided samples of the ranking are probably wrong."
+    return f"Decisions: {said}.\n{share}\n{after}"
+
+
+# -- commands to paste -------------------------------------------------------------------------------------------------
+
+
+def _next_steps(folder: Path, config: Config) -> tuple[str, ...]:
+    use = f"ausam audit {shlex.quote(str(folder))} --decisions decisions.csv --apply labels.csv"
+    return use, _train(folder, config, Path("labels.csv"))
+
+
+def _train(folder: Path, config: Config, labels: Path) -> str:
+    """The command that repeats a run on the corrected labels."""
+    where = shlex.join(["--labels", str(labels), "--out", f"{folder}-corrected"])
+    return f"ausam train {_flags(config, ['labels'])}{where}"
+
+
+def _compare(pair: str, config: Config) -> str:
+    """The command that compares a pair with SGD, SAM, and its random-subset baseline, on the data of the run."""
+    names = ["sgd", "sam", pair.replace("Trusted", "Random"), pair]
+    return f"ausam compare {shlex.join(names)} {_flags(config, OF_PAIRS)}".rstrip()
+
+
+def _flags(config: Config, without: Sequence[str] = ()) -> str:
+    """The settings of a run, as flags; those that its data has anyway are left out. Ends with a space."""
+    usual = asdict(with_own_rho(resolve(data=config.data, method=config.method, policy=config.policy)))
+    words = ["--data", config.data]
+    for name, value in asdict(config).items():
+        default = Config.__dataclass_fields__[name].default if name in ("method", "policy") else usual[name]
+        if value in (default, None) or name in ("data", "label", "kind", *without):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag] if value is True else [flag, str(value)]
+    return f"{shlex.join(words)} "
+
+
+# -- the data ----------------------------------------------------------------------------------------------------------
 
 
 def _made_wrong(data: ImageSet | UserSet | None) -> Array | None:
@@ -103,11 +225,15 @@ def _require_same(data: ImageSet | UserSet, audit: Audit, folder: Path) -> None:
 
 def _names(data: ImageSet | UserSet | None, audit: Audit) -> tuple[str, ...]:
     known = () if data is None else data.names
-    return known if len(known) == audit.classes else tuple(map(str, range(audit.classes or 0)))
+    return tuple(map(_plain, known)) if len(known) == audit.classes else tuple(map(str, range(audit.classes or 0)))
 
 
-def _shown(data: ImageSet | UserSet | None, index: Array) -> tuple[Sample, ...]:
-    if data is None:
-        return ()
-    samples = (show(data, int(i)) for i in index)
-    return tuple(Sample(sample.png, sample.text, sample.side) for sample in samples)
+def _plain(text: str) -> str:
+    """Text that can be written anywhere: the name of a file need not be Unicode."""
+    return text.encode(errors="replace").decode()
+
+
+def _card(sample: Shown, out: Path) -> Card:
+    """A sample with the address of its file as the page needs it."""
+    file = "" if sample.file is None else quote(os.fsencode(os.path.relpath(sample.file, out.parent)))
+    return Card(sample.picture, sample.form, sample.side, _plain(sample.text), file)

@@ -34,7 +34,7 @@ def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
     """
     parts = [part for part in body if part]
     drawn = any(CHART in part for part in parts if hasattr(part, "__html__"))
-    scripts = [_safe(javascript()), _safe(_source("embed.js"))] if drawn else []
+    scripts = [_safe(javascript()), source("embed.js")] if drawn else []
     return str(fill("shell.html", title=title, parts=parts, width=width, themes=vega.THEMES, scripts=scripts)) + "\n"
 
 
@@ -132,8 +132,9 @@ def _templates() -> Environment:
     )
 
 
-def _source(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+def source(name: str) -> Markup:
+    """A file of ``report/templates`` as it is: a script or a style of a page."""
+    return _safe(resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8"))
 
 
 def _safe(text: str) -> Markup:

@@ -8,12 +8,11 @@ A report says what its table holds, once; the emitters say what it looks like:
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ausam.audit.review import csv_text
 from ausam_lab.report import html
 from ausam_lab.report.text import BOLD, PLAIN, UNDERLINED, Screen
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 MARKS = "Bold is the best of a column, underlined the second best."
 TEXT_MARKS = "● is the best of a column, ○ the second best."
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # text that begins so is a formula in a spreadsheet
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 LATEX = str.maketrans(
     {c: f"\\{c}" for c in "%&#_${}"}
@@ -205,12 +203,7 @@ def latex_text(text: str) -> str:
 
 def to_csv(table: Table) -> str:
     """For spreadsheets and data frames; numbers are written in full, and text is never a formula."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.flat_head)
-    for line in table.lines:  # a spreadsheet does not evaluate what begins with an apostrophe
-        writer.writerow([f"'{c}" if isinstance(c, str) and c.startswith(FORMULA) else c for c in line.cells])
-    return out.getvalue()
+    return csv_text(table.flat_head, [line.cells for line in table.lines])
 
 
 def to_html(table: Table) -> Markup:

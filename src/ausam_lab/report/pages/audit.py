@@ -1,294 +1,284 @@
-"""The page of an audit, audit.html: what a training says about its data, suspects first; and its text and CSV."""
+"""The page of an audit, audit.html: a tool to review the labels, most suspect first; and the audit as text and CSV."""
 
 from __future__ import annotations
 
 import base64
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import hashlib
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ausam.audit import Audit, Verdict
-from ausam.audit.table import Array
-from ausam_lab.report import charts, html
-from ausam_lab.report.charts import Picture
-from ausam_lab.report.table import Table, to_csv, to_html, to_text
+from ausam.audit import LabelErrors, Redundant, Review, Verdict, draw_review
+from ausam.audit.review import csv_text
+from ausam_lab.report import html, vega
+from ausam_lab.report.table import Table, to_text
 from ausam_lab.report.text import NONE, moment
-from ausam_lab.report.vega import Field, PlainRow
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
+Array = NDArray[Any]
 
-CARDS = 200  # flagged samples on the page
-POINTS = 2000  # of the map
-FEW_CLASSES = 12  # that a matrix of classes has room for
-FIRST = 10  # suspects in a terminal
-LEAST = 1e-4  # loss at the left end of the map
-MAP_NOTE = (
-    "One point per sample. Right: a high loss over the whole training. Up: a loss that changed much from visit to "
-    "visit. Learnt samples are at the lower left; labels that the network never accepted are at the right. Large "
-    "points are suspects."
+FIRST = 10  # samples in a terminal
+CARDS, MOST = 5000, 20_000  # samples on the page: so many of the ranking, and so many of those that are flagged
+EXAMPLES, CLASSES = 6, 600  # of each class, of those that the model accepts best; about so many in all
+POINTS = 5000  # of the map that are no cards
+INSIDE = 8 * 2**20  # bytes of pictures that the page itself may hold; more go to a folder beside it
+HOW = (
+    "Training computes a loss for every sample at every visit. Labels whose loss stays high while the others are "
+    "learned are ranked first. If the losses form two groups, the upper one is flagged; otherwise nothing is, and the "
+    "ranking still says where to look first. A flag is no proof: hard samples can be among them."
 )
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A sample as the page shows it: its picture as PNG, or a text."""
+class Card:
+    """A sample as the page shows it: its picture, a text, and where its original is, relative to the page."""
 
-    png: bytes = b""
+    picture: bytes = b""
+    form: str = ""
+    side: int = 0
     text: str = ""
-    side: int = 0  # of the picture, in pixels
+    file: str = ""
 
 
 @dataclass(frozen=True)
 class Audited:
-    """An audit with what a person needs to read it."""
+    """An audit with what a person needs to review it.
+
+    ``rows`` are the samples on the page, in the order of the ranking, and ``cards`` what they look like, or none.
+    """
 
     title: str
     about: str
     command: str
     created: str
-    audit: Audit
     verdict: Verdict
-    pair: str  # to try; empty if none
+    errors: LabelErrors
+    redundant: Redundant
+    columns: dict[str, Array]
+    labels: Array
     names: tuple[str, ...]  # of the classes
     origin: Array  # index of each sample in the whole data set
-    suspects: tuple[Sample, ...]  # the first CARDS, or none
-    texts: tuple[str, ...]  # descriptions of all suspects, or none
+    rows: Array
+    cards: tuple[Card, ...]
+    texts: tuple[str, ...]  # descriptions of all samples, or none
     hidden: str  # why no samples are shown; empty if they are
+    next_steps: tuple[str, ...]  # commands that use the decisions
+    to_try: str = ""  # the command that compares training methods; empty if there is nothing to suggest
     made_wrong: Array | None = None  # the samples whose labels were made wrong on purpose, if any were
 
+    @property
+    def id(self) -> str:
+        """What decisions are kept under: the same for every page of one run."""
+        parts = [self.title, self.about, *map(repr, self.names)]
+        content = [
+            *(part.encode(errors="replace") for part in parts),
+            self.labels.tobytes(),
+            self.errors.order.tobytes(),
+        ]
+        return hashlib.sha256(b"\n".join(content)).hexdigest()[:16]
 
-@dataclass(frozen=True)
-class Card:
-    """A sample in a grid."""
+    @property
+    def review(self) -> Review:
+        """The samples to be reviewed for the share of wrong labels: always the same ones of a run."""
+        return draw_review(self.errors.order)
 
-    index: int
-    given: str
-    likely: str  # empty: no other class
-    chance: str
-    classes: tuple[int, ...]  # by which it can be filtered
-    image: str  # data URI
-    text: str
-    small: bool  # its pixels are to be seen
+    def given(self, i: int) -> str:
+        """The name of the label of a sample."""
+        return self.names[int(self.labels[i])]
+
+    def likely(self, i: int) -> str:
+        """The name of the class that the network preferred; empty if that is unknown."""
+        return self.names[int(self.errors.likely[i])] if self.errors.likely[i] >= 0 else ""
+
+
+def choose_rows(errors: LabelErrors, labels: Array) -> Array:
+    """The samples on the page, by rank: the flagged ones and the next ones, those drawn, and examples of each class."""
+    n = len(labels)
+    rank = np.empty(n, np.int64)
+    rank[errors.order] = np.arange(n)
+    accepted = errors.order[::-1][np.isfinite(errors.loss[errors.order[::-1]])]
+    classes = np.unique(labels)
+    each = max(1, min(EXAMPLES, CLASSES // len(classes)))
+    examples = [accepted[labels[accepted] == c][:each] for c in classes.tolist()]
+    chosen = np.unique(
+        np.concatenate([errors.order[:CARDS], errors.index[:MOST], draw_review(errors.order).index, *examples])
+    )
+    return chosen[np.argsort(rank[chosen])]
+
+
+# -- for a terminal, and as CSV ----------------------------------------------------------------------------------------
 
 
 def flagged_line(audited: Audited) -> str:
     """How many labels are flagged."""
-    n = len(audited.audit.label_errors())
-    return f"{n:,} of {len(audited.audit):,} labels are flagged." if n else "No label is flagged."
+    n, count = len(audited.labels), len(audited.errors)
+    where = "The ranking says where to look first." if not count else "All samples are ranked."
+    return f"{count:,} of {n:,} labels are flagged. {where}"
 
 
 def hits_line(audited: Audited) -> str:
-    """How many of the labels that were made wrong on purpose are among the first suspects; empty if none were."""
+    """How many of the labels that were made wrong on purpose come first in the ranking; empty if none were."""
     if audited.made_wrong is None:
         return ""
-    n, first = len(audited.made_wrong), audited.audit.label_errors().index[: len(audited.made_wrong)]
-    hits = int(np.isin(first, audited.made_wrong).sum())
-    if not len(first):
-        return f"{n:,} labels were made wrong on purpose, so these are missed."
-    return f"{n:,} labels were made wrong on purpose: {hits:,} of the first {len(first):,} suspects are among them."
-
-
-def to_try(audited: Audited) -> str:
-    """The command that tries the verdict's pair beside its random twin; empty without a pair."""
-    pair = audited.pair
-    return f'ausam compare sgd sam "{pair.replace("Trusted", "Random")}" "{pair}"' if pair else ""
+    n = len(audited.made_wrong)
+    hits = int(np.isin(audited.errors.order[:n], audited.made_wrong).sum())
+    return f"{n:,} labels were made wrong on purpose: {hits:,} of them are among the first {n:,} of the ranking."
 
 
 def text(audited: Audited) -> str:
-    """For a terminal: the verdict, the share of wrong labels, the first suspects."""
-    verdict = audited.verdict
-    parts = [str(verdict), " ".join(filter(None, (flagged_line(audited), hits_line(audited))))]
-    if len(audited.audit.label_errors().index):
-        parts.append(to_text(suspects_table(audited, FIRST)))
-    if command := to_try(audited):
-        parts.append(f"To try: {command}")
+    """For a terminal: the verdict, what is flagged, the first samples of the ranking."""
+    parts = [str(audited.verdict), " ".join(filter(None, (flagged_line(audited), hits_line(audited))))]
+    parts.append(to_text(first_table(audited)))
+    if audited.to_try:
+        parts.append(f"To try: {audited.to_try}")
     return "\n\n".join(parts)
 
 
-def csv(audited: Audited) -> str:
-    """All flagged samples, most suspect first: index, given, likely, loss, and the description if there is one."""
-    wrong = audited.audit.label_errors()
-    lines: list[list[object]] = [
-        [int(audited.origin[i]), _given(audited, i), _name(audited, wrong.likely[i]), round(float(wrong.loss[i]), 4)]
-        for i in wrong.index
-    ]
-    head = ["index", "given", "likely", "loss"]
-    if any(audited.texts):
-        head.append("sample")
-        lines = [[*line, said] for line, said in zip(lines, audited.texts, strict=True)]
-    return to_csv(Table.of(head, lines))
-
-
-def suspects_table(audited: Audited, count: int) -> Table:
-    """The first suspects."""
-    wrong = audited.audit.label_errors()
+def first_table(audited: Audited) -> Table:
+    """The first samples of the ranking."""
+    loss = audited.errors.loss
+    first = audited.errors.order[:FIRST].tolist()
     rows = [
-        [str(audited.origin[i]), _given(audited, i), _name(audited, wrong.likely[i]) or NONE, f"{wrong.loss[i]:.2f}"]
-        for i in wrong.index[:count]
+        [str(audited.origin[i]), audited.given(i), audited.likely(i) or NONE, f"{loss[i]:.2f}", _yes(audited, i)]
+        for i in first
+        if math.isfinite(loss[i])
     ]
-    head = ["Sample", "Given", "Likely", "Loss"]
+    head = ["Sample", "Given", "Likely", "Loss", "Flagged"]
     if any(audited.texts):
-        head.append("Is")
-        rows = [[*row, said] for row, said in zip(rows, audited.texts, strict=False)]
-    return Table.of(head, rows, left=(1, 2, 4))
+        head.append("File or text")
+        rows = [[*row, audited.texts[i]] for row, i in zip(rows, first, strict=False)]
+    return Table.of(head, rows, left=(1, 2, 4, 5))
 
 
-def render(audited: Audited) -> str:
-    """The page; it fetches nothing."""
-    return html.page(audited.title, _fragments(audited), width=62)
-
-
-def _fragments(audited: Audited) -> Iterator[Markup]:
-    verdict = audited.verdict
-    yield html.heading(audited.title, 1)
-    yield html.paragraph(audited.about, "soft")
-    yield html.paragraph(str(verdict), "lead")
-    if hits := hits_line(audited):
-        yield html.paragraph(hits)
-    if command := to_try(audited):
-        yield html.paragraph("To see on your data what that gains over a random part of the same size:")
-        yield html.code(command)
-    yield from _suspects(audited)
-    yield from html.pictures([_map(audited)])
-    yield from _confusion(audited)
-    yield from html.pictures([_redundancy(audited)], hint=False)
-    yield html.heading("How it was found")
-    yield html.paragraph(
-        "The loss of every sample at every visit of the training, and the class that the network preferred; no pass "
-        "was made for this page. Flagged samples are those whose label stayed less likely than another class while the "
-        "others were learned. Look before you change a label.",
-        "note",
-    )
-    yield html.code(audited.command or NONE)
-    yield html.paragraph(f"Made {moment(audited.created)}.", "note")
-
-
-def _suspects(audited: Audited) -> Iterator[Markup]:
-    wrong = audited.audit.label_errors()
-    yield html.heading("Labels that are probably wrong", key="suspects")
-    yield html.paragraph(flagged_line(audited))
-    if not len(wrong.index):
-        return
-    if audited.hidden:
-        yield html.paragraph(f"The samples are not shown: {audited.hidden}", "open")
-        yield to_html(suspects_table(audited, CARDS))
-    else:
-        losses = [f"loss {loss:.2f}" for loss in wrong.loss[wrong.index]]
-        cards = _cards(audited, wrong.index, wrong.likely[wrong.index], losses, audited.suspects)
-        counts = Counter(key for card in cards for key in set(card.classes))
-        classes = [(key, audited.names[key], counts[key]) for key in sorted(counts)]
-        yield html.fill("cards.html", cards=cards, classes=classes, group="suspects")
-    more = len(wrong.index) - min(CARDS, len(wrong.index))
-    rest = f" {more:,} more are in the CSV file that --export writes." if more else ""
-    how = (
-        "Most suspect first. Below a sample: its loss and its number. A class shows the samples that have it or "
-        "should have it."
-    )
-    yield html.paragraph(f"{how}{rest}", "note")
-
-
-def _cards(
-    audited: Audited, index: Array, likely: Array, chances: Sequence[str], samples: Sequence[Sample]
-) -> list[Card]:
-    cards = []
-    for i, other, chance, sample in zip(index, likely, chances, samples, strict=False):
-        classes = int(_labels(audited)[i]), *([] if other < 0 else [int(other)])
-        image = f"data:image/png;base64,{base64.b64encode(sample.png).decode()}" if sample.png else ""
-        given, its = _given(audited, i), _name(audited, other)
-        small = sample.side <= 48
-        cards.append(Card(int(audited.origin[i]), given, its, chance, classes, image, sample.text, small))
-    return cards
-
-
-def _confusion(audited: Audited) -> Iterator[Markup]:
-    wrong = audited.audit.label_errors()
-    pairs = Counter(
-        (int(_labels(audited)[i]), int(other)) for i, other in zip(wrong.index, wrong.likely[wrong.index], strict=True)
-    )
-    if not pairs:
-        return
-    yield html.heading("Which classes are confused")
-    present = sorted({c for pair in pairs for c in pair if c >= 0})
-    if len(present) <= FEW_CLASSES:
-        labels = _labels(audited)
-        sizes = {c: (int((labels == c).sum()), int((labels[wrong.index] == c).sum())) for c in present}
-        lines = [
-            [
-                audited.names[c],
-                *(pairs.get((c, other)) or "" for other in present),
-                f"{sizes[c][1]} of {sizes[c][0]}",
-            ]
-            for c in present
+def csv(audited: Audited) -> str:
+    """All samples, most suspect first; no cell starts a formula."""
+    loss = audited.errors.loss
+    rows = [
+        [
+            int(audited.origin[i]),
+            audited.texts[i] if audited.texts else "",
+            audited.given(i),
+            audited.likely(i),
+            round(float(loss[i]), 4) if math.isfinite(loss[i]) else "",
+            _yes(audited, i),
         ]
-        yield to_html(Table.of(["Given", *(audited.names[c] for c in present), "Suspects"], lines))
-        yield html.paragraph("Lines: the given label. Columns: the label that the network prefers.", "note")
-        return
-    most = [[audited.names[a], _name(audited, b) or NONE, n] for (a, b), n in pairs.most_common(FEW_CLASSES)]
-    yield to_html(Table.of(["Given", "Likely", "Suspects"], most, left=(0, 1)))
-    yield html.paragraph(f"The {len(most)} commonest of {len(pairs)} pairs.", "note")
+        for i in audited.errors.order.tolist()
+    ]
+    return csv_text(["index", "path", "given", "likely", "loss", "flagged"], rows)
 
 
-def _map(audited: Audited) -> Picture:
-    columns, wrong = audited.audit.columns(), audited.audit.label_errors()
-    seen = np.flatnonzero(columns["visits"] > 0)
-    suspected = np.isin(seen, wrong.index)
-    kept = seen
-    if len(seen) > POINTS:  # suspects first, because they are few
-        rng = np.random.default_rng(0)
-        first = wrong.index[: POINTS // 2]
-        rest = rng.permutation(seen[~suspected])[: POINTS - len(first)]
-        kept = np.sort(np.concatenate([first, rest]))
-    many = len(audited.names) > FEW_CLASSES
-    likely = dict(zip(wrong.index.tolist(), wrong.likely[wrong.index].tolist(), strict=True))
-    rows: list[PlainRow] = []
-    for i in kept.tolist():
-        row: dict[str, object] = {"x": max(LEAST, float(columns["mean"][i])), "y": float(columns["spread"][i])}
-        row |= {"index": int(audited.origin[i]), "label": _given(audited, i)}
-        if i in likely:
-            row |= {"strong": True, "likely": _name(audited, likely[i]) or NONE}
-        rows.append(row | ({"by": "suspects" if i in likely else "the others"} if many else {"by": row["label"]}))
-    hover = [Field("index", "sample"), Field("label", "given"), Field("likely", "likely")]
-    hover += [Field("x", "mean loss", ".3~g"), Field("y", "its spread", ".3~g")]
-    order = ("the others", "suspects") if many else audited.names
-    across, up = Field("x", "mean loss"), Field("y", "standard deviation of the loss")
-    spec = charts.scatter(rows, across, up, Field("by", ""), hover, log="x", order=order)
-    part = (
-        f" {len(kept):,} of {len(seen):,} samples, suspects first, the others at random."
-        if len(kept) < len(seen)
-        else ""
+def _yes(audited: Audited, i: int) -> str:
+    return "yes" if audited.errors.flagged[i] else "no"
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def render(audited: Audited, folder: str = "") -> tuple[str, dict[str, bytes]]:
+    """The page, which fetches nothing, and pictures by name for a folder beside it; none if the page can hold them.
+
+    Arguments:
+        audited: the audit.
+        folder: the name of that folder.
+    """
+    beside = folder if sum(len(card.picture) for card in audited.cards) > INSIDE else ""
+    pictures = {
+        f"{audited.origin[i]}.{card.form}": card.picture
+        for i, card in zip(audited.rows.tolist(), audited.cards, strict=False)
+        if beside and card.picture
+    }
+    made = html.fill(
+        "audit.html",
+        title=audited.title,
+        about=audited.about,
+        lead=str(audited.verdict),
+        lines=list(filter(None, (flagged_line(audited), hits_line(audited), _hidden(audited), _easy(audited)))),
+        themes=vega.THEMES,
+        style=html.source("style.css") + html.source("audit.css"),
+        script=html.source("audit.js"),
+        axes=("the averaged loss that ranks the samples", "how much the loss changed from visit to visit"),
+        mapped=bool(np.isfinite(audited.errors.loss).sum() > 1),
+        next_steps=[html.code(command) for command in audited.next_steps],
+        to_try=html.code(audited.to_try) if audited.to_try else "",
+        how=HOW,
+        created=moment(audited.created),
+        command=html.code(audited.command or NONE),
+        data=_data(audited, f"{beside}/" if beside else ""),
     )
-    return Picture("map", spec, "A map of the samples", f"{MAP_NOTE}{part}")
+    return f"{made}\n", pictures
 
 
-def _redundancy(audited: Audited) -> Picture:
-    columns, easy = audited.audit.columns(), audited.audit.redundant()
-    seen = columns["visits"] > 0
-    when = np.where(columns["learned"] > 0, columns["learned"] / np.maximum(1, columns["visits"]), np.inf)[seen]
-    steps = np.linspace(0, 1, 1 + int(np.clip(np.median(columns["visits"][seen]), 1, 40)))
-    rows = [{"x": 100 * t, "y": 100 * float((when <= t + 1e-9).mean()), "of": "learnt for good"} for t in steps]
-    note = (
-        "The share of the samples that the network held from this part of the training to its end. "
-        f"{100 * easy.share:.0f} % were learnt at once and never lost."
-    )
-    if easy.alpha < 1:
-        note += f" To draw these a tenth as often leaves a fraction alpha of {easy.alpha:g}: a suggestion to try."
-    x, y = Field("x", "part of the training (%)", ".3~g"), Field("y", "samples learnt for good (%)", ".3~g")
-    title = "How soon the samples were learnt"
-    return Picture(title, charts.lines(rows, x, y, Field("of", ""), [x, y]), title, note)
+def _hidden(audited: Audited) -> str:
+    return f"The samples themselves are not shown: {audited.hidden}" if audited.hidden else ""
 
 
-def _labels(audited: Audited) -> Array:
-    labels = audited.audit.labels
-    return np.zeros(0, np.int64) if labels is None else labels
+def _easy(audited: Audited) -> str:
+    return f"{100 * audited.redundant.share:.0f} % of the samples were learned early and never forgotten."
 
 
-def _given(audited: Audited, i: int) -> str:
-    return _name(audited, int(_labels(audited)[i]))
+def _data(audited: Audited, folder: str) -> dict[str, Any]:
+    """What the page's script works on: columns with an entry for each card, and what is drawn."""
+    rows, errors, review = audited.rows, audited.errors, audited.review
+    cards = audited.cards or tuple(Card() for _ in rows)
+    rank = np.empty(len(errors.order), np.int64)
+    rank[errors.order] = np.arange(len(rank))
+    place = {int(i): row for row, i in enumerate(rows)}
+    rng = np.random.default_rng(0)
+    others = rng.permutation(np.setdiff1d(errors.order, rows))[:POINTS]
+    x, ticks_x = _scaled(errors.loss, log=True)
+    y, ticks_y = _scaled(audited.columns["spread"], log=False)
+    return {
+        "id": audited.id,
+        "names": audited.names,
+        "n": len(errors.order),
+        "flagged": len(errors),
+        "folder": folder,
+        "index": audited.origin[rows].tolist(),
+        "rank": rank[rows].tolist(),
+        "marked": errors.flagged[rows].astype(int).tolist(),
+        "given": audited.labels[rows].tolist(),
+        "likely": errors.likely[rows].tolist(),
+        "loss": [float(f"{v:.3g}") if math.isfinite(v) else None for v in errors.loss[rows].tolist()],
+        "path": [audited.texts[i] if audited.texts else "" for i in rows.tolist()],
+        "text": ["" if audited.texts else card.text for card in cards],
+        "file": [card.file for card in cards],
+        "side": [card.side for card in cards],
+        "thumb": [_thumb(audited, i, card, folder) for i, card in zip(rows.tolist(), cards, strict=True)],
+        "x": x[rows].tolist(),
+        "y": y[rows].tolist(),
+        "ticks": {"x": ticks_x, "y": ticks_y},
+        "cloud": {"x": x[others].tolist(), "y": y[others].tolist()},
+        "review": {
+            "row": [place[i] for i in review.index.tolist()],
+            "stratum": review.stratum.tolist(),
+            "sizes": review.sizes.tolist(),
+        },
+    }
 
 
-def _name(audited: Audited, label: int) -> str:
-    return audited.names[label] if label >= 0 else ""
+def _thumb(audited: Audited, i: int, card: Card, folder: str) -> str:
+    if not card.picture:
+        return ""
+    inside = f"{card.form};base64,{base64.b64encode(card.picture).decode()}"
+    return f"{audited.origin[i]}.{card.form}" if folder else inside
+
+
+def _scaled(values: Array, *, log: bool) -> tuple[Array, list[tuple[int, str]]]:
+    """Values as whole numbers from 0 to 1,000, -1 for none, and ticks at round values."""
+    values = np.asarray(values, np.float64)
+    seen = values[np.isfinite(values)]
+    if not len(seen):
+        return np.full(len(values), -1), []
+    if log:
+        floor = max(1e-4, float(seen.max()) * 1e-6)
+        scale, back = np.log10(np.maximum(values, floor)), np.log10(np.maximum(seen, floor))
+    else:
+        scale, back = values, seen
+    low, high = float(back.min()), float(back.max())
+    width = max(high - low, 1e-9)
+    step = 1.0 if log else 10.0 ** math.floor(math.log10(width))
+    marks = [step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    ticks = [(round(1000 * (mark - low) / width), f"{10**mark if log else mark:.3g}") for mark in marks]
+    return np.where(np.isfinite(values), np.round(1000 * (scale - low) / width), -1).astype(np.int64), ticks
