@@ -21,7 +21,7 @@ from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.experiments import compare, run_cells
 from ausam_lab.paper import recipe
 from ausam_lab.records import files
-from ausam_lab.records.epoch import read_epochs
+from ausam_lab.records.run import read_epochs
 from ausam_lab.training import loop as training
 from ausam_lab.training.checkpoint import NAME
 

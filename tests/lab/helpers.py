@@ -7,8 +7,7 @@ from ausam_lab.cli.main import main
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import problem
 from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
-from ausam_lab.records.run import Environment, Hardware, Run, Samples
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Environment, Hardware, Run, Samples, Score
 from ausam_lab.report import statistics
 
 TESTS = Path(__file__).parents[1]

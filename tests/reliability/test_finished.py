@@ -11,7 +11,7 @@ from ausam_lab.config import Config
 from ausam_lab.experiments.compare import runs_csv
 from ausam_lab.paper import recipe
 from ausam_lab.records.comparison import NamedRun
-from ausam_lab.records.locks import file_lock
+from ausam_lab.records.files import file_lock
 from tests.lab.helpers import a_run, run
 from tests.processes import forked
 from tests.reliability.test_faults import MICRO, outcome

@@ -35,9 +35,7 @@ from ausam_lab.paper import estimate, recipe, tables
 from ausam_lab.paper.ray import on_ray
 from ausam_lab.paper.reproduce import reproduce
 from ausam_lab.records import store
-from ausam_lab.records.epoch import Epoch
-from ausam_lab.records.run import Run
-from ausam_lab.records.score import measured_on
+from ausam_lab.records.run import Epoch, Run, measured_on
 from ausam_lab.report.pages import audit as audit_page
 from ausam_lab.report.pages import flatness, tuning
 from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text

@@ -8,14 +8,12 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from ausam_lab.config import PAIR_SETTINGS, Config
 from ausam_lab.data.catalogue import defaults_for, problem, resolve
-from ausam_lab.names.from_config import configured, method_and_policy, refuse_idle, with_own_rho
-from ausam_lab.names.lookup import unknown
+from ausam_lab.names.from_config import configured, method_and_policy, refuse_idle, typed_settings, with_own_rho
 from ausam_lab.networks.build import builder
-from ausam_lab.records.typed_json import typed
 
 READERS = {".toml": tomllib.loads, ".json": json.loads}
 
@@ -46,14 +44,11 @@ def read(path: Path, elsewhere: Collection[str] = ()) -> dict[str, Any]:
         raise ValueError(f"--config {path} is not {path.suffix[1:].upper()}: {error}.") from None
     if not isinstance(settings, dict):
         raise ValueError(f"--config {path} contains {settings!r:.80} instead of settings.")
-    hints = get_type_hints(Config)
+    try:
+        settings = typed_settings(settings)
+    except ValueError as error:
+        raise ValueError(f"--config {path}: {error}") from None
     for name, value in settings.items():
-        if name not in hints:
-            raise ValueError(f"--config {path}: {unknown('setting', name, list(hints))}")
-        try:
-            settings[name] = typed(hints[name], value, name)
-        except ValueError as error:
-            raise ValueError(f"--config {path}: {error}, which is not a value of this setting.") from None
         if name in elsewhere and value != getattr(Config, name):
             raise ValueError(f"--config {path}: {name} is {value!r}, but this command sets it itself. Leave it out.")
     return {name: value for name, value in settings.items() if name not in elsewhere}

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from ausam_lab.data.problem import Task
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Score
 
 GROUPS = ("head", "middle", "tail")
 BINS = 15  # of confidence, in the calibration error

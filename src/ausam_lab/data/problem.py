@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Score
 
 
 class Task(Protocol):

@@ -17,7 +17,7 @@ from ausam_lab.data.images import ImageSet
 from ausam_lab.data.labels import refuse_labels, with_sizes, with_validation
 from ausam_lab.data.problem import Task
 from ausam_lab.names.user_code import imported, imported_class
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Score
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ausam_lab.experiments.cells import run_folder
 from ausam_lab.names.pairs import label
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
-from ausam_lab.records.epoch import Epoch
+from ausam_lab.records.run import Epoch
 from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
 from ausam_lab.report.table import Table, to_csv

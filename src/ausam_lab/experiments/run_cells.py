@@ -14,8 +14,8 @@ from ausam_lab.config import Config
 from ausam_lab.data.download import DownloadError
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.records import files
-from ausam_lab.records.epoch import Epoch
-from ausam_lab.records.locks import file_lock
+from ausam_lab.records.files import file_lock
+from ausam_lab.records.run import Epoch
 from ausam_lab.training.failures import explain
 from ausam_lab.training.identity import same_run
 from ausam_lab.training.logs import Logs

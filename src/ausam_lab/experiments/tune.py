@@ -23,9 +23,8 @@ from ausam_lab.experiments.run_cells import OnEpoch
 from ausam_lab.names.from_config import method_and_policy, refuse_idle
 from ausam_lab.names.lookup import find
 from ausam_lab.records import files, store
-from ausam_lab.records.locks import file_lock
-from ausam_lab.records.run import Run
-from ausam_lab.records.score import Score
+from ausam_lab.records.files import file_lock
+from ausam_lab.records.run import Run, Score
 from ausam_lab.report.pages import tuning
 from ausam_lab.training import run_folder
 from ausam_lab.training.failures import explain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from ausam.pairing import check
 from ausam.policies import Policy
 from ausam_lab.config import Config
 from ausam_lab.names.expressions import construct, has_radius, parse, uses
+from ausam_lab.names.lookup import unknown
 from ausam_lab.names.pairs import BASE_LABELS, pair
+from ausam_lab.records.store import typed
 
 # Methods that measure their radius on a scale of their own: the rho of a data set, which is SAM's, does not suit them.
 # ASAM: its authors' for CIFAR-10. Momentum-SAM: the best on the digits, where its authors' 3 is too large.
@@ -27,6 +29,19 @@ IN_EPOCHS = {"VSAM": {"warmup": 3}, "MESA": {"start": 5}}
 ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "policy", "ramp": "policy"}
 
 NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looked at
+
+
+def typed_settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from a file; a ValueError for an unknown name, or a value of a type that the setting cannot have."""
+    hints = get_type_hints(Config)
+    for name, value in content.items():
+        if name not in hints:
+            raise unknown("setting", name, list(hints))
+        try:
+            typed(hints[name], value)
+        except ValueError:
+            raise ValueError(f"{name} is {value!r:.80}, which is not a value of this setting.") from None
+    return {name: typed(hints[name], value) for name, value in content.items()}
 
 
 def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:

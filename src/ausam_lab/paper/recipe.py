@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ausam.common.settings import PositiveCount
+import msgspec
+
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments.cells import Cell
-from ausam_lab.names.from_config import configured
+from ausam_lab.names.from_config import configured, typed_settings
 from ausam_lab.names.lookup import find
 from ausam_lab.names.pairs import FULL
 from ausam_lab.paper import catalogue
-from ausam_lab.records.store import Checked
-from ausam_lab.records.typed_json import typed
+from ausam_lab.records.store import typed
 
 catalogue.register()  # recipes name the paper's networks and data
 
@@ -27,8 +28,7 @@ OF_ROWS = "settings_of"  # in the small settings: those of single rows
 Settings = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class RecipeRow:
+class RecipeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row of a block: a named pair, and the paper's figures for it."""
 
     name: str
@@ -36,40 +36,55 @@ class RecipeRow:
     std: float | None = None
     speed: float | None = None
     note: int | None = None  # of the recipe's notes: where the paper took the figures from
-    parts: dict[str, float] = field(default_factory=dict)  # the figures that the score averages
+    parts: dict[str, float] = {}  # the figures that the score averages
 
 
-@dataclass(frozen=True)
-class _BlockFile:
+class _BlockFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A block as it is written."""
 
     name: str
     column: str
     group: str = ""
-    settings: Settings = field(default_factory=dict)
-    settings_of: dict[str, Settings] = field(default_factory=dict)
-    small: Settings = field(default_factory=dict)
+    settings: Settings = {}
+    settings_of: dict[str, Settings] = {}
+    small: Settings = {}
     rows: tuple[RecipeRow, ...] = ()
     extra: tuple[str, ...] = ()  # rows that the paper does not have
 
     def __post_init__(self) -> None:
-        if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
-            raise ValueError(f'name is "{self.name}", but a block is a folder of this name. Use letters, digits and -.')
+        if not re.fullmatch(r"[\w][\w.+-]{0,99}", self.name):
+            what = f'name is "{self.name:.40}", but a block is a folder of this name'
+            raise ValueError(f"{what}. Use at most 100 letters, digits and -.")
+        if not self.rows and not self.extra:
+            raise ValueError(f'block "{self.name}" has no rows')
+        _check_settings(self)
 
 
-@dataclass(frozen=True)
-class _RecipeFile(Checked):
+class _RecipeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A recipe as it is written."""
 
     title: str
-    seeds: PositiveCount
+    seeds: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     block: tuple[_BlockFile, ...]
     metric: str = "accuracy"
-    notes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = {}
     deviations: tuple[str, ...] = ()
-    settings: Settings = field(default_factory=dict)
-    settings_of: dict[str, Settings] = field(default_factory=dict)
+    settings: Settings = {}
+    settings_of: dict[str, Settings] = {}
     small: Settings | None = None
+
+    def __post_init__(self) -> None:
+        if not self.block or len({block.name for block in self.block}) < len(self.block):
+            raise ValueError("it needs at least one [[block]], each with a name of its own")
+        _check_settings(self)
+
+
+def _check_settings(part: _BlockFile | _RecipeFile) -> None:
+    """Raise a ValueError for a setting that no run has, or a value of another type."""
+    small = dict(part.small or {})
+    rows = [part.settings_of, typed(dict[str, Settings], small.pop(OF_ROWS, {}))]
+    for settings in (part.settings, small, *(own for of_rows in rows for own in of_rows.values())):
+        typed_settings(settings)
 
 
 @dataclass(frozen=True)

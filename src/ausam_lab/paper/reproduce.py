@@ -19,7 +19,7 @@ from ausam_lab.paper.recipe import read as read_recipe
 from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
-from ausam_lab.records.locks import file_lock
+from ausam_lab.records.files import file_lock
 from ausam_lab.report.summary import headline
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.run_folder import make

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
 from ausam_lab.config import Config
-from ausam_lab.records.run import Environment, Run, Samples
-from ausam_lab.records.score import decimals
+from ausam_lab.records.run import Environment, Run, Samples, decimals
 from ausam_lab.records.store import Checked, Record
 
 
@@ -96,11 +95,6 @@ class Row(Checked):
         return statistics.fmean(self.scores)
 
     @property
-    def nll_of_seed(self) -> dict[int, float]:
-        """The likelihood of each seed; empty if not known."""
-        return dict(zip(self.seeds, self.nlls, strict=True)) if self.nlls else {}
-
-    @property
     def merit(self) -> float:
         """The mean score, with a sign such that larger is better."""
         return -self.mean if self.lower_is_better else self.mean
@@ -119,16 +113,6 @@ class Row(Checked):
     def mean_seconds(self) -> float:
         """The mean training time."""
         return statistics.fmean(self.seconds)
-
-    @property
-    def std_seconds(self) -> float | None:
-        """The standard deviation of the training time; None for one run."""
-        return statistics.stdev(self.seconds) if self.n > 1 else None
-
-    @property
-    def part_of_sam(self) -> float | None:
-        """Percent of SAM's training time."""
-        return None if self.speed_of_sam is None else 1e4 / self.speed_of_sam
 
 
 @dataclass(frozen=True)

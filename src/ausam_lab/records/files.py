@@ -1,14 +1,20 @@
-"""Atomic writing: a reader finds the old content or the new, never a part, even if the writer is killed."""
+"""Atomic writing, so that a reader finds the old content or the new, even if the writer is killed; and locks."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import json
+import logging
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+log = logging.getLogger("ausam")
+
+PATIENCE = 10.0  # seconds of waiting for a lock before a word about it
 
 # Errors that another --out fixes. For all others, fix the disk and run the same command again.
 NOT_HERE = (
@@ -39,14 +45,23 @@ def written(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Replace the file atomically: write a temporary file next to it, flush it to disk, and rename it."""
+    """Replace the file atomically: write a temporary file next to it, flush it to disk, and rename it.
+
+    What is no regular file, such as /dev/null or a link, is written in place. The temporary file is new and has a
+    random name, so nothing that somebody has put there is followed.
+    """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(data)
+            return
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
         try:
-            with temporary.open("wb") as file:
-                _put(file, data)
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -56,12 +71,6 @@ def write(path: Path, content: bytes | str) -> None:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-
-
-def _put(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def sweep(folder: Path) -> None:
@@ -83,3 +92,27 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of this file inside the context. If another process holds it, wait, or yield False at once.
+
+    The file is empty and may be left behind. On a file system without flock a crash leaves it locked.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=PATIENCE if wait else 0)
+    except Timeout:
+        if not wait:
+            yield False
+            return
+        log.warning("Waiting for another process that holds %s. If there is none, a crash left it: remove it.", path)
+        lock.acquire()
+    try:
+        yield True
+    finally:
+        lock.release()

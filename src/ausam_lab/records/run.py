@@ -1,13 +1,89 @@
-"""The record of a finished run."""
+"""The record of a run: the score of an evaluation, an epoch, and what a finished run leaves."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ausam.common.settings import Count, NonNegative, Positive, PositiveCount, Probability
+from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
 from ausam_lab.config import Config
-from ausam_lab.records.score import Score
-from ausam_lab.records.store import Checked, Record
+from ausam_lab.records.store import Checked, Record, as_line, typed
+
+VALIDATION = "validation "  # prefix of the name of a score measured on held-out training samples
+
+
+def measured_on(name: str) -> str:
+    """The name of a score with the data that it was measured on: test accuracy, validation accuracy."""
+    return name if name.startswith(VALIDATION) else f"test {name}"
+
+
+def decimals(unit: str) -> int:
+    """Number of decimals of a score: two for a percentage, four for an error such as 0.3857."""
+    return 2 if unit == "%" else 4
+
+
+@dataclass(frozen=True)
+class Score(Checked):
+    """The result of an evaluation: a figure with its name and unit, and further figures as parts, if any."""
+
+    value: Finite
+    name: str = "accuracy"
+    unit: str = "%"  # empty for a plain number
+    parts: dict[str, float] = field(default_factory=dict)
+    lower_is_better: bool = False
+    nll: float | None = None  # mean negative log-likelihood of the right class, of a classifier
+    calibration_error: float | None = None  # of a classifier, in percent
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.{decimals(self.unit)}f} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Epoch(Checked):
+    """One epoch of a run; seconds and samples of the two passes count from the first."""
+
+    epoch: PositiveCount
+    lr: NonNegative
+    train_loss: float  # NaN if training diverged
+    test: Score
+    seconds: NonNegative
+    samples: Count
+    samples_forward: Count
+    samples_backward: Count
+    images_per_second: NonNegative
+    skipped: Count
+    ranks: PositiveCount
+
+
+def epochs_text(epochs: Iterable[Epoch]) -> str:
+    """Epochs as JSON, one per line."""
+    return "".join(f"{as_line(epoch)}\n" for epoch in epochs)
+
+
+def epochs_of(text: str) -> list[Epoch]:
+    """The epochs in such a text; a ValueError names the first line that is not an epoch."""
+    epochs = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            epochs.append(typed(Epoch, json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number}: {str(error)[:200].rstrip('.') or 'it is nested too deeply'}") from None
+    return epochs
+
+
+def read_epochs(path: Path) -> list[Epoch]:
+    """The epochs in a file; none if there is no file; a ValueError for any other content."""
+    try:
+        return epochs_of(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not readable: {error}. Remove it and result.json; the command that wrote them will write them "
+            "again from the checkpoint."
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,24 @@
-"""Records in JSON files: each file holds ``format``, ``version`` and the fields of its record.
+"""Records in JSON files: each file holds ``format``, ``version`` and the fields of its record, checked by msgspec.
 
-A file of another format or version, or with a field that is missing, unknown or out of range, is refused.
+A file of another format or version, or with a field that is missing, of another type or out of range, is refused.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
+
 from ausam.common.settings import validate
 from ausam_lab.records import files
-from ausam_lab.records.typed_json import plain, typed
 
 REMEDY = "Remove it; the command that wrote it will write it again."
+
+T = TypeVar("T")
 
 
 class Checked:
@@ -30,18 +35,45 @@ class Record(Checked):
     VERSION: ClassVar[int] = 1
 
 
-T = TypeVar("T")
 R = TypeVar("R", bound=Record)
+
+
+def typed(kind: type[T], value: Any) -> T:
+    """The value as this type, such as a dataclass from a dict; a ValueError says what does not fit, and where."""
+    if is_dataclass(kind) and isinstance(value, dict) and (strange := value.keys() - {f.name for f in fields(kind)}):
+        raise ValueError(f"{min(strange)} is not known")  # msgspec would leave it out
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error).replace(" - at `$.", " at `")[:300]) from None
+
+
+def as_line(record: Any) -> str:
+    """A dataclass as JSON in one line; unlike msgspec's, it holds NaN."""
+    return json.dumps(msgspec.to_builtins(record))
 
 
 def write(path: Path, record: Record) -> None:
     """Replace the file with this record."""
-    write_as(path, record.FORMAT, record.VERSION, record)
+    content = {"format": record.FORMAT, "version": record.VERSION, **msgspec.to_builtins(record)}
+    files.write_json(path, content)
 
 
 def read(path: Path, kind: type[R]) -> R | None:
     """The record in a file; None if there is no file; a ValueError for any other content."""
-    return read_as(path, kind.FORMAT, kind.VERSION, kind)
+    content = files.read_json(path)
+    if content is None:
+        if path.is_file():
+            raise ValueError(f"{path} is not a JSON object. {REMEDY}")
+        return None
+    its_format, its_version = content.pop("format", None), content.pop("version", None)
+    if (its_format, its_version) != (kind.FORMAT, kind.VERSION):
+        was = f"{its_format or 'something else'!s:.40}, version {its_version!r:.20}"
+        raise ValueError(f"{path} contains {was}, but should be a {kind.FORMAT} of version {kind.VERSION}. {REMEDY}")
+    try:
+        return typed(kind, content)
+    except ValueError as error:
+        raise ValueError(f"{path} is not in ausam's format: {str(error).rstrip('.')}. {REMEDY}") from None
 
 
 def read_finished(path: Path, kind: type[R]) -> R:
@@ -61,25 +93,3 @@ def format_of(path: Path) -> str:
 def now() -> str:
     """The time, as records have it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def write_as(path: Path, name: str, version: int, value: Any) -> None:
-    """Replace the file with any dataclass, under this format and version."""
-    files.write_json(path, {"format": name, "version": version, **plain(value)})
-
-
-def read_as(path: Path, name: str, version: int, kind: type[T]) -> T | None:
-    """What :func:`write_as` wrote; None if there is no file; a ValueError for any other content."""
-    content = files.read_json(path)
-    if content is None:
-        if path.is_file():
-            raise ValueError(f"{path} is not a JSON object. {REMEDY}")
-        return None
-    its_format, its_version = content.pop("format", None), content.pop("version", None)
-    if (its_format, its_version) != (name, version):
-        was = f"{its_format or 'something else'!s:.40}, version {its_version!r:.20}"
-        raise ValueError(f"{path} contains {was}, but should be a {name} of version {version}. {REMEDY}")
-    try:
-        return typed(kind, content)
-    except ValueError as error:
-        raise ValueError(f"{path} is not in ausam's format: {str(error).rstrip('.')}. {REMEDY}") from None

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from ausam_lab.records.comparison import Comparison, Difference, Row
-from ausam_lab.records.run import Run
-from ausam_lab.records.score import measured_on
+from ausam_lab.records.run import Run, measured_on
 from ausam_lab.report.statistics import Standing, holm, interval, p_text, paired, standing
 from ausam_lab.report.table import Line, Section, Table, marked, to_text
 from ausam_lab.report.text import NONE, Screen, capital, join, show, wrapped

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ausam_lab.config import Config
 from ausam_lab.records import files
-from ausam_lab.records.epoch import Epoch, epochs_of
-from ausam_lab.records.typed_json import typed
+from ausam_lab.records.run import Epoch, epochs_of
+from ausam_lab.records.store import typed
 
 log = logging.getLogger("ausam")
 

@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
     return {
         "ausam": ausam.__version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": np.__version__,
         "system": platform.platform(terse=True),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Score
 from ausam_lab.training.checkpoint import Checkpoint
 
 PREFIX = "module."  # of AveragedModel's names

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from ausam_lab.config import Config
 from ausam_lab.records import files
-from ausam_lab.records.epoch import Epoch
-from ausam_lab.records.score import measured_on
+from ausam_lab.records.run import Epoch, measured_on
 
 Figures = dict[str, float]
 

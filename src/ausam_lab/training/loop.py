@@ -29,9 +29,7 @@ from ausam_lab.names.expressions import brief_pair, stable_repr
 from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.memory_format import to_memory_format
 from ausam_lab.records import files, store
-from ausam_lab.records.epoch import Epoch, epochs_text
-from ausam_lab.records.run import Run, Samples
-from ausam_lab.records.score import VALIDATION, Score
+from ausam_lab.records.run import VALIDATION, Epoch, Run, Samples, Score, epochs_text
 from ausam_lab.training import auditing, checkpoint, kept, run_folder, snapshots, weights
 from ausam_lab.training.environment import environment
 from ausam_lab.training.identity import explain_misfit

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from ausam_lab.config import NOT_PART_OF_IDENTITY, Config
 from ausam_lab.records import files, store
-from ausam_lab.records.epoch import Epoch, epochs_text, read_epochs
-from ausam_lab.records.locks import file_lock
-from ausam_lab.records.run import Run
-from ausam_lab.records.typed_json import typed
+from ausam_lab.records.files import file_lock
+from ausam_lab.records.run import Epoch, Run, epochs_text, read_epochs
+from ausam_lab.records.store import typed
 from ausam_lab.training import checkpoint
 from ausam_lab.training.identity import mismatch, same_run
 

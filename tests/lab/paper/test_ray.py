@@ -15,9 +15,8 @@ from ausam_lab.experiments import run_cells
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.paper import ray as launch
 from ausam_lab.paper import recipe
-from ausam_lab.records.epoch import Epoch, epochs_text
 from ausam_lab.records.files import WriteError
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Epoch, Score, epochs_text
 from ausam_lab.training.logs import NO_LOGS
 from tests.lab.helpers import micro_recipe
 

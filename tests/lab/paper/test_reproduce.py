@@ -25,7 +25,7 @@ from ausam_lab.networks.build import MODELS
 from ausam_lab.paper import estimate, recipe, reproduce, tables
 from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import store
-from ausam_lab.records.locks import file_lock
+from ausam_lab.records.files import file_lock
 from ausam_lab.training import logs
 from tests.lab.helpers import read
 
@@ -327,7 +327,7 @@ def test_a_locked_cell_is_passed_over(tmp_path, capsys):
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
     path = tmp_path / "cell.lock"
     code = (
-        "import sys, time; from pathlib import Path; from ausam_lab.records.locks import file_lock\n"
+        "import sys, time; from pathlib import Path; from ausam_lab.records.files import file_lock\n"
         "with file_lock(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(100)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:

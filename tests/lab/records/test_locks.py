@@ -5,13 +5,13 @@ import logging
 import pytest
 from filelock import FileLock
 
-from ausam_lab.records import locks
+from ausam_lab.records import files
 
 
 def test_a_long_wait_says_what_it_waits_for(tmp_path, monkeypatch, caplog):
     held = FileLock(tmp_path / "x.lock")
     held.acquire()
-    monkeypatch.setattr(locks, "PATIENCE", 0.05)
+    monkeypatch.setattr(files, "PATIENCE", 0.05)
 
     class Release(logging.Handler):  # what the other process does, once the message is there
         def emit(self, record):
@@ -20,7 +20,7 @@ def test_a_long_wait_says_what_it_waits_for(tmp_path, monkeypatch, caplog):
     handler = Release()
     logging.getLogger("ausam").addHandler(handler)
     try:
-        with caplog.at_level(logging.WARNING), locks.file_lock(tmp_path / "x.lock", wait=True) as mine:
+        with caplog.at_level(logging.WARNING), files.file_lock(tmp_path / "x.lock", wait=True) as mine:
             assert mine
     finally:
         logging.getLogger("ausam").removeHandler(handler)
@@ -30,11 +30,11 @@ def test_a_long_wait_says_what_it_waits_for(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize("wait", [False, True])
 def test_a_free_lock_says_nothing(tmp_path, caplog, wait):
-    with locks.file_lock(tmp_path / "x.lock", wait) as mine:
+    with files.file_lock(tmp_path / "x.lock", wait) as mine:
         assert mine
     assert caplog.text == ""
 
 
 def test_a_held_lock_is_left_at_once(tmp_path):
-    with FileLock(tmp_path / "x.lock"), locks.file_lock(tmp_path / "x.lock") as mine:
+    with FileLock(tmp_path / "x.lock"), files.file_lock(tmp_path / "x.lock") as mine:
         assert not mine

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,11 +13,9 @@ from hypothesis import strategies as st
 
 from ausam_lab.config import Config
 from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
-from ausam_lab.records import store
+from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
-from ausam_lab.records.epoch import Epoch, epochs_text, read_epochs
-from ausam_lab.records.run import Run, SampleGroup, SelectionSummary
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Epoch, Run, SampleGroup, Score, SelectionSummary, epochs_text, read_epochs
 from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
 SELECTION = SelectionSummary(
@@ -67,27 +67,19 @@ def test_a_file_that_is_not_there_holds_nothing_and_one_that_is_no_json_is_refus
 
 CHANGES = [
     ({"seed": -1}, "seed is -1"),
-    ({"seed": 1.5}, "seed is 1.5"),
-    ({"seed": True}, "seed is True"),
-    ({"seed": 10**400}, "seed is 1000"),
+    ({"seed": 1.5}, "int.* `seed"),
+    ({"seed": True}, "int.* `seed"),
     ({"epochs": 0}, "epochs is 0"),
-    ({"method": 3}, "method is 3"),
-    ({"train_seconds": 0}, "train_seconds is 0"),
-    ({"train_seconds": "9"}, "train_seconds is '9'"),
-    ({"train_seconds": 1e300}, r"train_seconds is 1e\+300"),
-    ({"test": {"value": math.nan}}, "test: Score: value is nan"),
-    ({"test": {"value": math.inf}}, "test: Score: value is inf"),
-    ({"test": {"value": 1.0, "parts": {"head": "much"}}}, "test.parts.head is 'much'"),
-    ({"test": {}}, "test.value is missing"),
-    ({"data": None}, "data is None"),
-    (
-        {"selection": {"signal": "loss", "bins": [{"n": -1, "score": None, "chosen": 0}]}},
-        r"selection.bins\[0\]: SampleGroup: n is -1",
-    ),
-    ({"selection": {"signal": "loss", "bins": 3}}, "selection.bins is 3"),
-    ({"config": {"lr": -1}}, "config: Config: lr is -1"),
-    ({"config": {"speed": 1}}, "config.speed is not known"),
+    ({"method": 3}, "str.* `method"),
+    ({"train_seconds": "9"}, "float.* `train_seconds"),
+    ({"test": {"value": math.nan}}, "value is nan.* `test"),
+    ({"test": {"value": 1.0, "parts": {"head": "much"}}}, "float.* `test.parts"),
+    ({"test": {}}, "`value`.* `test"),
+    ({"data": None}, "`data"),
+    ({"selection": {"signal": "loss", "bins": [{"n": -1, "score": None, "chosen": 0}]}}, r"n is -1.*selection.bins\[0"),
+    ({"selection": {"signal": "loss", "bins": 3}}, "`selection.bins"),
     ({"colour": "red"}, "colour is not known"),
+    ({"config": {"lr": -1}}, "lr is -1.*`config"),
 ]
 
 
@@ -98,6 +90,18 @@ def test_what_does_not_fit_is_refused_with_its_place(changes, message, tmp_path)
     rewrite(path, **changes)
     with pytest.raises(ValueError, match=rf"file.json is not in ausam's format: .*{message}.*Remove it"):
         store.read(path, Run)
+
+
+def test_what_is_no_regular_file_is_written_in_place(tmp_path):
+    """It once was replaced: --export /dev/null took the device from the whole machine."""
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    files.write(link, "text")
+    assert link.is_symlink()
+    assert target.read_text() == "text"
+    files.write(Path(os.devnull), "text")
+    assert not Path(os.devnull).is_file()
+    assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])

@@ -12,8 +12,7 @@ from ausam_lab.experiments import compare
 from ausam_lab.paper import tables
 from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.records.comparison import NamedRun
-from ausam_lab.records.run import Environment, SampleGroup, SelectionSummary
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Environment, SampleGroup, Score, SelectionSummary
 from ausam_lab.report import html
 from ausam_lab.report.pages.comparison import pictures, render
 from ausam_lab.report.summary import compare_rows, comparison_text, conclusion, headline, verdict_table

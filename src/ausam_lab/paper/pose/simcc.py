@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ausam_lab.paper.pose.skeleton import GROUPS, MIRRORED, NOT_EVALUATED
-from ausam_lab.records.score import Score
+from ausam_lab.records.run import Score
 
 THRESHOLD = 0.5
 

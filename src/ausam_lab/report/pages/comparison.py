@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ausam_lab.config import PAIR_SETTINGS, Config
 from ausam_lab.records.comparison import Comparison
-from ausam_lab.records.score import measured_on
+from ausam_lab.records.run import measured_on
 from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Picture
 from ausam_lab.report.pages import data

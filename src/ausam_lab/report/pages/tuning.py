@@ -6,7 +6,7 @@ import shlex
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from ausam_lab.records.score import Score, decimals, measured_on
+from ausam_lab.records.run import Score, decimals, measured_on
 from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Picture
 from ausam_lab.report.table import Table, to_html, to_text

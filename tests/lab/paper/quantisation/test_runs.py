@@ -15,7 +15,7 @@ from ausam_lab.cli.main import main
 from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.experiments import run_cells
 from ausam_lab.paper import recipe
-from ausam_lab.records.locks import file_lock
+from ausam_lab.records.files import file_lock
 from ausam_lab.training import weights
 from ausam_lab.training.loop import train
 from ausam_lab.training.network import network
