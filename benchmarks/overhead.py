@@ -23,6 +23,7 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from side_by_side import interleaved
 from torch import Tensor, nn
 
 import ausam.optimizer.nonfinite
@@ -35,7 +36,6 @@ from ausam.optimizer.buffers import Snapshot
 from ausam.optimizer.displacement import Displacement, Swappable
 from ausam.optimizer.gradients import GradientSlots
 from ausam.optimizer.parameters import TrainedParameters
-from ausam_lab.experiments.side_by_side import interleaved
 from ausam_lab.networks.build import build
 
 RHO, LR, MOMENTUM = 0.05, 1e-3, 0.9

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from ausam_lab.cli.rebuild import comparison_report, rebuild
 from ausam_lab.cli.terminal import Progress
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import resolve
-from ausam_lab.experiments import audit, bench
-from ausam_lab.experiments.bench import split
+from ausam_lab.experiments import audit
 from ausam_lab.experiments.cells import run_folder as folder_of
 from ausam_lab.experiments.compare import compare
 from ausam_lab.experiments.diagnose import diagnose
@@ -256,26 +254,6 @@ def list_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def bench_command(args: argparse.Namespace) -> int:
-    """The cost of a step, or the time of a step of SAM, split."""
-    with Progress("bench") as progress:
-
-        def on_turn(title: str, done: int, total: int) -> None:
-            progress.begin(done, total)
-            if not done:
-                progress.say(title)
-
-        if args.what == "step":
-            return bench.main(args.repeats, args.only, sys.stdout, on_turn)
-        ranks.require_one_process("bench")
-        config = settings.of_pair("sam", settings.given(args))
-        _set_threads(config)
-        settings.prepare(config, [config], {})
-        measured = split.measure(config, args.repeats, on_turn)
-    terminal.write(split.text(config, measured) + "\n")
-    return 0
-
-
 def _cells(progress: Progress) -> Callable[[str, Epoch], None]:
     """What a table or a search calls after every epoch of a cell."""
     return lambda cell, epoch: progress.advance(f"{cell}: epoch {epoch.epoch}, {epoch.test}")
@@ -314,5 +292,4 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": report_command,
     "diagnose": diagnose_command,
     "reproduce": reproduce_command,
-    "bench": bench_command,
 }

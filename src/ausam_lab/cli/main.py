@@ -33,7 +33,6 @@ COMMANDS = {
     "diagnose": "measure how flat the minima of runs are",
     "reproduce": "run a table of the paper",
     "selftest": "check that everything works on your device",
-    "bench": "measure what a step costs on this machine",
 }
 
 OVERVIEW = """\

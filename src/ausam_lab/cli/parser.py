@@ -16,8 +16,6 @@ from ausam.common.settings import OneOf, rules
 from ausam_lab.cli.main import COMMANDS, MISUSE
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import DATASETS
-from ausam_lab.experiments import bench
-from ausam_lab.experiments.bench.split import SETTINGS as SPLIT_SETTINGS
 from ausam_lab.experiments.tune import HELD_OUT, POLICY
 from ausam_lab.names.from_config import ARGUMENTS
 from ausam_lab.names.lookup import nearest
@@ -270,16 +268,6 @@ def _list(made: Parser, _: bool) -> None:
     made.add_argument("--json", action="store_true", help="as JSON")
 
 
-def _bench(made: Parser, everything: bool) -> None:
-    parts = made.add_subparsers(required=True, metavar="WHAT", dest="what")
-    step = parts.add_parser("step", help="SAM and AUSAM-0.5 against SGD, memory, planning, exchange")
-    step.add_argument("--repeats", type=int, default=30, metavar="N", help="of each measurement (default: 30)")
-    step.add_argument("--only", default="", metavar="PART", help=f"one of {', '.join(bench.PARTS)}")
-    split = parts.add_parser("split", help="forward-backward and the rest, of your network")
-    split.add_argument("--repeats", type=int, default=30, metavar="N", help="of each measurement (default: 30)")
-    _settings(split, everything, [f.name for f in fields(Config) if f.name not in SPLIT_SETTINGS])
-
-
 # By name: its flags, its arguments, what it does if the overview does not say it all, and examples.
 _COMMANDS: dict[str, tuple[Callable[[Parser, bool], None], str, str, Sequence[str]]] = {
     "compare": (
@@ -340,5 +328,4 @@ _COMMANDS: dict[str, tuple[Callable[[Parser, bool], None], str, str, Sequence[st
         "one folder.",
         ("ausam reproduce table1 --scale small --dry-run", "ausam reproduce table1 --scale small --only 'A/sam*'"),
     ),
-    "bench": (_bench, "step|split", "", ("ausam bench step",)),
 }

@@ -89,7 +89,7 @@ def test_every_setting_is_in_one_group():
     assert sorted(grouped) == sorted(f.name for f in fields(Config) if "help" in f.metadata)
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("selftest", "bench")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "selftest"])
 def test_help_shows_the_basics_and_help_all_everything(command, capsys):
     texts = []
     for flag in ("--help", "--help-all"):

@@ -1,26 +1,27 @@
-"""``ausam bench split``: a step of SAM on one's own network and data, split into forward-backward and the rest.
+"""A step of SAM on a fraction alpha of the samples takes ``alpha T_f + T_b``: measured on your network and data.
 
-The paper divides the time T of SAM into T_f, forward and backward, and the remaining T_b. Choosing a fraction alpha of
-the samples shortens T_f alone, so a step takes about ``alpha T_f + T_b``.
+    python benchmarks/split.py --data digits --model resnet-tiny --batch-size 64 [--device cuda] [--repeats 30]
+
+The paper divides the time T of SAM into T_f, forward and backward, and the remaining T_b. Choosing samples shortens T_f
+alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from side_by_side import interleaved
 
 from ausam_lab.config import Config
-from ausam_lab.experiments.side_by_side import OnTurn, interleaved
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.training.loop import State, begin
 from ausam_lab.training.ranks import ALONE
 
 ALPHAS = (0.7, 0.6, 0.5, 0.4)
-SETTINGS = frozenset(  # those that a step's time depends on
-    ("data", "data_dir", "train_size", "augment", "workers", "model", "quantize", "batch_size", "base")
-) | frozenset(("momentum", "memory_format", "threads", "device"))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Split:
         return alpha * self.passes + self.rest
 
 
-def measure(config: Config, repeats: int, on_turn: OnTurn) -> Split:
+def measure(config: Config, repeats: int) -> Split:
     """The medians over as many repeats, taken in turns."""
     state = begin(config, ALONE)
     state.wrapped.train()
@@ -79,8 +80,7 @@ def measure(config: Config, repeats: int, on_turn: OnTurn) -> Split:
         "step": step,
     }
     waited = {name: _waited(task, config.device) for name, task in tasks.items()}
-    title = f"{config.model} on {config.data}, batch {len(index)}"
-    seconds = interleaved(waited, repeats, title=title, on_turn=on_turn)
+    seconds = interleaved(waited, repeats)
     return Split(**{name: statistics.median(values) for name, values in seconds.items()})
 
 
@@ -127,3 +127,17 @@ def text(config: Config, split: Split) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, kind in (("data", str), ("model", str), ("batch_size", int), ("augment", str), ("device", str)):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS)
+    parser.add_argument("--repeats", type=int, default=30)
+    args = vars(parser.parse_args())
+    repeats, config = args.pop("repeats"), resolve(**args)
+    print(text(config, measure(config, repeats)))
+
+
+if __name__ == "__main__":
+    main()

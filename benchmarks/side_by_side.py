@@ -6,29 +6,22 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-# Called with what is measured, and how many of its turns are done, of how many.
-OnTurn = Callable[[str, int, int], None]
-
 
 def interleaved(
     tasks: Mapping[str, Callable[[], object]],
     repeats: int,
     warmup: int = 2,
-    title: str = "",
-    on_turn: OnTurn = lambda *_: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of each task, ``repeats`` times; tasks take turns in a rotating order, and warm-up is not counted."""
-    if repeats < 1:
-        raise ValueError(f"repeats is {repeats}. Measure at least once.")
     names = list(tasks)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-warmup, repeats):
-        on_turn(title, turn + warmup, repeats + warmup)
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            start = time.perf_counter()
+            start = clock()
             tasks[name]()
-            spent = time.perf_counter() - start
+            spent = clock() - start
             if turn >= 0:
                 seconds[name].append(spent)
     return seconds
