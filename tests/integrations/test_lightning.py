@@ -2,6 +2,8 @@
 
 import copy
 import importlib
+import math
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -27,9 +29,15 @@ from ausam import (
 lightning = pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer  # noqa: E402
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import (  # noqa: E402
+    LambdaCallback,
+    LearningRateFinder,
+    LearningRateMonitor,
+    ModelCheckpoint,
+)
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
+from lightning.pytorch.tuner import Tuner  # noqa: E402
 from lightning.pytorch.utilities.combined_loader import CombinedLoader  # noqa: E402
 from lightning.pytorch.utilities.data import _update_dataloader  # noqa: E402
 
@@ -491,6 +499,129 @@ def test_nothing_is_said_at_test_time(tmp_path, caplog):
     t.fit(module, DataLoader(Points(), batch_size=8))
     t.test(module, DataLoader(Points(), batch_size=25), verbose=False)
     assert "override" not in caplog.text
+
+
+# -- hooks, once per step at w -----------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Counts the hooks around a backward, in a module or a callback, and compares the weights with those at w."""
+
+    def note(self, name, module):
+        at_w = all(map(torch.equal, module.at_w, module.parameters()))
+        module.hooks.append((type(self).__name__, name, at_w))
+
+
+class WatchingCallback(Watch, Callback):
+    def on_before_zero_grad(self, trainer, module, optimizer):
+        self.note("on_before_zero_grad", module)
+
+    def on_before_backward(self, trainer, module, loss):
+        self.note("on_before_backward", module)
+
+    def on_after_backward(self, trainer, module):
+        self.note("on_after_backward", module)
+        module.after.append([p.grad.clone() for p in module.parameters()])
+
+
+def watching(base):
+    class Watching(Watch, base):
+        def on_train_batch_start(self, batch, batch_idx):
+            if batch_idx == 0 and self.current_epoch == 0:
+                self.hooks, self.after = [], []
+            self.at_w = [p.detach().clone() for p in self.parameters()]
+
+        def on_before_zero_grad(self, optimizer):
+            self.note("on_before_zero_grad", self)
+
+        def on_before_backward(self, loss):
+            self.note("on_before_backward", self)
+
+        def on_after_backward(self):
+            self.note("on_after_backward", self)
+
+        def optimizer_zero_grad(self, epoch, batch_idx, optimizer):
+            self.note("optimizer_zero_grad", self)
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
+
+    return Watching(SAM(rho=0.1))
+
+
+@pytest.mark.parametrize("base", [Everyday, Net])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_hooks_run_once_per_step_at_w(base, parts, tmp_path):
+    module, lambdas = watching(base), []
+    lambda_callback = LambdaCallback(on_after_backward=lambda *_: lambdas.append(1))
+    t = trainer(tmp_path, 1, callbacks=[WatchingCallback(), lambda_callback], accumulate_grad_batches=parts)
+    t.fit(module, DataLoader(Points(), batch_size=8, drop_last=True))
+    batches, steps = 6, 6 // parts
+    assert all(at_w for *_, at_w in module.hooks)
+    counts = Counter((who, name) for who, name, _ in module.hooks)
+    assert counts["Watching", "optimizer_zero_grad"] == steps
+    for who in ("Watching", "WatchingCallback"):
+        assert counts[who, "on_before_zero_grad"] == steps
+        assert counts[who, "on_before_backward"] == counts[who, "on_after_backward"] == batches
+    assert len(lambdas) == batches
+    assert len(module.after) == batches
+    if base is Everyday and parts == 1:
+        for after, final in zip(module.after, module.seen, strict=True):
+            assert all(map(torch.equal, after, final))
+
+
+def test_a_teacher_moves_as_in_lightning_alone(tmp_path):
+    """Its average is taken in ``on_before_zero_grad``, as BYOL's example does."""
+
+    class Taught(LightningModule):
+        def __init__(self, wrap):
+            super().__init__()
+            self.net, self.teacher, self.wrap = network(), network().requires_grad_(False), wrap
+
+        def training_step(self, batch, batch_idx):
+            return (self.net(batch["x"]) - self.teacher(batch["x"])).square().mean() + self.net(batch["x"]).mean()
+
+        def configure_optimizers(self):
+            base = torch.optim.SGD(self.net.parameters(), lr=0.1)
+            return SharpnessAware(base, Plain(), self) if self.wrap else base
+
+        def on_before_zero_grad(self, optimizer):
+            for old, new in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
+                old.data.lerp_(new.data, 0.3)
+
+    ours, theirs = Taught(True), Taught(False)
+    for module in (ours, theirs):
+        trainer(tmp_path, 1, attach=module is ours).fit(module, DataLoader(Points(), batch_size=8))
+    same_weights(ours, theirs)
+
+
+@pytest.mark.parametrize("base", [Everyday, Net])
+def test_the_learning_rate_finder(base, tmp_path):
+    """It replaces the callbacks for its own run."""
+
+    class Tuned(base):
+        def __init__(self):
+            super().__init__(SAM(rho=0.1))
+            self.lr_given = 0.1
+
+        def configure_optimizers(self):
+            base = torch.optim.SGD(self.parameters(), lr=self.lr_given, momentum=0.9)
+            return SharpnessAware(base, SAM(rho=0.1), self)
+
+        def on_before_optimizer_step(self, optimizer):
+            pass
+
+    loader, module = DataLoader(Points(), batch_size=8), Tuned()
+    found = Tuner(trainer(tmp_path, 1)).lr_find(module, loader, num_training=6, attr_name="lr_given")
+    assert len(found.results["loss"]) == 6
+    assert math.isfinite(found.results["loss"][-1])
+    same_weights(module, Tuned())
+    module, finder = Tuned(), LearningRateFinder(num_training_steps=6, attr_name="lr_given")
+    t = trainer(tmp_path, 1, callbacks=[finder])
+    t.fit(module, loader)
+    assert t.optimizers[0].steps == 7
+    assert len(t.optimizers[0]._optimizer_step_pre_hooks) == 0
+    if base is Net:  # the scores would be those of the search
+        with pytest.raises(TypeError, match="Search on an ordinary loader"):
+            Tuner(trainer(tmp_path, 1)).lr_find(Tuned(), SelectiveLoader(Points(), sampler()), attr_name="lr_given")
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ausam.audit import Audit
-from ausam.integrations._lightning_closure import make_closure
+from ausam.integrations._lightning_closure import BatchClosure, RowsClosure
 from ausam.integrations._loader import SelectiveLoader
 from ausam.optimizer.errors import Reduction
 from ausam.optimizer.sharpness_aware import SharpnessAware
@@ -38,7 +38,7 @@ class Losses:
 
     def training_step(self, batch: Any) -> dict[str, Any]:
         """Called by Lightning's loop, in the contexts of the strategy and the precision. Do not override it."""
-        if not self._is_attached():
+        if "_make_closure" not in vars(self.trainer.fit_loop.epoch_loop.automatic_optimization):
             raise RuntimeError(
                 f"{type(self).__name__}.configure_callbacks does not return the SharpnessAwareCallback. "
                 "Return [*super().configure_callbacks(), ...]."
@@ -47,10 +47,8 @@ class Losses:
 
     def configure_callbacks(self) -> list[Any]:
         """The callback that attaches the optimizer; if you override this, add to ``super().configure_callbacks()``."""
-        return [] if self._is_attached() else [self.callback()]
-
-    def _is_attached(self) -> bool:
-        return any(isinstance(callback, Attachment) for callback in self.trainer.callbacks)
+        attached = any(isinstance(callback, Attachment) for callback in self.trainer.callbacks)
+        return [] if attached else [self.callback()]
 
 
 class Attachment:
@@ -69,11 +67,16 @@ class Attachment:
                 "weights cannot be perturbed in between. Use one device or strategy='ddp'."
             )
         loop, connector = trainer.fit_loop.epoch_loop.automatic_optimization, trainer._data_connector
-        loop._make_closure = partial(make_closure, loop, isinstance(module, Losses))
+        loop._make_closure = partial(self._make_closure, loop, module)
         # Every loader passes here, also one from a hook, before Lightning rebuilds its sampler.
         connector._prepare_dataloader = partial(_prepare_dataloader, trainer, connector)
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Attach the optimizers."""
+        self._detach_optimizers()
+        self._attach_optimizers(trainer, module)
+
+    def _attach_optimizers(self, trainer: Any, module: Any) -> None:
         """Give each optimizer the model as wrapped by the strategy, and the learning rate its usual name."""
         _refuse_module(module, trainer.optimizers)
         ours = [opt for opt in trainer.optimizers if isinstance(opt, SharpnessAware)]
@@ -91,6 +94,22 @@ class Attachment:
             if config.name is None and isinstance(opt, SharpnessAware):
                 config.name = f"lr-{type(opt.base).__name__}"
 
+    def _make_closure(self, loop: Any, module: Any, kwargs: Any, opt: Any, batch_idx: int) -> Any:
+        """In place of the loop's method: the closure of a batch, ours if the optimizer is."""
+        if not isinstance(opt, SharpnessAware):
+            return type(loop)._make_closure(loop, kwargs, opt, batch_idx)
+        trainer = loop.trainer
+        if self not in trainer.callbacks:  # Lightning's tuner has put its own in their place
+            if selective_loader(trainer) is not None:
+                raise TypeError(
+                    "Lightning's tuner does not restore the sampler of a SelectiveLoader after its search. Search on "
+                    "an ordinary loader: Tuner(trainer).lr_find(module, DataLoader(dataset, batch_size))."
+                )
+            if not self._step_hooks:
+                self._attach_optimizers(trainer, module)
+        kind = RowsClosure if isinstance(module, Losses) else BatchClosure
+        return kind(loop, opt, kwargs, batch_idx)
+
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """Leave the trainer and the optimizers as they were."""
         del module, stage
@@ -102,11 +121,14 @@ class Attachment:
         self._detach(trainer)
 
     def _detach(self, trainer: Any) -> None:
+        self._detach_optimizers()
+        vars(trainer.fit_loop.epoch_loop.automatic_optimization).pop("_make_closure", None)
+        vars(trainer._data_connector).pop("_prepare_dataloader", None)
+
+    def _detach_optimizers(self) -> None:
         for hook in self._step_hooks:
             hook.remove()
         self._step_hooks = ()
-        vars(trainer.fit_loop.epoch_loop.automatic_optimization).pop("_make_closure", None)
-        vars(trainer._data_connector).pop("_prepare_dataloader", None)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Refuse settings that the loader cannot honour, and restore its scores."""

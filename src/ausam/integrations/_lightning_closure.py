@@ -8,7 +8,7 @@ clipping, hooks, scalers, schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -21,50 +21,62 @@ from ausam.optimizer.passes import COMPILED
 from ausam.optimizer.sharpness_aware import SharpnessAware
 
 
-def make_closure(loop: Any, by_rows: bool, kwargs: Any, opt: Any, batch_idx: int) -> Any:
-    """In place of the loop's method: the closure of a batch, ours if the optimizer is.
-
-    ``by_rows``: the module has per-sample losses.
-    """
-    closure = type(loop)._make_closure(loop, kwargs, opt, batch_idx)
-    if not isinstance(opt, SharpnessAware):
-        return closure
-    kind = RowsClosure if by_rows else BatchClosure
-    return kind(loop, closure, opt, kwargs)
-
-
 class BatchClosure:
     """All passes of a batch through ``training_step``; Lightning's closure is one of them.
 
     ``training_step`` runs once per pass. Its logged values and the loss that Lightning sees are those of the first.
+    Hooks run once, at ``w``: ``optimizer_zero_grad`` before the passes, ``on_before_backward`` in the first,
+    ``on_before_zero_grad`` and ``on_after_backward`` after the last.
+
+    Arguments:
+        loop: Lightning's loop of automatic optimisation.
+        opt: the optimizer.
+        kwargs: the arguments of ``training_step``.
+        batch_idx: the position of the batch in its epoch.
     """
 
-    def __init__(self, loop: Any, closure: Any, opt: SharpnessAware, kwargs: Any) -> None:
-        del kwargs
-        self._loop, self._closure, self._opt = loop, closure, opt
+    def __init__(self, loop: Any, opt: SharpnessAware, kwargs: Any, batch_idx: int) -> None:
+        self._loop, self._opt, self._batch_idx = loop, opt, batch_idx
+        self._closure = closure = type(loop)._make_closure(loop, kwargs, opt, batch_idx)
+        self._begins_step = closure._zero_grad_fn is not None
+        self._lightnings_backward = closure._backward_fn
+        closure._zero_grad_fn = None
+        if closure._backward_fn is not None:
+            closure._backward_fn = self._backward
         self._module = loop.trainer.lightning_module
         self._parts: int = loop.trainer.accumulate_grad_batches
         self._result: Any = None
+        self._backwards = 0
 
     def __call__(self) -> Tensor | None:
         """Leave the gradient of the batch in ``.grad``; return its loss at ``w``, as Lightning's closure does."""
         if self._closure._backward_fn is None:  # StochasticWeightAveraging only refreshes BatchNorm
             return self._pass()
-        self._clear_gradients()
+        if self._begins_step:
+            self._loop._optimizer_zero_grad(self._batch_idx, self._opt)
+        loss = self._all_passes()
+        if self._begins_step:
+            self._loop._on_before_zero_grad(self._opt)
+        if loss is not None:
+            self._loop.trainer.precision_plugin.post_backward(loss, self._module)  # runs on_after_backward
+        return loss
+
+    def _all_passes(self) -> Tensor | None:
         scaler = getattr(self._loop.trainer.precision_plugin, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
         loss: Tensor | None = self._opt.accumulate(self._mark_compiled(self._pass), scale=scale / self._parts)
         return loss
 
+    def _backward(self, loss: Tensor) -> None:
+        """Lightning's backward, without the hooks that do not belong to this pass."""
+        hooks = ["on_after_backward"] if self._backwards == 0 else ["on_after_backward", "on_before_backward"]
+        self._backwards += 1
+        with _muted([self._module, *self._loop.trainer.callbacks], hooks):
+            self._lightnings_backward(loss)
+
     def consume_result(self) -> Any:
         """The result that Lightning passes to hooks and loggers."""
         return self._result
-
-    def _clear_gradients(self) -> None:
-        """Clear the gradients if a new step begins, once per batch and not in each pass."""
-        if self._closure._zero_grad_fn is not None:
-            self._closure._zero_grad_fn()
-            self._closure._zero_grad_fn = None
 
     def _pass(self) -> Tensor | None:
         with self._logging():
@@ -83,14 +95,14 @@ class BatchClosure:
 
     def _logging(self) -> Any:
         """Normal logging for the first pass; a context without logging for the others."""
-        return nullcontext() if self._result is None else _muted(self._module)
+        return nullcontext() if self._result is None else _muted([self._module], ["log"])
 
 
 class RowsClosure(BatchClosure):
     """All passes of a batch through ``losses``, with the index of each sample if the loader selects."""
 
-    def __init__(self, loop: Any, closure: Any, opt: SharpnessAware, kwargs: Any) -> None:
-        super().__init__(loop, closure, opt, kwargs)
+    def __init__(self, loop: Any, opt: SharpnessAware, kwargs: Any, batch_idx: int) -> None:
+        super().__init__(loop, opt, kwargs, batch_idx)
         (self._batch,) = kwargs.values()
         loader = loop.trainer.train_dataloader
         self._loader = loader if isinstance(loader, SelectiveLoader) else None
@@ -99,18 +111,14 @@ class RowsClosure(BatchClosure):
             self._index = self._loader.take_index()
             self._weight = self._loader.batches.selective.weight(self._index)
 
-    def __call__(self) -> Tensor | None:
-        """Leave the gradient of the batch in ``.grad`` and its losses in the scores; return the mean loss."""
-        if self._closure._backward_fn is None:
-            return self._pass()
-        self._clear_gradients()
+    def _all_passes(self) -> Tensor | None:
         feedback = self._opt.backward(
             self._mark_compiled(self._losses),
             self._batch,
             index=self._index,
             weight=self._weight,
             reduce=self._module.reduce,
-            backward=lambda loss: self._closure._backward_fn(loss / self._parts),
+            backward=lambda loss: self._backward(loss / self._parts),
         )
         if self._loader is not None:
             self._loader.batches.update(feedback)
@@ -128,13 +136,19 @@ class RowsClosure(BatchClosure):
 
 
 @contextmanager
-def _muted(module: Any) -> Iterator[None]:
-    module.log = _nothing
+def _muted(objects: Sequence[Any], methods: Sequence[str]) -> Iterator[None]:
+    """Replace methods of these objects by one that does nothing."""
+    own = [{name: vars(x)[name] for name in methods if name in vars(x)} for x in objects]  # e.g. a LambdaCallback's
     try:
+        for x in objects:
+            vars(x).update(dict.fromkeys(methods, _nothing))
         yield
     finally:
-        del module.log
+        for x, kept in zip(objects, own, strict=True):
+            for name in methods:
+                vars(x).pop(name, None)
+            vars(x).update(kept)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Replaces ``log`` and does nothing."""
+    """Replaces a method and does nothing."""
