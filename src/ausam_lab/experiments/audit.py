@@ -28,7 +28,7 @@ from ausam_lab.data.samples import Shown, description, show
 from ausam_lab.names.from_config import with_own_rho
 from ausam_lab.names.user_code import is_own
 from ausam_lab.records import files, store
-from ausam_lab.records.score import measured_on
+from ausam_lab.records.run import measured_on
 from ausam_lab.report.pages import audit as page
 from ausam_lab.report.pages.audit import Audited, Card
 from ausam_lab.training import auditing, run_folder
