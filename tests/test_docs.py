@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ausam import METHODS, POLICIES
-
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 # What pages show beside our own package.
@@ -37,11 +35,6 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith(("http", "mailto")):
             assert (page.parent / target).exists(), target
-
-
-def test_readme_names_every_method_and_policy():
-    text = (ROOT / "README.md").read_text()
-    assert [name for name in (*METHODS, *POLICIES) if f"`{name}`" not in text] == []
 
 
 def test_the_files_that_the_architecture_page_names_exist():

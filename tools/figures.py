@@ -1,16 +1,22 @@
 """Every picture of the documentation, drawn from the results beside it: ``make figures``.
 
 The results.json of a comparison is kept as ``docs/results/NAME.json``, and a chart of its report becomes a PNG beside
-it. Pictures of research/ are drawn by its scripts.
+it. Pictures of research/ are drawn by its scripts. The picture of flagged labels, and the sentence below it, are what
+README's first block of code found.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from PIL import Image
+import torch
+from PIL import Image, ImageDraw, ImageFont
 
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
@@ -19,6 +25,7 @@ from ausam_lab.report.pages.comparison import pictures
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
+PICTURES = ROOT / "docs" / "pictures"
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,53 @@ def slim(path: Path) -> None:
     small.save(path, optimize=True)
 
 
+def flagged() -> None:
+    """Run README's first block, draw the first twelve labels that it flags, and write the sentence below them."""
+    page = ROOT / "README.md"
+    text = page.read_text()
+    block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    if block is None:
+        raise LookupError("README.md has no block of Python.")
+    scope: dict[str, Any] = {}
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(block[1], str(page), "exec"), scope)
+    errors = scope["errors"]
+    wrong, found = scope["wrong"], torch.as_tensor(errors.index)
+    tiles = [
+        tile(scope["x"][i].reshape(8, 8), f"labelled {scope['labels'][i]}", f"likely {errors.likely[i]}")
+        for i in errors.index[:12]
+    ]
+    width, height = tiles[0].size
+    picture = Image.new("RGBA", (6 * width, 2 * height), (0, 0, 0, 0))
+    for i, one in enumerate(tiles):
+        picture.paste(one, (i % 6 * width, i // 6 * height))
+    picture.save(PICTURES / "flagged.png", optimize=True)
+    caption = (
+        f"<sub>The first twelve of {len(found)} flagged digits. {int(wrong.sum())} of 1,000 labels were wrong, and "
+        f"{int(wrong[found].sum())} of them were flagged.</sub>"
+    )
+    filled = re.sub(
+        r"(<!-- caption -->\n).*?(<!-- /caption -->)", lambda m: f"{m[1]}{caption}\n{m[2]}", text, flags=re.DOTALL
+    )
+    page.write_text(filled)
+
+
+def tile(pixels: torch.Tensor, *lines: str) -> Image.Image:
+    """One digit, with words below it that are readable on a light and on a dark page."""
+    digit = Image.fromarray((255 * (1 - pixels)).to(torch.uint8).numpy()).resize((112, 112), Image.Resampling.NEAREST)
+    made = Image.new("RGBA", (140, 176), (0, 0, 0, 0))
+    made.paste(digit, (14, 8))
+    draw = ImageDraw.Draw(made)
+    for i, line in enumerate(lines):
+        font = ImageFont.load_default(size=18)
+        draw.text((70, 132 + 20 * i), line, anchor="mm", font=font, fill=(200, 60, 40) if i == 0 else (20, 130, 90))
+    return made
+
+
 def main() -> None:
     """Draw all."""
+    flagged()
     for name, chart in COMPARISONS.items():
         draw(chart, RESULTS / name)
     for name in COMPARISONS:
