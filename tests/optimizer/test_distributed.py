@@ -262,7 +262,10 @@ def check_apart(rank, folder):
     other = SelectiveBatchSampler(N, 4, PAIR, rank=rank, world_size=3)
     few = SelectiveBatchSampler(1, 4, Full())
     dropped = lambda: SelectiveBatchSampler(7, 4, Full(), drop_last=True)  # noqa: E731
-    for begin in (*(s.__iter__ for s in (sampler, other, few)), dropped):
+    seeded = SelectiveBatchSampler(N, 4, PAIR, seed=5 * rank)
+    torn = SelectiveBatchSampler(N, 4, PAIR)  # as if an exchange had been interrupted in one process
+    torn._scores.record(torch.arange(2), torch.full((2,), float(rank)))
+    for begin in (*(s.__iter__ for s in (sampler, other, few, seeded, torn)), dropped):
         try:
             next(iter(begin()))
         except (RuntimeError, ValueError) as error:
@@ -536,7 +539,12 @@ def test_what_is_not_finite_in_one_process_is_left_out_by_all(outcomes, quiet):
 
 def test_refusals(outcomes):
     for mine in outcomes:
-        assert mine["check_apart"] == [
+        seeds, tables = mine["check_apart"][3:5]
+        assert seeds[0] == tables[0] == "RuntimeError"
+        assert "seeds: by rank [0, 5]" in seeds[1]
+        assert "the same seed" in seeds[1]
+        assert "sampler.load_state_dict(state), in every process" in tables[1]
+        assert mine["check_apart"][:3] + mine["check_apart"][5:] == [
             (
                 "RuntimeError",
                 "The processes are at different positions: (epoch, batches left) by rank is [[0, 0], [3, 0]]. "
@@ -671,6 +679,7 @@ def test_a_process_that_dies_does_not_leave_the_other_waiting_and_one_process_go
 # -- planning alone, without processes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*with batch_size=1")
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(
     n=st.integers(1, 70),

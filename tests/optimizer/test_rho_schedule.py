@@ -97,6 +97,18 @@ def test_outside_the_given_rates_the_radius_stays_at_its_bounds(lr, factor):
     assert radii(opt) == [pytest.approx(0.3 * factor)]
 
 
+def test_a_group_that_cannot_follow_changes_no_radius_and_no_count():
+    _, opt = optimizer(SAM(0.1))
+    schedule = RhoSchedule(opt, end=0.5, shape="lr")
+    schedule.step()
+    opt.base.param_groups[0]["lr"] = 0.1
+    opt.base.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.0})
+    before = schedule.count, opt.param_groups[0]["rho"]
+    with refused(ValueError, "lr_max"):
+        schedule.step()
+    assert (schedule.count, opt.param_groups[0]["rho"]) == before
+
+
 def test_groups_keep_their_ratio():
     """A group with rho 0 stays out of the perturbation, and one that is added later joins in."""
     groups = lambda m: [{"params": m[0].parameters(), "rho": 0.0}, {"params": m[3].parameters()}]  # noqa: E731

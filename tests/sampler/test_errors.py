@@ -1,10 +1,24 @@
 """Mistakes that a beginner makes: each gets a sentence with the remedy, and correct use gets none."""
 
+import copy
+import warnings
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, TensorDataset
 
-from ausam import AUSampling, Feedback, Full, Indexed, Random, SelectiveBatchSampler, SelectiveStream, TopLoss
+from ausam import (
+    AUSampling,
+    Feedback,
+    Full,
+    Indexed,
+    InfoBatch,
+    Random,
+    Repeated,
+    SelectiveBatchSampler,
+    SelectiveStream,
+    TopLoss,
+)
 from tests.helpers import feedback, policy_for, refused
 
 N = 24
@@ -60,7 +74,9 @@ def test_wrong_datasets_are_refused():
 
 def test_wrong_feedback_and_indices_are_refused():
     sampler = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0, unbiased=True, full_epochs=0))
-    sampler.update(feedback(next(iter(sampler))))
+    index = next(iter(sampler))
+    sampler.weight(index)
+    sampler.update(feedback(index))
     with refused(TypeError, "not a list", "opt.backward"):
         sampler.update([0.5])
     with refused(ValueError, "no index", "Indexed(dataset)", "index=index"):
@@ -82,3 +98,119 @@ def test_the_sampler_says_what_it_is():
     for part in (f"{N} samples", "batch_size=4", "AUSampling(alpha=0.5", "seed=3", "next epoch 1", "4 samples have a"):
         assert part in repr(sampler)
     assert "rank 1 of 2" in repr(SelectiveBatchSampler(N, 5, Full(), rank=1, world_size=2))
+
+
+# -- what went wrong in silence ----------------------------------------------------------------------------------------
+
+
+def warnings_of(run, words):
+    """How many warnings with these words ``run`` shows."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    return sum(words in str(w.message) for w in caught)
+
+
+def a_pass(sampler, index_of):
+    for batch in sampler:
+        feed(sampler, index_of(batch))
+
+
+def test_positions_in_the_batch_are_not_its_index():
+    sampler = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0))
+    assert (
+        warnings_of(lambda: [a_pass(sampler, lambda b: range(len(b))) for _ in range(2)], "torch.arange(len(x))") == 1
+    )
+    right = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0))
+    a_pass(right, lambda batch: batch)
+    a_pass(right, lambda batch: batch[:1])  # in parts
+
+
+def test_losses_of_a_whole_pass_at_its_end_are_not_warned_about():
+    sampler = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0))
+    for _ in range(3):
+        list(sampler)
+        feed(sampler, range(N))
+
+
+def test_an_index_in_the_place_of_the_label_says_how_to_unpack():
+    sampler = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0))
+    with refused(ValueError, "twice in one batch", "for x, y, index in loader"):
+        sampler.update(Feedback(torch.tensor([0, 1, 0]), torch.ones(3), torch.ones(3)))
+
+
+@pytest.mark.parametrize("policy", [AUSampling(0.5, ramp=0, unbiased=True), InfoBatch()], ids=["unbiased", "InfoBatch"])
+def test_weights_that_nobody_uses_are_warned_about(policy):
+    def train(weigh):
+        sampler = SelectiveBatchSampler(N, 4, policy)
+        for _ in range(3):
+            for index in sampler:
+                if weigh:
+                    sampler.weight(torch.tensor(index))
+                loss = torch.tensor(index).float()
+                sampler.update(Feedback(torch.tensor(index), loss, 2 * loss))
+
+    assert warnings_of(lambda: train(False), "weight=sampler.weight(index)") == 1
+    assert warnings_of(lambda: train(True), "weight=sampler.weight(index)") == 0
+
+
+def test_mini_batches_of_one_leave_nothing_out():
+    with pytest.warns(UserWarning, match=r"Random .*batch_size=1 .*larger batch_size"):
+        sampler = SelectiveBatchSampler(N, 1, Random(0.5))
+    assert sum(map(len, sampler)) == N
+    for policy in (Full(), Repeated(0.5), Random(1.0)):
+        SelectiveBatchSampler(N, 1, policy)
+    SelectiveBatchSampler(N, 2, Random(0.5))
+
+
+def test_indices_are_whole_numbers():
+    sampler = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0))
+    bad = torch.tensor([1.7, 3.0])
+    for act in (
+        lambda: sampler.update(Feedback(bad, torch.ones(2), torch.ones(2))),
+        lambda: sampler.pick(bad),
+        lambda: sampler.weight([True, False]) or sampler.pick([True, False]),
+        lambda: sampler.scores.set([0.0, 1.0], [1.0, 1.0]),
+        lambda: sampler.scores.record(bad, torch.ones(2)),
+    ):
+        with refused(TypeError, "whole numbers", "Indexed(dataset)"):
+            act()
+    assert not sampler.scores.known
+
+
+def test_parts_that_are_indexed_each():
+    with refused(TypeError, "from 0", "Indexed(ConcatDataset([a, b]))"):
+        SelectiveBatchSampler(ConcatDataset([Indexed(DATA), Indexed(DATA)]), 4, Full())
+    SelectiveBatchSampler(Indexed(ConcatDataset([DATA, DATA])), 4, Full())
+
+
+class Growing:
+    n = N
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return torch.tensor(float(i))
+
+
+@pytest.mark.parametrize("n", [N - 1, N + 1])
+def test_a_dataset_must_not_change_its_length(n):
+    data = Growing()
+    sampler = SelectiveBatchSampler(Indexed(data), 4, Full())
+    loader = DataLoader(Indexed(data), batch_sampler=sampler)
+    list(loader)
+    data.n = n
+    with refused(RuntimeError, f"had {N} samples", f"{n} now", "a new SelectiveBatchSampler"):
+        list(loader)
+    copied = copy.deepcopy(sampler)  # without the dataset
+    assert sum(map(len, copied)) == N
+    if n < N:
+        with refused(IndexError, f"has {n} samples now", "a new SelectiveBatchSampler"):
+            list(DataLoader(Indexed(data), batch_sampler=copied))
+
+
+def test_random_may_begin_with_whole_epochs():
+    sampler = SelectiveBatchSampler(N, 4, Random(0.5, full_epochs=1))
+    assert [sum(map(len, sampler)) for _ in range(3)] == [N, N // 2, N // 2]
+    assert Random(0.5).full_epochs == 0

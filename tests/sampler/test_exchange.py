@@ -8,6 +8,8 @@ from ausam.policies.signals import SIGNALS
 from ausam.sampler import scores
 from tests.helpers import assert_equal
 
+pytestmark = pytest.mark.filterwarnings("ignore:The first update of this pass")  # samples of no batch
+
 N = 200
 
 

@@ -27,6 +27,8 @@ from ausam.sampler import plan
 from ausam.sampler.plan import split_into_batches
 from tests.helpers import feedback, order_of_choice, order_of_epoch, policy_for, property_test, refused
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*sampler.weight was never called")
+
 N, SIZE, SEED = 97, 7, 3
 
 BATCHWISE = [
@@ -94,6 +96,7 @@ def test_what_is_chosen_for_an_epoch_is_shuffled(policy):
         assert announced == len(batches)
 
 
+@pytest.mark.filterwarnings("ignore:The first update of this pass")
 def test_feedback_on_samples_still_to_come_counts_in_the_next_epoch():
     sampler, other = (SelectiveBatchSampler(N, SIZE, TopLoss(0.5), seed=SEED) for _ in range(2))
     for s in (sampler, other):
@@ -163,7 +166,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:No score has reached the sampler")
+@pytest.mark.filterwarnings("ignore:No score has reached the sampler", "ignore:.*with batch_size=1")
 @pytest.mark.parametrize("name", POLICIES)
 @property_test(50)
 @given(**SHAPES)

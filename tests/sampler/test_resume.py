@@ -32,6 +32,8 @@ from ausam import (
 )
 from tests.helpers import Elsewhere, assert_equal, feedback, few_or_many, moved, property_test, refused, through_a_file
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*sampler.weight was never called")
+
 N = 97
 POLICIES = [
     Full(),

@@ -13,6 +13,8 @@ from ausam.common.random import generator
 from ausam.policies.draws import weighted_sample
 from tests.helpers import assert_equal, few_or_many, refused, slow_odds, through_a_file
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*sampler.weight was never called")
+
 # Fixed seeds make every draw below the same each time. A frequency is allowed five of its own standard errors: chance
 # alone exceeds that in 6 of 10 million comparisons, so a new seed would do as well.
 SIGMAS = 5.0
@@ -869,6 +871,7 @@ def test_updates_of_more_than_a_pass_without_a_question_are_warned_about_once():
     feed(sampler, range(40), torch.ones(40))  # not a second time
 
 
+@pytest.mark.filterwarnings("ignore:The first update of this pass")
 @pytest.mark.parametrize("how", ["iterate", "pick", "everything is kept"])
 def test_updates_of_a_sampler_that_is_asked_are_not(how):
     sampler = new(AUSampling(1.0) if how == "everything is kept" else POLICY)

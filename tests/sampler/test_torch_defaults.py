@@ -24,6 +24,8 @@ from ausam import (
     TopLoss,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*sampler.weight was never called")
+
 POLICIES = [
     Full(),
     Random(0.5),

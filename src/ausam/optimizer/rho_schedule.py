@@ -81,15 +81,17 @@ class RhoSchedule:
 
     def step(self) -> None:
         """Set the radii for the next step."""
-        self.count += 1
-        self.at(self.count / self.total_steps if self.total_steps else 0.0)
+        self._go_to(self.count + 1)
 
     def at(self, part: float) -> None:
         """Set the radii for this fraction of training, for loops that count it themselves."""
-        for group in self._opt.param_groups:
+        groups = self._opt.param_groups
+        for group in groups:
             if "initial_rho" not in group:
                 self._begin(group)
-            group["rho"] = self._factor(group, min(part, 1.0)) * group["initial_rho"]
+        radii = [self._factor(group, min(part, 1.0)) * group["initial_rho"] for group in groups]
+        for group, radius in zip(groups, radii, strict=True):
+            group["rho"] = radius
 
     def _begin(self, group: dict[str, Any]) -> None:
         """Record the group's starting radius, after checking that the method accepts the radii to come."""
@@ -140,8 +142,11 @@ class RhoSchedule:
                     f"RhoSchedule: {name} is {mine[name]}, but {state_dict[name]} in the saved state. "
                     "Build it with the settings of the saved one."
                 )
-        self.count = checked_value("RhoSchedule", "count", state_dict["count"], COUNT)
-        self.at(self.count / self.total_steps if self.total_steps else 0.0)
+        self._go_to(checked_value("RhoSchedule", "count", state_dict["count"], COUNT))
+
+    def _go_to(self, count: int) -> None:
+        self.at(count / self.total_steps if self.total_steps else 0.0)
+        self.count = count
 
 
 def with_radius(method: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sized
 from typing import Any
 
@@ -24,7 +25,9 @@ from ausam.sampler.errors import (
     feedback_index,
     refuse_rebuilding,
     warn_if_unscored,
+    warn_of_positions,
     warn_that_unused,
+    warn_that_unweighted,
 )
 from ausam.sampler.plan import (
     PICK,
@@ -41,7 +44,7 @@ from ausam.sampler.plan import (
     samples_used,
     split_into_batches,
 )
-from ausam.sampler.scores import Scores, SharedScores
+from ausam.sampler.scores import Scores, SharedScores, on_accelerator
 
 
 class SelectiveBatchSampler(BatchSampler):
@@ -61,7 +64,7 @@ class SelectiveBatchSampler(BatchSampler):
     50
 
     Arguments:
-        dataset: the dataset (only its length is used), or its length, >= 1.
+        dataset: the dataset (only its length is used, and it must not change), or its length, >= 1.
         batch_size: samples per mini-batch before the policy chooses, >= 1; per process if there are several.
         policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
         epochs: number of epochs of the whole training, >= 1, for a policy that counts in fractions of it
@@ -109,6 +112,7 @@ class SelectiveBatchSampler(BatchSampler):
         min_batch: int = 1,
     ) -> None:
         n = dataset_length(dataset)
+        self._dataset: Sized | int = dataset
         validate_policy(policy)
         # Batches differ in length. Code that reads batch_size (Accelerate's shards) would drop the shorter ones.
         self.batch_size = None  # type: ignore[assignment]
@@ -138,7 +142,12 @@ class SelectiveBatchSampler(BatchSampler):
             progress=policy.signal == "progress",
             spread=policy.spread,
         )
-        self._candidates_per_batch()  # refused if there are none
+        if self._candidates_per_batch() == 1 < n and policy.scope == "batch" and policy.kept < 1:
+            warnings.warn(
+                f"{type(policy).__name__} keeps at least one sample of every mini-batch, so with batch_size=1 it "
+                "leaves none out. Use a larger batch_size, or Full().",
+                stacklevel=2,
+            )
         self._weight: Tensor | None = None  # factor of every sample's loss, if the policy sets it
         self._current: EpochIterator | None = None  # the latest pass that has begun
         self._interrupted: Plan | None = None  # the rest of a loaded pass, to be resumed
@@ -146,6 +155,8 @@ class SelectiveBatchSampler(BatchSampler):
         self._updated = False  # whether update was ever called
         self._picked = 0  # candidates that pick() has seen since the epoch was set
         self._picks = 0
+        self._weighed = False  # whether anybody asked for the weights, or was told to
+        self._misled = False  # whether update was called with samples that were not given, and a warning was shown
         self._unasked = 0 if policy.kept < 1 else None  # samples updated; None once batches were asked for
 
     @property
@@ -176,6 +187,12 @@ class SelectiveBatchSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
+        now = dataset_length(self._dataset)
+        if now != len(self._scores):
+            raise RuntimeError(
+                f"The dataset had {len(self._scores)} samples when the sampler was built, but it has {now} now. "
+                "Build a new SelectiveBatchSampler for it."
+            )
         self.exchange()
         self._unasked = None
         plan = self._interrupted or self._plan()
@@ -266,6 +283,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     def weight(self, index: Tensor) -> Tensor | None:
         """The factor of each of these samples' losses, or None if the policy does not reweight."""
+        self._weighed = True
         if self._weight is None:
             return None
         return self._weight[batch_index(index, len(self._scores))].to(getattr(index, "device", CPU))
@@ -296,6 +314,7 @@ class SelectiveBatchSampler(BatchSampler):
     def update(self, feedback: Feedback) -> None:
         """Add the losses of one batch to the scores, ignoring rows that are not finite. An error changes nothing."""
         index = feedback_index(feedback)
+        self._warn_of_mistakes(index)
         value = measure(self.policy.signal, feedback)
         if value is not None:
             self._scores.add(index, value)
@@ -308,12 +327,21 @@ class SelectiveBatchSampler(BatchSampler):
                 self._unasked = None
                 warn_that_unused(self.policy, len(self._scores))
 
+    def _warn_of_mistakes(self, index: Tensor) -> None:
+        """Warn if this is feedback on other samples than the sampler gave, or if its weights are not in use."""
+        current = self._current
+        if current is not None and not (current.consumed or self._misled or on_accelerator(index)):
+            self._misled = warn_of_positions(index, current.given())
+        if self._weight is not None and not self._weighed and bool((self._weight != 1).any()):
+            self._weighed = True
+            warn_that_unweighted(self.policy)
+
     def exchange(self) -> None:
         """Share the scores among all processes. Runs at the start of every pass; every process must call it."""
         world = self.rank_and_world_size[1]
         if world > 1:
             left = len(self._interrupted.split(world, self.min_batch)) if self._interrupted else 0
-            self._scores.exchange((self.epoch, left))
+            self._scores.exchange((self.epoch, left), self.seed)
 
     @property
     def has_unshared_scores(self) -> bool:
@@ -381,7 +409,8 @@ class SelectiveBatchSampler(BatchSampler):
         """For copies: a pass that is under way is interrupted here, so that the copy continues it."""
         plan = self._rest()
         epoch = self.epoch if plan is None else plan.epoch
-        return {**self.__dict__, "_interrupted": plan, "_current": None, "epoch": epoch}
+        changed = {"_interrupted": plan, "_current": None, "epoch": epoch, "_dataset": len(self._scores)}
+        return {**self.__dict__, **changed}
 
     def __repr__(self) -> str:
         rank, world = self.rank_and_world_size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Sampler, Subset
 
 from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
@@ -29,6 +29,11 @@ def dataset_length(dataset: Sized | int) -> int:
         raise TypeError(
             "Subset(Indexed(dataset)) delivers indices of the whole dataset, but the sampler counts the subset. "
             "Swap the two: Indexed(Subset(dataset, ...))."
+        )
+    if isinstance(dataset, ConcatDataset) and any(isinstance(part, Indexed) for part in dataset.datasets):
+        raise TypeError(
+            "ConcatDataset([Indexed(a), Indexed(b)]) counts the samples of each part from 0, but the sampler counts "
+            "them all. Swap the two: Indexed(ConcatDataset([a, b]))."
         )
     if isinstance(dataset, DataLoader):
         raise TypeError(
@@ -81,6 +86,11 @@ def batch_index(index: Any, n: int) -> Tensor:
 
 def dataset_index(index: Tensor, n: int) -> Tensor:
     """Dataset indices as whole numbers on the CPU; refused if one is outside the dataset of ``n`` samples."""
+    if len(index) and (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool):
+        raise TypeError(
+            f"index has type {index.dtype}, but dataset indices are whole numbers, and a float32 holds them up to 2^24 "
+            "only. Pass the index as it comes from Indexed(dataset)."
+        )
     vector: Tensor = index.to(CPU, torch.int64)
     outside = (vector < 0) | (vector >= n)
     if bool(outside.any()):
@@ -139,4 +149,26 @@ def warn_that_unused(policy: Policy, n: int) -> None:
         f"{type(policy).__name__} selects nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the "
         "rows keep = sampler.pick(index).",
         stacklevel=3,
+    )
+
+
+def warn_of_positions(index: Tensor, given: Tensor | None) -> bool:
+    """Warn if a pass begins with feedback on samples that the sampler did not give; returns whether it did."""
+    others = set() if given is None else set(index.tolist()) - set(given.tolist())
+    if others:
+        warnings.warn(
+            f"The first update of this pass is of sample {min(others)}, which the sampler has not given yet. The index "
+            "is the last value of a batch of Indexed(dataset): for x, y, index in loader. It does not count the rows "
+            "of the batch, torch.arange(len(x)), and it is not the label. This warning is shown once.",
+            stacklevel=4,
+        )
+    return bool(others)
+
+
+def warn_that_unweighted(policy: Policy) -> None:
+    """Warn that a policy weights the samples that it keeps, and that nobody asks for the weights."""
+    warnings.warn(
+        f"{type(policy).__name__} weights the samples that it keeps, but sampler.weight was never called. Pass "
+        "opt.backward(..., weight=sampler.weight(index)), or the gradient is biased. This warning is shown once.",
+        stacklevel=4,
     )

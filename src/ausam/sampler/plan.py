@@ -225,6 +225,12 @@ class EpochIterator:
             # Dealt in turn, so the shares of the processes differ by at most one.
             yield self.plan.index[start + self._rank : stop : self._world_size].tolist()
 
+    def given(self) -> Tensor | None:
+        """The samples that were handed out so far, to all processes; None once there are no more batches."""
+        if self.handed_out == len(self._spans):
+            return None
+        return self.plan.index[: self._spans.span(self.handed_out)[0]]
+
     def rest(self) -> Plan | None:
         """The plan of what is not consumed yet; None at the end of the epoch."""
         # Loaders prefetch, so a batch that was handed out is not consumed yet. It counts if nobody calls update.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from typing import Any
 
@@ -125,7 +126,8 @@ class Scores:
             once, visits = torch.unique(index, return_counts=True)
             raise ValueError(
                 f"index {int(once[visits > 1][0])} occurs twice in one batch, but a sample has one score. "
-                "Use each sample at most once per batch, or update once per step."
+                "Use each sample at most once per batch, and update once per step. The index is the last value of a "
+                "batch of Indexed(dataset): for x, y, index in loader."
             )
         return index, value
 
@@ -251,20 +253,32 @@ class SharedScores(Scores):
         for new in (self._waiting, self._unshared, self._unshared_settings):
             new.clear()
 
-    def exchange(self, position: tuple[int, int]) -> None:
+    def exchange(self, position: tuple[int, int], seed: int = 0) -> None:
         """Record the new values of all processes in the same order, so that the tables stay equal bit for bit.
 
-        ``position`` (epoch, batches left of a resumed pass) must be the same in all processes. Collective.
+        ``position`` (epoch, batches left of a resumed pass), the seed and the table must be the same in all processes.
+        Collective.
         """
         self.flush()
         if self.rank_and_world_size[1] == 1 or not self._has_group():
             return
         new, settings = _joined(self._unshared), _joined(self._unshared_settings)
-        heads = gather(torch.tensor([len(new[0]), len(settings[0]), *position], device=CPU))
-        if any(not torch.equal(h[2:], heads[0][2:]) for h in heads):
+        own = [len(new[0]), len(settings[0]), *position, seed % (1 << 63), self._digest()]
+        heads = [h.tolist() for h in gather(torch.tensor(own, device=CPU))]
+        if any(h[2:4] != own[2:4] for h in heads):
             raise RuntimeError(
                 f"The processes are at different positions: (epoch, batches left) by rank is "
-                f"{[h[2:].tolist() for h in heads]}. Begin every pass in every process, and load the same state in all."
+                f"{[h[2:4] for h in heads]}. Begin every pass in every process, and load the same state in all."
+            )
+        if any(h[4] != own[4] for h in heads):
+            raise RuntimeError(
+                f"The samplers have different seeds: by rank {[h[4] for h in heads]}. All processes share one plan, so "
+                "give the same seed in all; the rank decides which part of each batch a process gets."
+            )
+        if any(h[5] != own[5] for h in heads):
+            raise RuntimeError(
+                "The scores differ between the processes: an earlier exchange was interrupted in one of them, or their "
+                "states are not the same. Load one saved state, sampler.load_state_dict(state), in every process."
             )
         values, set_values = (_of_all(own, [int(h[k]) for h in heads]) for k, own in enumerate((new, settings)))
         self._unshared, self._unshared_settings = [], []
@@ -272,6 +286,14 @@ class SharedScores(Scores):
             self._record(*visit)
         for setting in split_repeats(*set_values):
             self._set(*setting)
+
+    def _digest(self) -> int:
+        """A checksum of the table."""
+        columns = (self._pairs, self.last) if self.spread is None else (self._pairs, self.last, self.spread)
+        checksum = 0
+        for column in columns:
+            checksum = zlib.crc32(column.numpy().data, checksum)
+        return checksum
 
     def _has_group(self) -> bool:
         """Whether there is a process group to exchange with; without one there must be nothing to exchange."""
