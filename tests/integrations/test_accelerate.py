@@ -173,44 +173,36 @@ def with_attribute(owner, name, value):
     return make
 
 
-# The setting, and the value and the remedy that its error names.
+# The setting, and the remedy that its error names.
 SETTINGS = {
-    "distributed_type": (of_type("XLA"), "XLA", "Use one device or DDP"),
-    "parallelism_config": (with_attribute("state", "parallelism_config", object()), "owns the parameters", "Use DDP"),
-    "mixed_precision": (with_attribute("state", "_mixed_precision", "fp8"), '"fp8"', 'Use "bf16"'),
-    "kwargs_handlers": (
+    **{kind: ("distributed_type", of_type(kind), "DDP") for kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")},
+    "parallel": ("parallelism_config", with_attribute("state", "parallelism_config", object()), "DDP"),
+    "fp8": ("mixed_precision", with_attribute("state", "_mixed_precision", "fp8"), 'Use "bf16"'),
+    "static": (
+        "kwargs_handlers",
         lambda _: Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)]),
-        "static_graph=True",
-        "Leave it False",
+        "Leave it off",
     ),
-    "split_batches": (lambda _: configured(split_batches=True), "True", r"SelectiveBatchSampler(..., split=True)"),
-    "dispatch_batches": (lambda _: configured(dispatch_batches=True), "True", "Leave it None"),
-    "use_stateful_dataloader": (
+    "split": ("split_batches", lambda _: configured(split_batches=True), "SelectiveBatchSampler(..., split=True)"),
+    "dispatch": ("dispatch_batches", lambda _: configured(dispatch_batches=True), "Leave it None"),
+    "stateful": (
+        "use_stateful_dataloader",
         with_attribute(
             "accelerator",
             "dataloader_config",
             SimpleNamespace(split_batches=False, dispatch_batches=None, use_stateful_dataloader=True),
         ),
-        "True",
         "Leave it False",
     ),
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_that_cannot_be_honoured_is_refused(name, monkeypatch):
-    make, value, remedy = SETTINGS[name]
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_setting_that_cannot_be_honoured_is_refused(case, monkeypatch):
+    name, make, remedy = SETTINGS[case]
     message = refusal(make(monkeypatch))
     assert message.startswith(f"{name}: ")
-    assert value in message
     assert remedy in message
-
-
-@pytest.mark.parametrize("kind", ["DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA"])
-def test_what_owns_the_parameters_is_refused(kind, monkeypatch):
-    message = refusal(of_type(kind)(monkeypatch))
-    assert f"Accelerate runs {kind}" in message
-    assert "Use one device or DDP" in message
 
 
 @pytest.mark.parametrize("plugin", [{"sync_each_batch": True}, {"sync_with_dataloader": False}], ids=str)
@@ -294,7 +286,7 @@ def test_what_cannot_work_is_refused(monkeypatch):
     assert "in_order=False" in refusal(accelerator, disorderly)
     assert "Use it in a plain loop" in refusal(accelerator, SelectiveStream([], int, t.sampler))
     monkeypatch.setattr("ausam.integrations.accelerate.rank_and_world_size", lambda: (0, 2))
-    assert "has 2 processes, but Accelerate sees 1" in refusal(accelerator)
+    assert "Accelerator(cpu=True)" in refusal(accelerator)
 
 
 # -- what accelerator.prepare takes ------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ausam.audit import Audit
+from ausam.integrations._batches import SelectiveLoader
 from ausam.integrations._lightning_closure import BatchClosure, RowsClosure
-from ausam.integrations._loader import SelectiveLoader
 from ausam.optimizer.errors import Reduction
 from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.pairing import check

@@ -15,8 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ausam.integrations._batches import mean_loss
-from ausam.integrations._loader import SelectiveLoader
+from ausam.integrations._batches import SelectiveLoader, mean_loss
 from ausam.optimizer.passes import COMPILED
 from ausam.optimizer.sharpness_aware import SharpnessAware
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from accelerate import Accelerator
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
 from ausam.integrations._batches import Batches, exchanged_state
+from ausam.integrations._refusals import DISPATCHED, OWNED, STATIC_GRAPH, UNORDERED, refuse
 from ausam.optimizer.errors import Reduction
 from ausam.optimizer.passes import LossFn
 from ausam.optimizer.sharpness_aware import SharpnessAware
@@ -23,6 +24,48 @@ from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
 # Distributed types that shard or own the parameters themselves: the prepared optimizer is not the one that steps.
 OWNERS = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM, DistributedType.XLA)
+
+# Settings of an accelerator that cannot be honoured; for a loader of ours, with its sampler, also the second table.
+REFUSED = (
+    (
+        "num_processes",
+        lambda accelerator: accelerator.num_processes != rank_and_world_size()[1],
+        "Accelerate and torch.distributed see different numbers of processes, so each would train its own model. On "
+        "CPUs, use Accelerator(cpu=True), or use_cpu=True for the Trainer.",
+    ),
+    ("distributed_type", lambda accelerator: accelerator.distributed_type in OWNERS, OWNED),
+    ("parallelism_config", lambda accelerator: getattr(accelerator, "parallelism_config", None), OWNED),
+    (
+        "mixed_precision",
+        lambda accelerator: accelerator.mixed_precision == "fp8",
+        '"fp8" replaces layers and the optimizer by those of another library. Use "bf16", "fp16" or "no".',
+    ),
+    (
+        "kwargs_handlers",
+        lambda accelerator: getattr(getattr(accelerator, "ddp_handler", None), "static_graph", False),
+        f"DDP has static_graph=True, but {STATIC_GRAPH}",
+    ),
+)
+REFUSED_WITH_SAMPLER = (
+    (
+        "split_batches",
+        lambda config, sampler: config.split_batches and not sampler.split,
+        "True divides each mini-batch among the processes, but the sampler was built with split=False. Use "
+        "SelectiveBatchSampler(..., split=True).",
+    ),
+    (
+        "split_batches",
+        lambda config, sampler: sampler.split and not config.split_batches,
+        "False, but the sampler has split=True, so schedulers would step once per process for a mini-batch that all "
+        "share. Use Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True)).",
+    ),
+    ("dispatch_batches", lambda config, _: config.dispatch_batches, DISPATCHED),
+    (
+        "use_stateful_dataloader",
+        lambda config, _: config.use_stateful_dataloader,
+        "True saves the position a second time: save_state already contains the sampler's. Leave it False.",
+    ),
+)
 
 
 class PreparedOptimizer(AcceleratedOptimizer):
@@ -97,10 +140,10 @@ def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[
     optimizers = [obj for obj in objects if isinstance(obj, Optimizer)]
     if optimizers and not any(isinstance(opt, SharpnessAware) for opt in optimizers):
         raise TypeError(f"The optimizer is a {type(optimizers[0]).__name__}. Pass SharpnessAware(opt, SAM(), model).")
-    refuse_settings(accelerator)
+    refuse(REFUSED, accelerator)
     for obj in objects:
         if isinstance(obj, DataLoader) and isinstance(obj.batch_sampler, SelectiveBatchSampler):
-            refuse_settings(accelerator, obj.batch_sampler)
+            refuse(REFUSED_WITH_SAMPLER, accelerator.dataloader_config, obj.batch_sampler)
     places = [None] * len(objects) if device_placement is None else list(device_placement)
     # accelerator.prepare takes prepared objects as they are, so ours go first: models, then what depends on them.
     models = {
@@ -157,76 +200,12 @@ def _prepared_model(accelerator: Accelerator, opt: SharpnessAware, models: dict[
     )
 
 
-def refuse_settings(accelerator: Accelerator, sampler: SelectiveBatchSampler | None = None) -> None:
-    """Raise a ValueError for the first setting that cannot be honoured, or if nothing averages the gradients.
-
-    Arguments:
-        accelerator: the Accelerator.
-        sampler: the sampler of a loader to prepare; None for an ordinary loader.
-    """
-    for problem in _problems(accelerator, sampler):
-        raise ValueError(problem)
-
-
-def _problems(accelerator: Accelerator, sampler: SelectiveBatchSampler | None) -> Iterator[str]:
-    world = rank_and_world_size()[1]
-    if accelerator.num_processes != world:
-        yield (
-            f"torch.distributed has {world} processes, but Accelerate sees {accelerator.num_processes}, so each would "
-            "train its own model. On CPUs, use Accelerator(cpu=True), or use_cpu=True for the Trainer."
-        )
-    if accelerator.distributed_type in OWNERS:
-        yield (
-            f"distributed_type: Accelerate runs {accelerator.distributed_type.value}, which owns the parameters and "
-            "the step, so the weights cannot be perturbed in between. Use one device or DDP."
-        )
-    if getattr(accelerator, "parallelism_config", None) is not None:
-        yield "parallelism_config: another library owns the parameters, so SAM cannot perturb them. Use DDP."
-    if accelerator.mixed_precision == "fp8":
-        yield (
-            'mixed_precision: "fp8" replaces layers and the optimizer by those of another library. Use "bf16", "fp16" '
-            'or "no".'
-        )
-    if getattr(getattr(accelerator, "ddp_handler", None), "static_graph", False):
-        yield (
-            "kwargs_handlers: DDP's static_graph=True, but a step has passes with and without averaging. Leave it "
-            "False."
-        )
-    if sampler is None:
-        return
-    config = accelerator.dataloader_config
-    if config.split_batches and not sampler.split:
-        yield (
-            "split_batches: True divides each mini-batch among the processes, but the sampler was built with "
-            "split=False. Use SelectiveBatchSampler(..., split=True)."
-        )
-    if sampler.split and not config.split_batches:
-        yield (
-            "split_batches: False, but the sampler has split=True, so schedulers would step once per process for a "
-            "mini-batch that all processes share. Use "
-            "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))."
-        )
-    if config.dispatch_batches:
-        yield (
-            "dispatch_batches: True makes one process read for all, but the sampler gives each process its own "
-            "batches. Leave it None."
-        )
-    if config.use_stateful_dataloader:
-        yield (
-            "use_stateful_dataloader: True saves the position a second time: save_state already contains the "
-            "sampler's. Leave it False."
-        )
-
-
 def prepare_loader(
     accelerator: Accelerator, loader: DataLoader[Any], batches: Any, device_placement: bool | None = None
 ) -> DataLoader[Any]:
     """The loader with these batches on the accelerator's device. Each process has its own; none is split again."""
     if not loader.in_order:
-        raise ValueError(
-            "DataLoader(in_order=False) lets batches overtake each other, and the sampler counts them in order. "
-            "Leave it True."
-        )
+        raise ValueError(f"DataLoader(in_order=False): {UNORDERED}")
     prepared: DataLoader[Any] = prepare_data_loader(
         DataLoader(
             loader.dataset,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytorch_lightning import Callback, LightningModule
 
+from ausam.integrations._batches import SelectiveLoader
 from ausam.integrations._lightning import Attachment, Auditing, Losses
-from ausam.integrations._loader import SelectiveLoader
 
 __all__ = ["AuditCallback", "SelectiveLoader", "SharpnessAwareCallback", "SharpnessAwareModule"]
 

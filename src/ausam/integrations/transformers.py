@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
@@ -19,9 +21,10 @@ from transformers.trainer_utils import seed_worker
 from ausam.audit import Audit
 from ausam.feedback import Feedback
 from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss
+from ausam.integrations._refusals import DISPATCHED, OWNED, STATIC_GRAPH, UNORDERED, refuse
 from ausam.integrations._sequences import per_sample, shifts
-from ausam.integrations._trainer_refusals import refuse_arguments
-from ausam.integrations.accelerate import prepare_loader, refuse_settings
+from ausam.integrations.accelerate import REFUSED as ACCELERATOR_REFUSED
+from ausam.integrations.accelerate import prepare_loader
 from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.optimizer.step import Method
 from ausam.pairing import check
@@ -29,6 +32,43 @@ from ausam.policies import Policy
 from ausam.sampler import SelectiveBatchSampler
 
 STATE, AUDIT = "sampler.pt", "audit.pt"
+FIGURES = ("_metrics", "_stored_metrics", "_total_train_tokens")  # what TRL's trainers log: added to in compute_loss
+
+# TrainingArguments that cannot be honoured: the name, what is wrong with them, and the reason and remedy.
+REFUSED = (
+    *(
+        (name, lambda args, name=name: getattr(args, name), OWNED)
+        for name in ("parallelism_config", "fsdp", "deepspeed")
+    ),
+    (
+        "optim",
+        lambda args: bool(re.search("lomo|layerwise", str(getattr(args.optim, "value", args.optim)))),
+        "it steps inside backward, which runs several times per step. Use another, such as adamw_torch.",
+    ),
+    ("ddp_static_graph", lambda args: args.ddp_static_graph, STATIC_GRAPH),
+)
+REFUSED_WITH_POLICY = (
+    (
+        "train_sampling_strategy",
+        lambda args: args.train_sampling_strategy != "random",
+        'it orders the samples, but the policy\'s sampler draws them. Leave it at "random", or leave out the policy.',
+    ),
+    ("dataloader_in_order", lambda args: not args.dataloader_in_order, UNORDERED),
+    (
+        "ignore_data_skip",
+        lambda args: args.ignore_data_skip,
+        "it would restart the epoch, but the sampler continues where it stopped and skips at no cost. Leave it False.",
+    ),
+    ("accelerator_config", lambda args: getattr(args.accelerator_config, "dispatch_batches", None), DISPATCHED),
+)
+REFUSED_BY_ROWS = (
+    (
+        "use_liger_kernel",
+        lambda args: args.use_liger_kernel,
+        "its fused loss computes no logits, and without them there is no loss per sample. Leave it False, or override "
+        "losses(model, inputs).",
+    ),
+)
 
 
 class AuditCallback(TrainerCallback):
@@ -98,8 +138,9 @@ class SharpnessAwareTrainer(Trainer):
         if self.by_rows and not own_losses:
             self._refuse_batch_losses(named.get("compute_loss_func"))
         if named.get("args") is not None:
-            facts = {"policy": policy is not None, "by_rows": self.by_rows, "own_losses": own_losses}
-            refuse_arguments(named["args"], **facts)
+            refuse(REFUSED, named["args"])
+            refuse(REFUSED_WITH_POLICY if policy is not None else (), named["args"])
+            refuse(REFUSED_BY_ROWS if self.by_rows and not own_losses else (), named["args"])
         super().__init__(*args, **kw)
         self._refuse_combinations(own_losses)
 
@@ -118,7 +159,7 @@ class SharpnessAwareTrainer(Trainer):
             )
 
     def _refuse_combinations(self, own_losses: bool) -> None:
-        refuse_settings(self.accelerator)
+        refuse(ACCELERATOR_REFUSED, self.accelerator)
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"This process sees {self.args.n_gpu} GPUs and would run DataParallel, whose replicas a method cannot "
@@ -214,9 +255,17 @@ class SharpnessAwareTrainer(Trainer):
             return self._step_by_rows(opt, model, inputs, parts)
         scaler = self.accelerator.scaler
         scale = 1.0 if scaler is None else scaler.get_scale()
-        loss: Tensor = opt.accumulate(
-            partial(super().training_step, model, inputs, num_items_in_batch), scale=scale / parts
-        )
+        step = super().training_step
+        figures: dict[str, Any] = {}  # of the first pass
+
+        def one_pass() -> Any:
+            loss = step(model, inputs, num_items_in_batch)
+            if not figures:
+                figures.update({name: vars(self)[name] for name in FIGURES if name in vars(self)})
+            self.__dict__.update(copy.deepcopy(figures))
+            return loss
+
+        loss: Tensor = opt.accumulate(one_pass, scale=scale / parts)
         return loss
 
     def _step_by_rows(self, opt: SharpnessAware, model: nn.Module, inputs: dict[str, Any], parts: int) -> Tensor:
