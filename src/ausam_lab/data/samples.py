@@ -45,7 +45,7 @@ def show(data: ImageSet | UserSet, index: int) -> Shown:
     if isinstance(data, ImageSet):
         return _shown(data.train_x[index], "")
     text = description(data, index)
-    if (file := _picture_file(text)) is not None and (image := _opened(file)) is not None:
+    if (file := _picture_file(_described(data, index))) is not None and (image := _opened(file)) is not None:
         return Shown(*_encoded(image), text, file if file.suffix.lower() in ENDINGS else None)
     x = torch.as_tensor(sample(data.train, index, f"the training set of {data.name}")[0])
     return _shown(x, text)
@@ -53,6 +53,15 @@ def show(data: ImageSet | UserSet, index: int) -> Shown:
 
 def description(data: ImageSet | UserSet, index: int) -> str:
     """What the dataset itself calls the sample, such as the name of its file; empty if it says nothing."""
+    return plain(_described(data, index))
+
+
+def plain(text: str) -> str:
+    """Text that can be written anywhere: the name of a file need not be Unicode."""
+    return text.encode(errors="replace").decode()
+
+
+def _described(data: ImageSet | UserSet, index: int) -> str:
     inner: Any = getattr(data, "train", None)
     while isinstance(inner, Subset):
         index, inner = inner.indices[index], inner.dataset

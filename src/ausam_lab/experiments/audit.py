@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections import Counter
@@ -10,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
@@ -24,13 +22,13 @@ from ausam_lab.data.download import DownloadError
 from ausam_lab.data.folders import SIZED
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.loading import DataError
-from ausam_lab.data.samples import Shown, description, show
+from ausam_lab.data.samples import description, plain, show
 from ausam_lab.names.from_config import with_own_rho
 from ausam_lab.names.user_code import is_own
 from ausam_lab.records import files, store
 from ausam_lab.records.run import measured_on
 from ausam_lab.report.pages import audit as page
-from ausam_lab.report.pages.audit import Audited, Card
+from ausam_lab.report.pages.audit import Audited
 from ausam_lab.training import auditing, run_folder
 
 OF_PAIRS = (*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "s_min", "s_max", "ramp")  # what a pair of another policy does not take
@@ -47,21 +45,20 @@ def audit_run(folder: Path, out: Path, export: Path | None, command: str, **here
         command: the command that the user typed.
         here: settings of this machine, such as ``data_dir``.
     """
-    audited = read(folder, out, command, **here)
-    beside = out.with_name(f"{out.stem}_files")
-    text, pictures = page.render(audited, quote(beside.name))
+    audited = read(folder, command, **here)
+    text, pictures = page.render(audited, out)
     if pictures:
-        run_folder.make(beside)
-    for name, content in pictures.items():
-        with files.written(beside / name):
-            (beside / name).write_bytes(content)
+        run_folder.make(next(iter(pictures)).parent)
+    for path, content in pictures.items():  # not one by one to the disk, as files.write does
+        with files.written(path):
+            path.write_bytes(content)
     files.write(out, text)
     if export is not None:
         files.write(export, page.csv(audited))
     return audited
 
 
-def read(folder: Path, out: Path, command: str = "", **here: Any) -> Audited:
+def read(folder: Path, command: str = "", **here: Any) -> Audited:
     """The audit of the run in a folder, with its samples as cards; a ValueError if there is nothing to read."""
     saved = run_folder.saved_config(folder) if folder.is_dir() else None
     if saved is None:
@@ -84,8 +81,7 @@ def read(folder: Path, out: Path, command: str = "", **here: Any) -> Audited:
     errors, verdict = audit.label_errors(), audit.verdict()
     rows = page.choose_rows(errors, audit.labels)
     pair = auditing.pair_to_try(audit, verdict, config.policy)
-    shown = () if data is None else tuple(show(data, i) for i in rows.tolist())
-    texts = () if data is None else tuple(_plain(description(data, i)) for i in range(len(audit)))
+    texts = () if data is None else tuple(description(data, i) for i in range(len(audit)))
     return Audited(
         title=f"{config.data}{changes(config)}: labels to review",
         about=f"{len(audit):,} training samples, {config.method} + {config.policy}, {config.model}, "
@@ -100,7 +96,7 @@ def read(folder: Path, out: Path, command: str = "", **here: Any) -> Audited:
         names=_names(data, audit),
         origin=np.arange(len(audit)) if data is None else data.origin.numpy(),
         rows=rows,
-        cards=tuple(_card(sample, out) for sample in shown),
+        cards=() if data is None else tuple(show(data, i) for i in rows.tolist()),
         texts=texts if any(texts) else (),
         hidden=hidden,
         next_steps=_next_steps(folder, saved),
@@ -225,15 +221,4 @@ def _require_same(data: ImageSet | UserSet, audit: Audit, folder: Path) -> None:
 
 def _names(data: ImageSet | UserSet | None, audit: Audit) -> tuple[str, ...]:
     known = () if data is None else data.names
-    return tuple(map(_plain, known)) if len(known) == audit.classes else tuple(map(str, range(audit.classes or 0)))
-
-
-def _plain(text: str) -> str:
-    """Text that can be written anywhere: the name of a file need not be Unicode."""
-    return text.encode(errors="replace").decode()
-
-
-def _card(sample: Shown, out: Path) -> Card:
-    """A sample with the address of its file as the page needs it."""
-    file = "" if sample.file is None else quote(os.fsencode(os.path.relpath(sample.file, out.parent)))
-    return Card(sample.picture, sample.form, sample.side, _plain(sample.text), file)
+    return tuple(map(plain, known)) if len(known) == audit.classes else tuple(map(str, range(audit.classes or 0)))

@@ -30,6 +30,8 @@ from ausam_lab.training import auditing, run_folder
 from tests.lab.blobs import N
 from tests.lab.helpers import run
 
+HERE = Path("audit.html")
+
 
 def opened(png):
     return np.asarray(Image.open(io.BytesIO(png)))
@@ -78,7 +80,7 @@ def test_the_page_is_next_to_the_run_by_default(copied, capsys):
     assert str(copied / "audit.html") in capsys.readouterr().out
     assert (
         data_of((copied / "audit.html").read_text())["id"]
-        == data_of(page.render(experiment.read(copied, copied))[0])["id"]
+        == data_of(page.render(experiment.read(copied), HERE)[0])["id"]
     )
 
 
@@ -122,8 +124,8 @@ def test_without_its_data_the_audit_is_shown_without_samples(audited, tmp_path, 
         raise ValueError(f"{config.data} is gone.")
 
     monkeypatch.setattr(experiment, "split_problem", gone)
-    shown = experiment.read(audited, tmp_path / "audit.html")
-    text, _ = page.render(shown)
+    shown = experiment.read(audited)
+    text, _ = page.render(shown, HERE)
     assert "blobs is gone" in text
     assert not any(data_of(text)["thumb"])
     assert len(page.csv(shown).splitlines()) == N + 1
@@ -135,7 +137,7 @@ def fed(audit):
 
 
 def test_labels_that_were_made_wrong_on_purpose_are_counted(audited, tmp_path):
-    known = experiment.read(audited, tmp_path / "audit.html")
+    known = experiment.read(audited)
     assert "30 of them are among the first 30" in page.hits_line(known)
     assert page.hits_line(replace(known, made_wrong=None)) == ""
     first = known.errors.index
@@ -147,11 +149,11 @@ def test_labels_that_were_made_wrong_on_purpose_are_counted(audited, tmp_path):
 
 
 def test_the_ranking_is_there_if_nothing_is_flagged(audited, tmp_path):
-    shown = experiment.read(audited, tmp_path / "audit.html")
+    shown = experiment.read(audited)
     clean = replace(shown, errors=replace(shown.errors, flagged=np.zeros(N, bool)))
     assert "0 of 300 labels are flagged" in (said := page.text(clean))
     assert len(re.findall(r" no$", said, re.M)) == page.FIRST
-    assert data_of(page.render(clean)[0])["index"] == shown.errors.order.tolist()
+    assert data_of(page.render(clean, HERE)[0])["index"] == shown.errors.order.tolist()
 
 
 # -- from a folder of pictures to corrected labels ---------------------------------------------------------------------
@@ -197,7 +199,7 @@ def test_one_command_trains_audits_and_corrects_a_folder(pictures, capsys):
 
 
 def test_reviewed_samples_give_a_share(copied, tmp_path, capsys):
-    shown = experiment.read(copied, tmp_path / "audit.html")
+    shown = experiment.read(copied)
     wrong = set(shown.made_wrong.tolist())
     rows = [f"{i},,,{'remove' if i in wrong else 'keep'}," for i in shown.review.index.tolist()]
     (tmp_path / "decisions.csv").write_text("\n".join(["index,path,given,decision,new_label", *rows]))

@@ -11,8 +11,9 @@ from PIL import Image
 
 from ausam.audit import Decision, LabelErrors, Redundant, Verdict, read_decisions
 from ausam.audit.review import harmless
+from ausam_lab.data.samples import Shown
 from ausam_lab.report.pages import audit as page
-from ausam_lab.report.pages.audit import Audited, Card, choose_rows
+from ausam_lab.report.pages.audit import Audited, choose_rows
 from tests.audit.test_review import HOSTILE
 from tests.lab import browser
 
@@ -50,7 +51,7 @@ def audited(n=400, names=NAMES, flagged=60, cards=None, texts=(), origin=0):
         names=tuple(names),
         origin=np.arange(n) + origin,
         rows=rows,
-        cards=tuple(Card(png(i), "png", 8) for i in rows) if cards is None else cards(rows),
+        cards=tuple(Shown(png(i), "png", 8) for i in rows) if cards is None else cards(rows),
         texts=texts,
         hidden="",
         next_steps=("ausam audit run --decisions decisions.csv",),
@@ -69,13 +70,13 @@ def chromium(tmp_path_factory):
 def show(chromium, tmp_path):
     """Opens the page of an audit, without earlier decisions; nothing may be logged or asked for."""
 
-    def opens(shown, width=1280, folder=""):
+    def opens(shown, width=1280):
         path = tmp_path / "audit.html"
-        text, pictures = page.render(shown, folder)
+        text, pictures = page.render(shown, path)
         path.write_text(text, encoding="utf-8")
-        for name, content in pictures.items():
-            (tmp_path / folder).mkdir(exist_ok=True)
-            (tmp_path / folder / name).write_bytes(content)
+        for file, content in pictures.items():
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content)
         browser.resize(chromium, width)
         chromium.get(path.as_uri())
         chromium.execute_script("localStorage.clear()")
@@ -283,20 +284,20 @@ def test_it_fits_and_names_are_no_html(show, width, dark):
 
 def test_originals_are_shown_at_full_size_and_texts_as_cards(show, tmp_path):
     (tmp_path / "im #1%.png").write_bytes(png(9, 200))
-    cards = lambda rows: tuple(Card(png(i), "png", 200, "", "im%20%231%25.png") for i in rows)  # noqa: E731
+    cards = lambda rows: tuple(Shown(png(i), "png", 200, "", tmp_path / "im #1%.png") for i in rows)  # noqa: E731
     driver = show(audited(cards=cards))
     js(driver, "showDetail()")
     end = time.monotonic() + 10
     while js(driver, "document.querySelector('.whole').naturalWidth") != 200:
         assert time.monotonic() < end
     assert js(driver, "document.querySelectorAll('.others img').length") == 12
-    driver = show(audited(cards=lambda rows: tuple(Card(text=f"<u>row {i}</u>\n1.5  2.5") for i in rows)))
+    driver = show(audited(cards=lambda rows: tuple(Shown(text=f"<u>row {i}</u>\n1.5  2.5") for i in rows)))
     assert driver.find_element("css selector", ".card .words").text == "<u>row 399</u>\n1.5 2.5"
 
 
 def test_many_pictures_are_beside_the_page(show, monkeypatch):
     monkeypatch.setattr(page, "INSIDE", 1000)
-    driver = show(audited(), folder="audit_files")
+    driver = show(audited())
     image = "document.querySelector('.card img')"
     assert "audit_files/399.png" in js(driver, f"{image}.src")
     end = time.monotonic() + 10

@@ -35,8 +35,8 @@ def test_a_run_that_used_trusted_is_not_told_to_try_it(audited, tmp_path):
     record, plain = (read(folder / "result.json")["audit"] for folder in (tmp_path, audited))
     assert (record["kind"], record["pair"]) == ("wrong labels", "")
     assert plain["pair"] == "SAM(ascent=0.5) + Trusted(alpha=0.67)"
-    assert "To try" in page.text(experiment.read(audited, audited))
-    assert "To try" not in page.text(experiment.read(tmp_path, tmp_path))
+    assert "To try" in page.text(experiment.read(audited))
+    assert "To try" not in page.text(experiment.read(tmp_path))
 
 
 @pytest.mark.parametrize("policy", ["full", "random(alpha=0.5)"])
@@ -64,7 +64,7 @@ def test_flagged_samples_have_the_index_of_the_whole_data_set(tmp_path):
 
 def test_samples_that_select_the_epoch_are_not_audited(tmp_path):
     list(train(config(select_epoch=0.2), tmp_path))
-    audited = experiment.read(tmp_path, tmp_path)
+    audited = experiment.read(tmp_path)
     assert len(audited.labels) == 240
     assert audited.origin.max() >= 240
     assert (audited.columns["visits"] == 8).all()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ausam.audit import LabelErrors, Redundant, Review, Verdict, draw_review
 from ausam.audit.review import csv_text
+from ausam_lab.data.samples import Shown
 from ausam_lab.report import html, vega
 from ausam_lab.report.table import Table, to_text
 from ausam_lab.report.text import NONE, moment
@@ -29,17 +33,6 @@ HOW = (
     "learned are ranked first. If the losses form two groups, the upper one is flagged; otherwise nothing is, and the "
     "ranking still says where to look first. A flag is no proof: hard samples can be among them."
 )
-
-
-@dataclass(frozen=True)
-class Card:
-    """A sample as the page shows it: its picture, a text, and where its original is, relative to the page."""
-
-    picture: bytes = b""
-    form: str = ""
-    side: int = 0
-    text: str = ""
-    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class Audited:
     names: tuple[str, ...]  # of the classes
     origin: Array  # index of each sample in the whole data set
     rows: Array
-    cards: tuple[Card, ...]
+    cards: tuple[Shown, ...]
     texts: tuple[str, ...]  # descriptions of all samples, or none
     hidden: str  # why no samples are shown; empty if they are
     next_steps: tuple[str, ...]  # commands that use the decisions
@@ -176,18 +169,19 @@ def _yes(audited: Audited, i: int) -> str:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def render(audited: Audited, folder: str = "") -> tuple[str, dict[str, bytes]]:
-    """The page, which fetches nothing, and pictures by name for a folder beside it; none if the page can hold them.
+def render(audited: Audited, out: Path) -> tuple[str, dict[Path, bytes]]:
+    """The page, which fetches nothing, and the files of its pictures, if they are too many for the page itself.
 
     Arguments:
         audited: the audit.
-        folder: the name of that folder.
+        out: where the page will be. The pictures are in a folder beside it.
     """
-    beside = folder if sum(len(card.picture) for card in audited.cards) > INSIDE else ""
+    beside = out.with_name(f"{out.stem}_files")
+    inside = sum(len(card.picture) for card in audited.cards) <= INSIDE
     pictures = {
-        f"{audited.origin[i]}.{card.form}": card.picture
+        beside / f"{audited.origin[i]}.{card.form}": card.picture
         for i, card in zip(audited.rows.tolist(), audited.cards, strict=False)
-        if beside and card.picture
+        if card.picture and not inside
     }
     made = html.fill(
         "audit.html",
@@ -205,7 +199,7 @@ def render(audited: Audited, folder: str = "") -> tuple[str, dict[str, bytes]]:
         how=HOW,
         created=moment(audited.created),
         command=html.code(audited.command or NONE),
-        data=_data(audited, f"{beside}/" if beside else ""),
+        data=_data(audited, out, "" if inside else f"{quote(beside.name)}/"),
     )
     return f"{made}\n", pictures
 
@@ -218,10 +212,10 @@ def _easy(audited: Audited) -> str:
     return f"{100 * audited.redundant.share:.0f} % of the samples were learned early and never forgotten."
 
 
-def _data(audited: Audited, folder: str) -> dict[str, Any]:
+def _data(audited: Audited, out: Path, folder: str) -> dict[str, Any]:
     """What the page's script works on: columns with an entry for each card, and what is drawn."""
     rows, errors, review = audited.rows, audited.errors, audited.review
-    cards = audited.cards or tuple(Card() for _ in rows)
+    cards = audited.cards or tuple(Shown() for _ in rows)
     rank = np.empty(len(errors.order), np.int64)
     rank[errors.order] = np.arange(len(rank))
     place = {int(i): row for row, i in enumerate(rows)}
@@ -243,7 +237,7 @@ def _data(audited: Audited, folder: str) -> dict[str, Any]:
         "loss": [float(f"{v:.3g}") if math.isfinite(v) else None for v in errors.loss[rows].tolist()],
         "path": [audited.texts[i] if audited.texts else "" for i in rows.tolist()],
         "text": ["" if audited.texts else card.text for card in cards],
-        "file": [card.file for card in cards],
+        "file": ["" if card.file is None else _address(card.file, out) for card in cards],
         "side": [card.side for card in cards],
         "thumb": [_thumb(audited, i, card, folder) for i, card in zip(rows.tolist(), cards, strict=True)],
         "x": x[rows].tolist(),
@@ -258,11 +252,16 @@ def _data(audited: Audited, folder: str) -> dict[str, Any]:
     }
 
 
-def _thumb(audited: Audited, i: int, card: Card, folder: str) -> str:
+def _thumb(audited: Audited, i: int, card: Shown, folder: str) -> str:
     if not card.picture:
         return ""
     inside = f"{card.form};base64,{base64.b64encode(card.picture).decode()}"
     return f"{audited.origin[i]}.{card.form}" if folder else inside
+
+
+def _address(file: Path, out: Path) -> str:
+    """Where a file is, as seen from the page; its name need not be Unicode."""
+    return quote(os.fsencode(os.path.relpath(file, out.parent)))
 
 
 def _scaled(values: Array, *, log: bool) -> tuple[Array, list[tuple[int, str]]]:
