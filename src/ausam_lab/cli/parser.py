@@ -258,9 +258,9 @@ def _audit(made: Parser, _: bool) -> None:
     decisions = "the decisions.csv that the page exports: print the share of wrong labels that follows"
     made.add_argument("--decisions", metavar="FILE", help=decisions)
     made.add_argument("--apply", metavar="FILE", help="write the labels after --decisions, for ausam train --labels")
-    _machine(
-        made, "data", "data_dir", "label_noise", "model", "epochs", "batch_size", "lr", "seed", "device", "workers"
-    )
+    of_training = ("data", "label_noise", "model", "epochs", "batch_size", "lr", "seed", "device", "workers")
+    own = {"data": "none, RUN is audited", "epochs": "15, or the data's", "batch_size": "64, or the data's"}
+    _machine(made, "data_dir", *of_training, own=own)
 
 
 def _list(made: Parser, _: bool) -> None:
