@@ -29,6 +29,7 @@ from ausam_lab.experiments.run_cells import Launch
 from ausam_lab.experiments.tune import HELD_OUT, POLICY, Search, tune, values
 from ausam_lab.names.from_config import configured
 from ausam_lab.names.pairs import PAIRS, pair
+from ausam_lab.names.user_code import is_code
 from ausam_lab.paper import estimate, recipe, tables
 from ausam_lab.paper.ray import on_ray
 from ausam_lab.paper.reproduce import reproduce
@@ -78,7 +79,8 @@ def train_command(args: argparse.Namespace) -> int:
     parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]
     terminal.write(f"{config.label or run.pair}: {'; '.join(parts)}\n")
     if run.audit is not None:
-        terminal.write(f"{' '.join(run.audit.sentences)} More: ausam audit {shlex.quote(str(out))}\n")
+        trust = " --trust" if is_code(config.data) else ""
+        terminal.write(f"{' '.join(run.audit.sentences)} More: ausam audit {shlex.quote(str(out))}{trust}\n")
     return _idle([f"the run in {out}"] if run.idle else [])
 
 
@@ -209,7 +211,7 @@ def diagnose_command(args: argparse.Namespace) -> int:
             begun += 1
             progress.say(f"{begun}/{total} {name}")
 
-        flat = diagnose(places, args.samples, args.command, on_run, **here)
+        flat = diagnose(places, args.samples, args.command, on_run, trust=args.trust, **here)
     left_out = "".join(f"{folder} was not measured: {why}\n" for folder, why in flat.failed.items())
     terminal.write(
         f"{to_text(flatness.table(flat), terminal.screen())}\n\n{flatness.note(flat)}\n\n{flatness.verdict(flat)}\n"
@@ -236,7 +238,7 @@ def audit_command(args: argparse.Namespace) -> int:
     out = folder / "audit.html" if args.out is None else Path(args.out)
     export = None if args.export is None else Path(args.export)
     here = {name: value for name, value in given.items() if name == "data_dir"}
-    audited = audit.audit_run(folder, out, export, args.command, **here)
+    audited = audit.audit_run(folder, out, export, args.command, trust=args.trust, typed=given.get("data", ""), **here)
     if args.decisions is None:
         written, said = [out, export], audit_page.text(audited)
     else:

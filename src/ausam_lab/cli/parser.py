@@ -242,10 +242,16 @@ def _report(made: Parser, _: bool) -> None:
     _verbose(made)
 
 
+def _trust(made: Parser) -> None:
+    about = "run the code (data, network, method ...) that the folder's settings name; without it, none of it runs"
+    made.add_argument("--trust", action="store_true", help=about)
+
+
 def _diagnose(made: Parser, _: bool) -> None:
     made.add_argument("place", nargs="+", metavar="FOLDER", help="folder of a run or of a comparison")
     about = "training samples to measure on (default: 512)"
     made.add_argument("--samples", type=int, default=512, metavar="N", help=about)
+    _trust(made)
     _machine(made, "data_dir", "threads", "device")
 
 
@@ -258,6 +264,7 @@ def _audit(made: Parser, _: bool) -> None:
     decisions = "the decisions.csv that the page exports: print the share of wrong labels that follows"
     made.add_argument("--decisions", metavar="FILE", help=decisions)
     made.add_argument("--apply", metavar="FILE", help="write the labels after --decisions, for ausam train --labels")
+    _trust(made)
     of_training = ("data", "label_noise", "model", "epochs", "batch_size", "lr", "seed", "device", "workers")
     own = {"data": "none, RUN is audited", "epochs": "15, or the data's", "batch_size": "64, or the data's"}
     _machine(made, "data_dir", *of_training, own=own)

@@ -24,7 +24,7 @@ from ausam_lab.data.images import ImageSet
 from ausam_lab.data.loading import DataError
 from ausam_lab.data.samples import description, plain, show
 from ausam_lab.names.from_config import with_own_rho
-from ausam_lab.names.user_code import is_own
+from ausam_lab.names.user_code import is_code, is_own, refuse_strangers
 from ausam_lab.records import files, store
 from ausam_lab.records.run import measured_on
 from ausam_lab.report.pages import audit as page
@@ -35,7 +35,9 @@ OF_PAIRS = (*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "s_min", "s_max", "ramp")  # wha
 NEXT = 500  # samples of the ranking that a reviewer may look at next
 
 
-def audit_run(folder: Path, out: Path, export: Path | None, command: str, **here: Any) -> Audited:
+def audit_run(
+    folder: Path, out: Path, export: Path | None, command: str, *, trust: bool = False, typed: str = "", **here: Any
+) -> Audited:
     """Write the page of the audit in a run's folder, and its ranking as CSV if ``export`` says where.
 
     Arguments:
@@ -43,8 +45,13 @@ def audit_run(folder: Path, out: Path, export: Path | None, command: str, **here
         out: the page.
         export: the CSV file, or None.
         command: the command that the user typed.
+        trust: whether code that the folder's settings name may run.
+        typed: the data that the user has named, which may be code.
         here: settings of this machine, such as ``data_dir``.
     """
+    saved = run_folder.saved_config(folder) if folder.is_dir() else None
+    if saved is not None and not trust:
+        refuse_strangers(folder, {k: getattr(saved, k) for k in ("data", "task")}, [typed])
     audited = read(folder, command, **here)
     text, pictures = page.render(audited, out)
     if pictures:
@@ -164,7 +171,8 @@ def _summary(audited: Audited, decisions: Sequence[Decision]) -> str:
 
 
 def _next_steps(folder: Path, config: Config) -> tuple[str, ...]:
-    use = f"ausam audit {shlex.quote(str(folder))} --decisions decisions.csv --apply labels.csv"
+    trust = " --trust" if is_code(config.data) else ""
+    use = f"ausam audit {shlex.quote(str(folder))}{trust} --decisions decisions.csv --apply labels.csv"
     return use, _train(folder, config, Path("labels.csv"))
 
 

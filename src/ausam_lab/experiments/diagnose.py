@@ -25,6 +25,7 @@ from ausam_lab.names.expressions import brief_pair
 from ausam_lab.names.from_config import OWN_RHO, method_and_policy
 from ausam_lab.names.lookup import device
 from ausam_lab.names.pairs import label
+from ausam_lab.names.user_code import refuse_strangers
 from ausam_lab.networks.memory_format import to_memory_format
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
@@ -40,7 +41,9 @@ DRAWN = 0xD1A6  # seed of the samples, independent of the run: all runs are meas
 OnRun = Callable[[str, int], None]  # called with the name of the next run, and how many there are
 
 
-def diagnose(places: Sequence[Path], samples: int, command: str, on_run: OnRun, **here: Any) -> Flatness:
+def diagnose(
+    places: Sequence[Path], samples: int, command: str, on_run: OnRun, *, trust: bool = False, **here: Any
+) -> Flatness:
     """Measure the minima of all runs in these folders; write flatness.json and flatness.html into the first one.
 
     A folder holds a run (``ausam train``) or a comparison (``ausam compare``), of which all runs are measured: on the
@@ -51,6 +54,7 @@ def diagnose(places: Sequence[Path], samples: int, command: str, on_run: OnRun, 
         samples: how many training samples to measure on, >= 10.
         command: the command that the user typed.
         on_run: called before every run.
+        trust: whether code that the settings of the runs name may run.
         here: settings of this machine that replace those of the runs: data_dir, threads, device.
     """
     if samples < 10:
@@ -61,6 +65,8 @@ def diagnose(places: Sequence[Path], samples: int, command: str, on_run: OnRun, 
     for name, folder in runs:
         on_run(name or str(folder), len(runs))
         try:
+            if not trust:
+                _refuse_strangers(folder)
             minima.append(_measure(name, folder, samples, minima[0].rho if minima else None, len(runs) == 1, here))
         except ValueError as error:
             if len(runs) == 1:
@@ -72,6 +78,12 @@ def diagnose(places: Sequence[Path], samples: int, command: str, on_run: OnRun, 
     files.write_json(places[0] / "flatness.json", asdict(result))
     files.write(places[0] / "flatness.html", flatness.render(result))
     return result
+
+
+def _refuse_strangers(folder: Path) -> None:
+    saved = run_folder.saved_config(folder)
+    settings = () if saved is None else ("data", "task", "model", "method", "policy")
+    refuse_strangers(folder, {k: getattr(saved, k) for k in settings})
 
 
 def _runs(place: Path) -> list[tuple[str, Path]]:

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,9 @@ from ausam.policies import Policy
 # What the name of a data set or network may be besides one of the table.
 OWN = "a name, or your own as module:function"
 
+# Data in folders and on Hugging Face: a colon, but nothing to import.
+NOT_CODE = ("folder:", "hf:")
+
 # What a user's own class must have at least: what the optimizer and the reports read. A policy is an ausam.Policy.
 MEMBERS = {"method": ("gradient", "passes", "sharpness"), "policy": (), "task": ("metric", "losses", "score")}
 
@@ -31,6 +34,25 @@ PAGES = {"method": "docs/adding-a-method.md", "policy": "docs/adding-a-method.md
 def is_own(name: str) -> bool:
     """Whether a name refers to user-defined code: ``module:function``, or ``module:Class`` and arguments."""
     return ":" in name.partition("(")[0]
+
+
+def is_code(setting: str) -> bool:
+    """Whether a setting imports something: a name of user-defined code, or an argument that is one."""
+    return ":" in setting and not setting.startswith(NOT_CODE)
+
+
+def refuse_strangers(folder: Path, named: Mapping[str, str], typed: Collection[str] = ()) -> None:
+    """Raise a ValueError if the settings of a run's folder name code, which somebody else may have written.
+
+    ``named`` are the settings that would be imported; those whose name the user has ``typed`` are the user's own.
+    """
+    code = {k: v for k, v in named.items() if is_code(v) and v not in typed}
+    if code:
+        what = ", ".join(f"{setting} {name}" for setting, name in code.items())
+        raise ValueError(
+            f"{folder} would run code that its config.json names: {what}. If you trust it, add --trust. Whoever wrote "
+            "the folder chose that code."
+        )
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:

@@ -54,7 +54,7 @@ def copied(audited, tmp_path):
 
 def test_the_command_says_what_it_found_and_writes_page_and_csv(audited, tmp_path, capsys):
     export, out = tmp_path / "suspects.csv", tmp_path / "page.html"
-    assert run("audit", audited, "--export", export, "--out", out) == 0
+    assert run("audit", audited, "--trust", "--export", export, "--out", out) == 0
     said = capsys.readouterr().out
     errors = auditing.read(audited).label_errors()
     assert "30 of 300 labels are flagged" in said
@@ -76,7 +76,7 @@ def test_the_command_says_what_it_found_and_writes_page_and_csv(audited, tmp_pat
 
 
 def test_the_page_is_next_to_the_run_by_default(copied, capsys):
-    assert run("audit", copied) == 0
+    assert run("audit", copied, "--trust") == 0
     assert str(copied / "audit.html") in capsys.readouterr().out
     assert (
         data_of((copied / "audit.html").read_text())["id"]
@@ -94,7 +94,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
 
 def test_a_run_without_an_audit_is_refused(copied, capsys):
     (copied / auditing.FILE).unlink()
-    assert run("audit", copied) == 2
+    assert run("audit", copied, "--trust") == 2
     assert "has no audit" in (said := capsys.readouterr().err)
     assert "--resume" in said
 
@@ -102,20 +102,20 @@ def test_a_run_without_an_audit_is_refused(copied, capsys):
 def test_other_data_than_the_run_had_are_refused(copied, capsys):
     labels = (np.arange(N) + 1) % 3
     auditing.write(copied, fed(Audit(N, labels)))
-    assert run("audit", copied) == 2
+    assert run("audit", copied, "--trust") == 2
     assert "labels differ" in (said := capsys.readouterr().err)
     assert "--data-dir" in said
     auditing.write(copied, fed(Audit(7, np.zeros(7, int), classes=3)))
-    assert run("audit", copied) == 2
+    assert run("audit", copied, "--trust") == 2
     assert "7 in the run" in capsys.readouterr().err
 
 
 def test_targets_without_classes_and_methods_without_losses_are_refused(copied, capsys):
     auditing.write(copied, fed(Audit(N)))
-    assert run("audit", copied) == 2
+    assert run("audit", copied, "--trust") == 2
     assert "not classes" in capsys.readouterr().err
     auditing.write(copied, Audit(N, np.arange(N) % 3))
-    assert run("audit", copied) == 2
+    assert run("audit", copied, "--trust") == 2
     assert "losses per sample" in capsys.readouterr().err
 
 
@@ -203,7 +203,7 @@ def test_reviewed_samples_give_a_share(copied, tmp_path, capsys):
     wrong = set(shown.made_wrong.tolist())
     rows = [f"{i},,,{'remove' if i in wrong else 'keep'}," for i in shown.review.index.tolist()]
     (tmp_path / "decisions.csv").write_text("\n".join(["index,path,given,decision,new_label", *rows]))
-    assert run("audit", copied, "--decisions", tmp_path / "decisions.csv") == 0
+    assert run("audit", copied, "--trust", "--decisions", tmp_path / "decisions.csv") == 0
     said = capsys.readouterr().out
     share = float(re.search(r"([\d.]+) % of the labels are wrong", said)[1])
     assert share == pytest.approx(10, abs=3)
@@ -213,13 +213,13 @@ def test_reviewed_samples_give_a_share(copied, tmp_path, capsys):
 def test_impossible_wishes_are_refused(copied, tmp_path, capsys):
     for wish, part in [
         (["audit"], "Nothing to audit"),
-        (["audit", copied, "--epochs", 3], "--epochs"),
-        (["audit", copied, "--apply", "x.csv"], "--decisions"),
+        (["audit", copied, "--trust", "--epochs", 3], "--epochs"),
+        (["audit", copied, "--trust", "--apply", "x.csv"], "--decisions"),
     ]:
         assert run(*wish) == 2
         assert part in capsys.readouterr().err
     (tmp_path / "decisions.csv").write_text("index,path,given,decision,new_label\n999,,,keep,\n")
-    assert run("audit", copied, "--decisions", tmp_path / "decisions.csv") == 2
+    assert run("audit", copied, "--trust", "--decisions", tmp_path / "decisions.csv") == 2
     assert "sample 999" in capsys.readouterr().err
 
 

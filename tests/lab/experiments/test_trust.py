@@ -1,0 +1,45 @@
+"""A run's folder may come from a stranger: the code that its settings name is not executed."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.lab.helpers import run
+
+FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trust") / "run"
+    assert run("train", "sgd", *FEW, "--out", path) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "value"),
+    [
+        ("audit", "data", "{evil}:f"),
+        ("diagnose", "data", "{evil}:f"),
+        ("diagnose", "model", "{evil}:f"),
+        ("diagnose", "method", "{evil}:C"),
+        ("diagnose", "policy", "TopLoss(signal='{evil}:f')"),
+    ],
+)
+def test_code_that_a_folder_names_is_not_executed(folder, tmp_path, capsys, command, setting, value):
+    stranger = tmp_path / "stranger"
+    shutil.copytree(folder, stranger)
+    evil, done = stranger / "evil.py", tmp_path / "done"
+    evil.write_text(f"open({str(done)!r}, 'w').close()\n")
+    config = json.loads((stranger / "config.json").read_text())
+    config[setting] = value.format(evil=evil)
+    (stranger / "config.json").write_text(json.dumps(config))
+    capsys.readouterr()
+    assert run(command, stranger) == 2
+    error = capsys.readouterr().err
+    assert str(evil) in error
+    assert "--trust" in error
+    assert not done.exists()
+    run(command, stranger, "--trust")
+    assert done.exists()
