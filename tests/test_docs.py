@@ -1,11 +1,13 @@
 """What the documentation says: its code runs, its links lead somewhere, its lists are complete."""
 
 import contextlib
+import gc
 import io
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -14,20 +16,41 @@ OPTIONAL = ("accelerate", "optuna", "pytorch_optimizer", "skorch", "transformers
 WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
 
 
+SETUP = "<summary>Run this first</summary>"
+
+
+def blocks(page):
+    """The page's blocks as a reader copies them: alone, after the box "Run this first", or after those they name."""
+    found = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    setup = [found[0]] if SETUP in page.read_text() else []
+    runs = []
+    for i, block in enumerate(found):
+        said = re.match(r"# continues the (two )?blocks? above\n", block)
+        before = found[:i] if said else setup if i else []
+        runs.append("\n".join([*before, block]))
+    return runs
+
+
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated")  # Lightning's own, of torch's pytree
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_code_runs(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [pytest.param(page, i, id=f"{page.relative_to(ROOT)}-{i}") for page in WITH_CODE for i in range(len(blocks(page)))],
+)
+def test_code_runs(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = {"__name__": "docs"}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        with contextlib.redirect_stdout(io.StringIO()):
-            try:
-                exec(compile(block, str(page), "exec"), scope)
-            except ModuleNotFoundError as missing:
-                if missing.name not in OPTIONAL:
-                    raise
-                pytest.skip(f"needs {missing.name}, which the extra dev brings")
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            exec(compile(blocks(page)[number], str(page), "exec"), scope)
+        except ModuleNotFoundError as missing:
+            if missing.name not in OPTIONAL:
+                raise
+            pytest.skip(f"needs {missing.name}, which the extra dev brings")
+    scope.clear()
+    if torch.distributed.is_initialized():
+        gc.collect()  # a DDP wrapper must not outlive its process group
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
