@@ -17,6 +17,7 @@ from ausam_lab.paper.quantisation import quantize
 NETWORKS: dict[str, Builder] = {
     "wrn10-2": partial(WideResNet, 10, 2),
     "wrn28-10": partial(WideResNet, 28, 10),
+    "wrn34-10": partial(WideResNet, 34, 10),  # what the official code calls WideResNet-28-10
     "pyramidnet14-24": partial(PyramidNet, 14, 24),
     "pyramidnet110-270": partial(PyramidNet, 110, 270),
     "mobilenetv1-cifar-quarter": partial(MobileNet, 0.25, 1),

@@ -17,23 +17,36 @@ from ausam_lab.report.table import text_table
 from ausam_lab.report.text import duration
 from ausam_lab.training import run_folder
 
-BATCH = 8  # samples of the step that is timed
+BATCH, STEPS = 8, 3  # samples of a step that is timed, and steps: the fastest counts
+
+
+def network_of(config: Config) -> tuple[str, str, int]:
+    """What decides how long a sample takes: the network, the data and the bits."""
+    return config.model, config.data, config.quantize
 
 
 def sample_seconds(config: Config) -> float:
-    """Seconds of one sample's forward and backward through the network of a run, from a step on random samples."""
+    """Seconds of one sample's forward and backward through the network of a run, from steps on random samples.
+
+    On a CPU it is the CPU time of one thread, which is nearly the same whatever else the machine does.
+    """
     about = entry(config.data)
     model = build(config.model, about.num_outputs, about.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
     x = torch.randn(BATCH, *about.image, device=config.device)
-    spent = []
-    for _ in range(2):  # the first warms up
-        start = time.perf_counter()
-        torch.autograd.backward(model(x).square().mean())
-        if x.is_cuda:
-            torch.cuda.synchronize(x.device)
-        spent.append(time.perf_counter() - start)
+    clock = time.perf_counter if x.is_cuda else time.process_time
+    threads, spent = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    try:
+        for _ in range(STEPS):
+            start = clock()
+            torch.autograd.backward(model(x).square().mean())
+            if x.is_cuda:
+                torch.cuda.synchronize(x.device)
+            spent.append(clock() - start)
+    finally:
+        torch.set_num_threads(threads)
     return min(spent) / BATCH
 
 
@@ -46,15 +59,17 @@ def samples_of(config: Config, epochs: int) -> float:
 
 
 def plan(cells: list[Cell], out: Path) -> str:
-    """The total first, then each block."""
+    """The total first, then each block, and the estimate of each network."""
     lines, total = [], 0.0
+    speed: dict[tuple[str, str, int], float] = {}
     for block in dict.fromkeys(cell.block for cell in cells):
         left = [(c, c.config.epochs - len(run_folder.epochs(c.folder(out)))) for c in cells if c.block == block]
         left = [(cell, epochs) for cell, epochs in left if epochs > 0]
+        for cell, _ in left:
+            if (network := network_of(cell.config)) not in speed:
+                speed[network] = sample_seconds(cell.config)
         samples = [samples_of(cell.config, epochs) for cell, epochs in left]
-        # the full-precision and the quantised network of a block differ
-        speed = {bits: sample_seconds(c.config) for bits, c in {c.config.quantize: c for c, _ in left}.items()}
-        seconds = sum(n * speed[cell.config.quantize] for (cell, _), n in zip(left, samples, strict=True))
+        seconds = sum(n * speed[network_of(cell.config)] for (cell, _), n in zip(left, samples, strict=True))
         epochs = sum(epochs for _, epochs in left)
         lines.append((block, str(len(left)), str(epochs), f"{sum(samples):,.0f}", duration(seconds)))
         total += seconds
@@ -62,4 +77,10 @@ def plan(cells: list[Cell], out: Path) -> str:
     count = sum(int(line[1]) for line in lines)
     head = f"{count} of {len(cells)} cells are left: about {duration(total)} in one process on {where}."
     table = text_table(("Block", "Cells", "Epochs", "Samples", "Time"), lines)
-    return f"{head}\n\n{table}\n\nTimes are estimated from a step of each network on random samples."
+    clock = "CPU time of one thread" if where == "cpu" else "time"
+    of_each = [
+        f"{model}{f' in {bits} bits' if bits else ''} on {data}: {1000 * seconds:.3g} ms"
+        for (model, data, bits), seconds in speed.items()
+    ]
+    conditions = f"Estimated from steps on {BATCH} random samples, {clock} for a sample forward and backward:"
+    return "\n".join([head, "", table, "", conditions, *of_each])

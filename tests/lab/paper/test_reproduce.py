@@ -143,7 +143,10 @@ def test_recipes_are_legal_throughout(name, scale):
         method_and_policy(config, steps=1000)
         assert config.model in MODELS
         assert config.data in DATASETS
-        assert (config.label_smoothing, config.momentum) == (0.1, 0.9)
+        assert config.momentum == 0.9
+        if scale == "paper":  # the official code: 0.9 for the class, 0.1 / (C - 1) for the others
+            outputs = DATASETS[config.data].num_outputs
+            assert config.label_smoothing * (outputs - 1) / outputs == pytest.approx(0.1, abs=1e-5)
         part, batch = pair(cell.name).epochs, pair(cell.name).batch
         if scale == "paper":
             assert (config.batch_size, config.epochs, config.train_size) == (128 * batch, round(200 * part), 0)
@@ -156,11 +159,11 @@ def test_recipes_are_legal_throughout(name, scale):
     ("name", "block", "settings"),
     [
         ("table1", "resnet18", ("cifar100", "resnet18", 0.05, 0.001, 0.1, 0.5)),
-        ("table1", "wrn28-10", ("cifar100", "wrn28-10", 0.05, 0.001, 0.1, 0.5)),
+        ("table1", "wrn28-10", ("cifar100", "wrn34-10", 0.05, 0.001, 0.1, 0.5)),
         ("table2", "resnet18-cifar10", ("cifar10", "resnet18", 0.05, 0.001, 0.1, 0.5)),
         ("table2", "resnet18-cifar100", ("cifar100", "resnet18", 0.05, 0.001, 0.1, 0.5)),
-        ("table2", "wrn28-10-cifar10", ("cifar10", "wrn28-10", 0.05, 0.001, 0.1, 0.5)),
-        ("table2", "wrn28-10-cifar100", ("cifar100", "wrn28-10", 0.05, 0.001, 0.1, 0.5)),
+        ("table2", "wrn28-10-cifar10", ("cifar10", "wrn34-10", 0.05, 0.001, 0.1, 0.5)),
+        ("table2", "wrn28-10-cifar100", ("cifar100", "wrn34-10", 0.05, 0.001, 0.1, 0.5)),
         ("table2", "pyramidnet110-cifar10", ("cifar10", "pyramidnet110-270", 0.1, 0.0005, 0.2, 1.0)),
         ("table2", "pyramidnet110-cifar100", ("cifar100", "pyramidnet110-270", 0.1, 0.0005, 0.2, 1.0)),
         ("table3", "resnet18", ("tiny-imagenet", "resnet18", 0.05, 0.001, 0.1, 0.5)),
@@ -185,6 +188,7 @@ def test_rows_become_the_methods_of_the_paper():
     assert built("resnet18-cifar10", "esam")[0] == METHODS["ESAM"](rho=0.05, beta=0.6, gamma=0.5)
     assert built("wrn28-10-cifar100", "esam")[0] == METHODS["ESAM"](rho=0.1, beta=0.5, gamma=0.5)
     assert built("pyramidnet110-cifar10", "esam")[0] == METHODS["ESAM"](rho=0.2, beta=0.5, gamma=0.5)
+    assert built("resnet18-cifar10", "k-sam")[0] == METHODS["KSAM"](rho=0.1, keep=0.33)
     assert built("resnet18-cifar100", "looksam-5")[0] == METHODS["LookSAM"](rho=0.1, k=5)
     assert built("pyramidnet110-cifar100", "ausam-0.4") == (
         METHODS["SAM"](rho=0.2),
@@ -239,26 +243,6 @@ def test_only_takes_blocks_rows_and_both():
     assert ids("one/sgd", "two/sam/seed-0") == ["one/sgd/seed-0", "two/sam/seed-0", "one/sgd/seed-1"]
     with pytest.raises(ValueError, match=r"No cell matches --only nine\. Use a block \(one, two\), a row \(sgd, sam, "):
         ids("nine")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("seeds = 2", "seeds = 0", "seeds is 0"),
-        ("seeds = 2", "seeds = '2'", "seeds is '2'"),
-        ("[settings]", "[setting]", "setting is not known"),
-        ("[[block]]", "[[blocks]]", "block"),
-        ('name = "one"', 'name = "../one"', 'name is "../one", but a block is a folder'),
-        ('group = "Net_1"\ncolumn = "A"', 'group = "Net_1"', r"block\[0\]\.column is missing"),
-        ("score = 92.0", 'score = "92"', r"block\[0\]\.rows\[2\]\.score is '92'"),
-        ('extra = ["sam@0.5"]', 'extra = "sam@0.5"', r"block\[0\]\.extra is"),
-        ('settings_of."sam+info*"', "settings_of.esam", "two has settings of esam, which is not one of its rows"),
-    ],
-)
-def test_a_wrong_recipe_is_refused(micro, old, new, message):
-    (micro / "micro.toml").write_text(MICRO.replace(old, new))
-    with pytest.raises(ValueError, match=message):
-        recipe.read("micro", "small")
 
 
 # running
@@ -409,6 +393,16 @@ def test_dry_run_says_what_differs_from_the_paper(monkeypatch, capsys, table, wo
     assert main(["reproduce", table, "--scale", "small", "--dry-run"]) == 0
     _, _, deviations = capsys.readouterr().out.partition("What differs from the paper:")
     assert all(word in deviations for word in words)
+
+
+def test_every_network_is_estimated_once(tmp_path, monkeypatch):
+    """The same table once took 13,049 or 729 days, depending on when it was asked."""
+    asked = []
+    monkeypatch.setattr(estimate, "sample_seconds", lambda config: asked.append(config.model) or 0.001)
+    text = estimate.plan(recipe.cells(recipe.read("table2", seeds=1), device="cpu"), tmp_path)
+    assert sorted(asked) == sorted(2 * ["resnet18", "wrn34-10", "pyramidnet110-270"])
+    assert "resnet18 on cifar10: 1 ms" in text
+    assert "CPU time of one thread" in text
 
 
 def test_the_estimate_counts_passes_samples_and_epochs():

@@ -266,7 +266,7 @@ def test_a_killed_table_goes_on(micro6, tmp_path):
 def test_the_recipe_of_table_6(scale):
     table = recipe.read("table6", scale, seeds=2)
     cells = {c.id: c for c in recipe.cells(table, device="cpu")}
-    assert len(cells) == 2 * 2 * 7
+    assert len(cells) == 2 * 2 * 9
     for block, models in (
         ("resnet18", ("resnet18", "resnet18-w8")),
         ("mobilenetv1", ("mobilenetv1-cifar", "mobilenetv1-cifar-quarter")),
