@@ -178,3 +178,12 @@ def test_no_cell_starts_a_formula_and_names_are_read_again(tmp_path, name):
 @pytest.mark.parametrize("name", ["cat", "semi-final", "a=b", "images/cat-1.png", "a; b", "1"])
 def test_other_text_stays_as_it_is(name):
     assert harmless(name) == name
+
+
+@pytest.mark.parametrize("read", [read_decisions, read_labels])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, read):
+    with refused(ValueError, "nowhere.csv", "cannot be read"):
+        read(tmp_path / "nowhere.csv")
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe")
+    with refused(ValueError, "bytes.csv", "UTF-8"):
+        read(tmp_path / "bytes.csv")

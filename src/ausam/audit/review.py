@@ -47,28 +47,21 @@ def read_decisions(path: str | Path, names: Sequence[str] = ()) -> list[Decision
     """
     numbers = {harmless(name): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
     decisions: dict[int, Decision] = {}
-    with Path(path).open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        missing = {"index", "decision", "new_label"} - set(reader.fieldnames or ())
-        if missing:
-            raise ValueError(
-                f"{path} has no column {', '.join(sorted(missing))}. Use the decisions.csv that audit.html exports."
-            )
-        for row in reader:
-            try:
-                index = int(row["index"])
-            except (TypeError, ValueError):
-                raise _bad_row(path, reader.line_num, f"index is {row['index']!r}. Use a whole number.") from None
-            kind, written = row["decision"], row["new_label"] or ""
-            if kind not in get_args(Kind):
-                raise _bad_row(path, reader.line_num, f"decision is {kind!r}. Use one of {', '.join(get_args(Kind))}.")
-            label = numbers.get(written, int(written) if written.isdecimal() and not names else -1)
-            if kind == "relabel" and label < 0:
-                known = f"one of {', '.join(names)}" if names else "the number of a class"
-                raise _bad_row(path, reader.line_num, f"new_label is {written!r}. Use {known}.")
-            if index in decisions:
-                raise _bad_row(path, reader.line_num, f"sample {index} is decided twice. Keep one of the rows.")
-            decisions[index] = Decision(index, cast("Kind", kind), label if kind == "relabel" else -1)
+    for line, row in _rows(path, ("index", "decision", "new_label"), "Use the decisions.csv that audit.html exports."):
+        try:
+            index = int(row["index"])
+        except (TypeError, ValueError):
+            raise _bad_row(path, line, f"index is {row['index']!r}. Use a whole number.") from None
+        kind, written = row["decision"], row["new_label"] or ""
+        if kind not in get_args(Kind):
+            raise _bad_row(path, line, f"decision is {kind!r}. Use one of {', '.join(get_args(Kind))}.")
+        label = numbers.get(written, int(written) if written.isdecimal() and not names else -1)
+        if kind == "relabel" and label < 0:
+            known = f"one of {', '.join(names)}" if names else "the number of a class"
+            raise _bad_row(path, line, f"new_label is {written!r}. Use {known}.")
+        if index in decisions:
+            raise _bad_row(path, line, f"sample {index} is decided twice. Keep one of the rows.")
+        decisions[index] = Decision(index, cast("Kind", kind), label if kind == "relabel" else -1)
     return list(decisions.values())
 
 
@@ -81,26 +74,35 @@ def write_labels(index: ArrayLike, labels: ArrayLike) -> str:
 def read_labels(path: str | Path) -> dict[int, int]:
     """Read the file of :func:`write_labels`: the label of each sample that is in it, -1 for a removed one."""
     labels: dict[int, int] = {}
-    with Path(path).open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        if missing := {"index", "label"} - set(reader.fieldnames or ()):
-            raise ValueError(
-                f"{path} has no column {', '.join(sorted(missing))}. Write it with: ausam audit RUN --decisions "
-                "decisions.csv --apply labels.csv"
-            )
-        for row in reader:
-            try:
-                index, label = int(row["index"]), int(row["label"])
-            except (TypeError, ValueError):
-                raise _bad_row(
-                    path, reader.line_num, f"index is {row['index']!r}, label {row['label']!r}. Use whole numbers."
-                ) from None
-            if index < 0 or label < -1:
-                raise _bad_row(path, reader.line_num, f"index is {index}, label {label}. Use -1 for a removed sample.")
-            if index in labels:
-                raise _bad_row(path, reader.line_num, f"sample {index} is there twice. Keep one of the rows.")
-            labels[index] = label
+    remedy = "Write it with: ausam audit RUN --decisions decisions.csv --apply labels.csv"
+    for line, row in _rows(path, ("index", "label"), remedy):
+        try:
+            index, label = int(row["index"]), int(row["label"])
+        except (TypeError, ValueError):
+            why = f"index is {row['index']!r}, label {row['label']!r}. Use whole numbers."
+            raise _bad_row(path, line, why) from None
+        if index < 0 or label < -1:
+            raise _bad_row(path, line, f"index is {index}, label {label}. Use -1 for a removed sample.")
+        if index in labels:
+            raise _bad_row(path, line, f"sample {index} is there twice. Keep one of the rows.")
+        labels[index] = label
     return labels
+
+
+def _rows(path: str | Path, columns: Sequence[str], remedy: str) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file with the numbers of their lines; a ValueError without these columns."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            found = [(reader.line_num, row) for row in reader]
+            missing = set(columns) - set(reader.fieldnames or ())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}. {remedy}") from None
+    if missing:
+        raise ValueError(f"{path} has no column {', '.join(sorted(missing))}. {remedy}")
+    return found
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
