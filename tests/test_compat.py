@@ -1,8 +1,10 @@
 """ausam.compat: davda54/sam's interface, its numbers, and what goes wrong in scripts that use it."""
 
 import copy
+import os
 import pickle
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.optim import SGD, Adadelta, AdamW
 import ausam
 from ausam.compat import SAM
 from tests.helpers import data, network
+from tests.processes import group
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -193,6 +196,46 @@ def test_without_a_model_they_move_twice_with_one_warning():
     opt = quiet(model.parameters(), SGD, lr=0.1)
     train(model, opt, steps=3)
     assert model[1].num_batches_tracked == 6
+
+
+# -- two processes -----------------------------------------------------------------------------------------------------
+
+
+def in_two_processes(folder):
+    rank, outcomes = int(os.environ["RANK"]), {}
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    for averaged in (True, False):
+        net = network(batchnorm=False)
+        model = nn.parallel.DistributedDataParallel(net)
+        opt = SAM(model.parameters(), SGD, rho=0.5, model=model, lr=0.1)
+        for step in range(4):
+            x, y = data(seed=2 * step + rank)
+            with nullcontext() if averaged else model.no_sync():
+                cross_entropy(model(x), y).backward()
+            opt.first_step(zero_grad=True)
+            cross_entropy(model(x), y).backward()
+            opt.second_step(zero_grad=True)
+        outcomes[averaged] = [p.detach() for p in net.parameters()]
+    torch.save(outcomes, folder / f"{rank}.pt")
+
+
+def test_ddp_perturbs_with_the_global_batch_or_with_each_process_its_own(tmp_path):
+    assert group(2, in_two_processes, tmp_path, seconds=300, GLOO_SOCKET_IFNAME="lo") == [0, 0]
+    mine, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for averaged in (True, False):  # both processes are at the same w
+        assert all(map(torch.equal, mine[averaged], theirs[averaged]))
+    model = network(batchnorm=False)
+    opt = SAM(model.parameters(), SGD, rho=0.5, model=model, lr=0.1)
+    for step in range(4):
+        (x0, y0), (x1, y1) = data(seed=2 * step), data(seed=2 * step + 1)
+        x, y = torch.cat([x0, x1]), torch.cat([y0, y1])
+        cross_entropy(model(x), y).backward()
+        opt.first_step(zero_grad=True)
+        cross_entropy(model(x), y).backward()
+        opt.second_step(zero_grad=True)
+    for p, a, b in zip(model.parameters(), mine[True], mine[False], strict=True):
+        torch.testing.assert_close(p, a, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(p, b, rtol=1e-5, atol=1e-6)
 
 
 # -- groups, schedulers, copies, checkpoints ---------------------------------------------------------------------------

@@ -884,9 +884,7 @@ def refusals():
             KeepsItsStep(),
             loader,
             {},
-            "KeepsItsStep defines training_step, but a SharpnessAwareModule runs losses(batch) instead. Rename "
-            "it to losses and return one loss per sample, or derive from LightningModule, where training_step "
-            "works unchanged.",
+            ("KeepsItsStep", "Rename it to losses", "derive from LightningModule"),
         ),
         "no method": (
             Unwrapped(),
