@@ -18,8 +18,8 @@ from side_by_side import interleaved
 
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import resolve
-from ausam_lab.training.loop import State, begin
-from ausam_lab.training.ranks import ALONE
+from ausam_lab.training.ranks import SINGLE_PROCESS
+from ausam_lab.training.state import State, begin
 
 ALPHAS = (0.7, 0.6, 0.5, 0.4)
 
@@ -57,7 +57,7 @@ class Split:
 
 def measure(config: Config, repeats: int) -> Split:
     """The medians over as many repeats, taken in turns."""
-    state = begin(config, ALONE)
+    state = begin(config, SINGLE_PROCESS)
     state.wrapped.train()
     batches = _endless(state)
     x, y, index = next(batches)

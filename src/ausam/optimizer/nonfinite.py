@@ -18,6 +18,10 @@ from ausam.optimizer.step import Step
 NonFinite = Literal["skip", "raise", "ignore"]
 
 
+class NonFiniteError(RuntimeError):
+    """With ``nonfinite="raise"``: the loss or the gradient of a step is inf or NaN."""
+
+
 def any_nonfinite(group: Group, x: Vector, *others: Tensor) -> bool:
     """Whether any number is inf or NaN, in any process of the group.
 
@@ -57,7 +61,7 @@ def discard(step: Step, gradient: Vector, guard: BufferGuard, nonfinite: NonFini
     for restore in reversed(step.writes):
         restore()
     if nonfinite == "raise":
-        raise RuntimeError(
+        raise NonFiniteError(
             f"The loss or the gradient of step {step.number} is not finite. Weights and buffers are restored. "
             'Look for bad input or too large a learning rate, or pass nonfinite="skip" to skip such batches.'
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import contextlib
 import json
 import logging
@@ -41,7 +40,7 @@ from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text
 from ausam_lab.report.table import to_text
 from ausam_lab.training import ranks, run_folder
 from ausam_lab.training.logs import Logs
-from ausam_lab.training.loop import Batch, train
+from ausam_lab.training.loop import Batch, finish, train
 
 
 def train_command(args: argparse.Namespace) -> int:
@@ -52,12 +51,12 @@ def train_command(args: argparse.Namespace) -> int:
     _set_threads(config)
     out = Path(args.out)
     logs = Logs(tuple(args.log), out)
-    with ranks.process_group(config.device, args.timeout) as here:
-        if here.rank:
+    with ranks.process_group(config.device, args.timeout) as mine:
+        if mine.rank:
             logging.disable(logging.WARNING)
-        here.from_rank0(lambda: settings.prepare(config, [config], given))
-        if here.rank:
-            collections.deque(train(config, out, resume=args.resume, here=here), maxlen=0)
+        mine.from_rank0(lambda: settings.prepare(config, [config], given))
+        if mine.rank:
+            finish(train(config, out, resume=args.resume, ranks=mine))
             return 0
         terminal.write_error(f"{settings.announcement(config, given)}\n")
         if args.resume and run_folder.saved_config(out) is None:
@@ -69,11 +68,13 @@ def train_command(args: argparse.Namespace) -> int:
             def on_step(done: Batch) -> None:
                 progress.advance(f"epoch {done.epoch}/{config.epochs} {last}", by=1 / done.batches)
 
-            for epoch in train(config, out, resume=args.resume, on_step=on_step, here=here, logs=logs):
+            def on_epoch(epoch: Epoch) -> None:
+                nonlocal last
                 last = f"loss {epoch.train_loss:.3f} {epoch.test} {epoch.images_per_second:,.0f} images/s"
                 if not progress.live:
                     progress.say(f"epoch {epoch.epoch}/{config.epochs} {last}")
-    run = store.read_finished(out / "result.json", Run)
+
+            run = finish(train(config, out, resume=args.resume, on_step=on_step, ranks=mine, logs=logs), on_epoch)
     after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
     score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
     parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]

@@ -167,8 +167,8 @@ def _common(made: Parser, folder: str, what: str, seeds: str = "") -> None:
 
 
 def _logs(made: Parser) -> None:
-    about = "write the figures of every epoch to metrics.csv, TensorBoard or Weights & Biases too; may be repeated"
-    made.add_argument("--log", action="append", default=[], choices=list(KINDS), help=about)
+    about = "write the figures of every epoch to metrics.csv or TensorBoard too; may be repeated"
+    made.add_argument("--log", action="append", default=[], choices=KINDS, help=about)
     made.add_argument(
         "--tensorboard", dest="log", action="append_const", const="tensorboard", help=argparse.SUPPRESS
     )  # the same as --log tensorboard

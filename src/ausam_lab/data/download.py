@@ -16,10 +16,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import wrap_file
 
+from ausam_lab.records.files import RunError
+
 TIMEOUT = 30.0  # seconds without a byte
 
 
-class DownloadError(RuntimeError):
+class DownloadError(RunError):
     """A file could not be downloaded, or is not the published one."""
 
 

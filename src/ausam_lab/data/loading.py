@@ -10,9 +10,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from ausam.sampler.indexed import Indexed
+from ausam_lab.records.files import RunError
 
 
-class DataError(RuntimeError):
+class DataError(RunError):
     """A dataset failed to return a sample, or a process that loads samples died."""
 
 

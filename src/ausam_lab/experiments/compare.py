@@ -18,9 +18,9 @@ from ausam_lab.records.run import Epoch
 from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
 from ausam_lab.report.table import Table, to_csv
-from ausam_lab.training.environment import environment
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.loop import train
+from ausam_lab.training.result import environment
 from ausam_lab.training.run_folder import epochs, finished
 
 OnEpoch = Callable[[str, int, Epoch], None]

@@ -31,8 +31,8 @@ from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.report.pages import flatness
 from ausam_lab.report.pages.flatness import Flatness, Minimum
-from ausam_lab.training import run_folder, snapshots
-from ausam_lab.training.network import network
+from ausam_lab.training import evaluated_weights, run_folder
+from ausam_lab.training.state import network
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times rho
 BASIS = 2**28  # numbers that the eigenvalue search may store: 1 GB
@@ -110,9 +110,10 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
             f"{folder} is a run with {config.quantize}-bit weights, whose loss is a staircase without a gradient or "
             "curvature to measure. Diagnose the same run in full precision."
         )
-    kept = snapshots.available(folder)
+    kept = evaluated_weights.available(folder)
     if not kept:
         raise ValueError(f"{folder} has no checkpoint, so there is nothing to measure. Train again with --every N.")
+    last = max(kept)
     data, _ = split_problem(config)
     if not isinstance(data.task, Classification):
         raise ValueError(
@@ -127,7 +128,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     xs, ys = zip(*part.plain_batches(), strict=True)
     x, y = to_memory_format(torch.cat(xs), config.memory_format), torch.cat(ys)
     model = network(config, data).eval()
-    model.load_state_dict(kept[-1].load()["model"])
+    model.load_state_dict(evaluated_weights.load_weights(kept[last]))
 
     def losses(x: Tensor, y: Tensor) -> Tensor:
         return data.task.losses(model(x), y, config.label_smoothing)
@@ -143,7 +144,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     return Minimum(
         name=label(name, config.base) if name else brief_pair(method, policy),
         config=config,
-        epoch=kept[-1].epoch,
+        epoch=last,
         parameters=parameters,
         samples=len(y),
         rho=rho,

@@ -17,10 +17,9 @@ from ausam_lab.records import files
 from ausam_lab.records.files import file_lock
 from ausam_lab.records.run import Epoch
 from ausam_lab.training.failures import explain
-from ausam_lab.training.identity import same_run
 from ausam_lab.training.logs import Logs
 from ausam_lab.training.loop import train
-from ausam_lab.training.run_folder import epochs, finished, saved_config
+from ausam_lab.training.run_folder import epochs, finished, same_run, saved_config
 
 OnEpoch = Callable[[str, Epoch], None]
 
@@ -77,7 +76,7 @@ def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
     if theirs is not None and bool(theirs.init) == bool(config.init) and same_run(theirs, config):
         if _done(folder):
-            with logs.opened(config, folder, epochs(folder)):
+            with logs.opened(folder, epochs(folder)):
                 return iter(())
         files.write_json(folder / "config.json", asdict(config))
     if config.threads:

@@ -202,7 +202,7 @@ def _train(search: Search, settings: Settings, study: Study, trial: Trial, on_ep
         runs = []
         for config, folder in zip(configs, folders, strict=True):
             fresh = train(config, folder, resume=True, logs=logs.of(f"{name}/{folder.name}"))
-            until.enter_context(contextlib.closing(fresh))  # type: ignore[type-var]
+            until.enter_context(contextlib.closing(fresh))
             runs.append(itertools.chain(run_folder.epochs(folder), fresh))
         for number in range(1, search.config.epochs + 1):
             epochs = [next(run) for run in runs]

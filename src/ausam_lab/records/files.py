@@ -28,7 +28,11 @@ REMEDIES = {
 }
 
 
-class WriteError(RuntimeError):
+class RunError(RuntimeError):
+    """A failure that other arguments would not have avoided. Its text says what happened and what to do."""
+
+
+class WriteError(RunError):
     """A file could not be written; its old content is intact."""
 
 

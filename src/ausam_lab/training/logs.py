@@ -1,4 +1,4 @@
-"""Where the epochs of a run are also written (``--log``): one small protocol and its implementations."""
+"""Where the epochs of a run are also written (``--log``)."""
 
 from __future__ import annotations
 
@@ -6,31 +6,15 @@ import contextlib
 import csv
 import importlib.util
 import io
-import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
-from ausam_lab.config import Config
 from ausam_lab.records import files
 from ausam_lab.records.run import Epoch, measured_on
 
-Figures = dict[str, float]
-
-
-class Log(Protocol):
-    """A destination for the figures of each epoch."""
-
-    last_epoch: int  # the last epoch written by an earlier process
-
-    def write(self, epoch: int, figures: Figures) -> None:
-        """Write one finished epoch."""
-
-    def close(self, ended: bool) -> None:
-        """Close the log; ``ended``: whether the run has ended."""
+KINDS = ("csv", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -46,35 +30,36 @@ class Logs:
         return replace(self, name=name)
 
     @contextlib.contextmanager
-    def opened(self, config: Config, run: Path, done: Sequence[Epoch]) -> Iterator[Callable[[Epoch], None]]:
-        """A function that writes an epoch to each log. Epochs in ``done`` that a log lacks are written at once.
+    def opened(self, run: Path, done: Sequence[Epoch]) -> Iterator[Callable[[Epoch], None]]:
+        """A function that writes an epoch to each log. A log begins again with the epochs in ``done``."""
+        rows: list[dict[str, float]] = []
+        with contextlib.ExitStack() as until:
+            writer = None
+            if "tensorboard" in self.kinds:
+                from torch.utils.tensorboard.writer import SummaryWriter
 
-        So every log has each epoch once, however often the run was resumed.
-        """
-        logs: list[Log] = []
-        ended = False
+                folder = self.out / "tensorboard" / self.name
+                shutil.rmtree(folder, ignore_errors=True)
+                writer = until.enter_context(SummaryWriter(folder))
 
-        def write(epoch: Epoch) -> None:
-            for log in logs:
-                if epoch.epoch > log.last_epoch:
-                    log.write(epoch.epoch, figures(epoch))
+            def write(epoch: Epoch) -> None:
+                rows.append({"epoch": epoch.epoch, **figures(epoch)})
+                if "csv" in self.kinds:
+                    files.write(run / "metrics.csv", _csv(rows))
+                if writer is not None:
+                    for name, value in figures(epoch).items():
+                        writer.add_scalar(name, value, epoch.epoch)
+                    writer.flush()
 
-        try:
-            for kind in dict.fromkeys(self.kinds):
-                logs.append(KINDS[kind](self, config, run))  # noqa: PERF401  (what was opened is closed if one fails)
             for epoch in done:
                 write(epoch)
             yield write
-            ended = True
-        finally:
-            for log in logs:
-                log.close(ended)
 
 
 NO_LOGS = Logs()
 
 
-def figures(epoch: Epoch) -> Figures:
+def figures(epoch: Epoch) -> dict[str, float]:
     """The figures of an epoch that are logged."""
     tests = {epoch.test.name: epoch.test.value, **epoch.test.parts}
     scores = {measured_on(name).replace(" ", "_"): value for name, value in tests.items()}
@@ -84,96 +69,15 @@ def figures(epoch: Epoch) -> Figures:
 
 def require(kinds: Sequence[str]) -> None:
     """Raise a ValueError for a kind whose package is not installed."""
-    for kind in kinds:
-        if kind != "csv" and importlib.util.find_spec(kind) is None:
-            raise ValueError(f"--log {kind} needs the package {kind}, which is not installed: pip install {kind}")
+    if "tensorboard" in kinds and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError(
+            "--log tensorboard needs the package tensorboard, which is not installed: pip install tensorboard"
+        )
 
 
-class Csv:
-    """``metrics.csv`` in the folder of the run: a row per epoch."""
-
-    last_epoch = 0  # it begins again, with the epochs that are done
-
-    def __init__(self, logs: Logs, config: Config, run: Path) -> None:  # noqa: ARG002
-        self._path = run / "metrics.csv"
-        self._text = io.StringIO()
-
-    def write(self, epoch: int, figures: Figures) -> None:
-        """Replace the file by one that includes this epoch."""
-        row = {"epoch": epoch, **figures}
-        writer = csv.DictWriter(self._text, row.keys(), lineterminator="\n")
-        if not self._text.tell():
-            writer.writeheader()
-        writer.writerow(row)
-        files.write(self._path, self._text.getvalue())
-
-    def close(self, ended: bool) -> None:
-        """Do nothing: the file is complete after every epoch."""
-
-
-class TensorBoard:
-    """Curves for TensorBoard in ``OUT/tensorboard``."""
-
-    last_epoch = 0  # it begins again, with the epochs that are done
-
-    def __init__(self, logs: Logs, config: Config, run: Path) -> None:  # noqa: ARG002
-        from torch.utils.tensorboard.writer import SummaryWriter
-
-        out = logs.out / "tensorboard" / logs.name
-        shutil.rmtree(out, ignore_errors=True)
-        self._writer: Any = SummaryWriter(out)
-
-    def write(self, epoch: int, figures: Figures) -> None:
-        """Add a point to each curve."""
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, epoch)
-        self._writer.flush()
-
-    def close(self, ended: bool) -> None:  # noqa: ARG002
-        """Close its file."""
-        self._writer.close()
-
-
-class Wandb:
-    """A run of Weights & Biases. wandb honours ``WANDB_MODE``, ``WANDB_PROJECT`` and its other variables."""
-
-    def __init__(self, logs: Logs, config: Config, run: Path) -> None:
-        import wandb
-
-        self._path = run / "wandb.json"  # its identity at the service and its last epoch
-        saved = files.read_json(self._path) or {}
-        self._id, self.last_epoch = saved.get("id", uuid.uuid4().hex), saved.get("epoch", 0)
-        self._run: Any = None
-        if self.last_epoch >= config.epochs:
-            return
-        try:
-            self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", "ausam"),
-                name=logs.name or logs.out.absolute().name,
-                group=logs.out.absolute().name if logs.name else None,
-                id=self._id,
-                resume="allow",
-                config=asdict(config),
-                dir=str(logs.out),
-                settings=wandb.Settings(reinit="create_new", console="off"),  # the runs of a comparison alternate
-            )
-        except wandb.errors.Error as error:
-            why = " ".join(str(error).split())
-            raise ValueError(f"wandb refuses: {why} Use wandb login, or set WANDB_MODE=offline.") from error
-
-    def write(self, epoch: int, figures: Figures) -> None:
-        """Log with the epoch as wandb's step; wandb ignores a step that it already has."""
-        self._run.log(figures, step=epoch)
-        files.write_json(self._path, {"id": self._id, "epoch": epoch})
-
-    def close(self, ended: bool) -> None:
-        """Let wandb send the rest."""
-        if self._run is not None:
-            self._run.finish(exit_code=0 if ended else 1)
-
-
-KINDS: dict[str, Callable[[Logs, Config, Path], Log]] = {
-    "csv": Csv,
-    "tensorboard": TensorBoard,
-    "wandb": Wandb,
-}
+def _csv(rows: Sequence[dict[str, float]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -22,13 +22,14 @@ from torch.utils._pytree import tree_map
 
 from ausam.common.random import generator
 from ausam.common.ranks import gather
+from ausam_lab.records.files import RunError
 
 T = TypeVar("T")
 
-START = datetime.timedelta(minutes=30)  # to wait for all ranks: one may still be importing
+DAY = 86_400  # seconds
 
 
-class LostError(RuntimeError):
+class LostError(RunError):
     """Another process of the run has ended or stopped answering."""
 
 
@@ -40,7 +41,7 @@ class Ranks:
     """
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     def rank_seed(self, seed: int) -> int:
         """The seed for each rank's own draws: augmentation, dropout. Rank 0 draws as a single process would."""
@@ -48,11 +49,11 @@ class Ranks:
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The network with gradients averaged over the ranks; BatchNorm's statistics come from rank 0."""
-        return model if self.world == 1 else DistributedDataParallel(model)
+        return model if self.world_size == 1 else DistributedDataParallel(model)
 
     def from_rank0(self, ask: Callable[[], T]) -> T:
         """Run on rank 0 and broadcast the result; an error there ends all ranks."""
-        if self.world == 1:
+        if self.world_size == 1:
             return ask()
         answer: list[Any] = [None, None]
         if self.rank == 0:
@@ -68,46 +69,46 @@ class Ranks:
 
     def sum_over_ranks(self, *values: float) -> tuple[Any, ...]:
         """Each of these numbers, summed over the ranks."""
-        if self.world == 1:
+        if self.world_size == 1:
             return values
-        every: list[Any] = [None] * self.world
+        every: list[Any] = [None] * self.world_size
         dist.all_gather_object(every, values)
         return tuple(map(sum, zip(*every, strict=True)))
 
     def gather_others(self, mine: Any) -> list[Any]:
         """In rank 0: the values of the other ranks, on the CPU. Empty in the others."""
-        if self.world == 1:
+        if self.world_size == 1:
             return []
-        every: list[Any] | None = None if self.rank else [None] * self.world
+        every: list[Any] | None = None if self.rank else [None] * self.world_size
         dist.gather_object(tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, mine), every)
         return [] if every is None else every[1:]
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Give all ranks rank 0's buffers, because each rank has changed its own since DDP last did so."""
-        if self.world > 1:
+        if self.world_size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
     def for_evaluation(self, model: nn.Module) -> nn.Module:
         """The network for evaluation: each rank computes its share of a batch, and all get the whole output."""
-        return model if self.world == 1 else _SplitBatches(model, self)
+        return model if self.world_size == 1 else _SplitBatches(model, self)
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 
 
 class _SplitBatches(nn.Module):
-    def __init__(self, model: nn.Module, here: Ranks) -> None:
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         super().__init__()
-        self.model, self.here = model, here
+        self.model, self.ranks = model, ranks
 
     def forward(self, x: Tensor) -> Tensor:
-        n, world = len(x), self.here.world
+        n, world, rank = len(x), self.ranks.world_size, self.ranks.rank
         if n < world:
             whole: Tensor = self.model(x)
             return whole
         cuts = [n * r // world for r in range(world + 1)]
-        z: Tensor = self.model(x[cuts[self.here.rank] : cuts[self.here.rank + 1]])
+        z: Tensor = self.model(x[cuts[rank] : cuts[rank + 1]])
         parts = gather(z.flatten(), [(b - a) * z[0].numel() for a, b in itertools.pairwise(cuts)])
         return torch.cat(parts).view(n, *z.shape[1:]).to(z.device)
 
@@ -145,42 +146,35 @@ def require_one_process(command: str) -> None:
 def process_group(device: str, seconds: float | None = None) -> Iterator[Ranks]:
     """Inside, torchrun's processes form one group: gloo on CPUs, nccl with one GPU per process.
 
-    Once all have joined, waiting ``seconds`` for another rank (None: torch's 30 minutes, nccl 10) raises a LostError;
-    so does the end of that rank, at once. Without torchrun nothing happens.
+    Waiting ``seconds`` for another rank (None: torch's 30 minutes, nccl 10) raises a LostError; so does the end of that
+    rank, at once. Without torchrun nothing happens.
     """
     rank, world = rank_and_world()
     if world == 1:
         if seconds is not None:
             raise ValueError("--timeout is for several processes. Start them with torchrun, or leave it out.")
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     with same_errors_on_all_ranks():
-        if seconds is not None and not seconds > 0:
-            raise ValueError(
-                f"--timeout is {seconds:g}; give the number of seconds after which a waiting rank gives up."
-            )
+        if seconds is not None and not 0 < seconds <= DAY:
+            raise ValueError(f"--timeout is {seconds:g}. It must be above 0 and at most {DAY} seconds.")
         _set_gpu(device)
     limit = None if seconds is None else datetime.timedelta(seconds=seconds)
     try:
         # torchrun --max-restarts keeps its store, which still holds the addresses of the ranks that ended.
         attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        meeting = PrefixStore(attempt, next(rendezvous("env://", rank, world))[0])
-        meeting.set(f"rank {rank}", "here")
-        meeting.wait([f"rank {r}" for r in range(world)], START)
+        store = PrefixStore(attempt, next(rendezvous("env://", rank, world))[0])
         backend = "gloo" if device == "cpu" else "nccl"
-        dist.init_process_group(backend, store=meeting, rank=rank, world_size=world, timeout=limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
         yield Ranks(rank, world)
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they hold the DDP wrapper, which must go first: see below
-        text = str(error)
         # gloo has no exception class: its message names the source file that failed.
-        if not (isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in text)):
+        if not isinstance(error, dist.DistError) and not (isinstance(error, RuntimeError) and "/gloo/" in str(error)):
             raise
-        waited = "" if seconds is None else f" for {seconds:g} s (--timeout)"
-        why = f"no answer{waited}" if "timed out" in text.lower() else "its connection is closed"
         raise LostError(
-            f"Rank {rank} of {world} has lost contact with another: {why}. The other has ended or hangs; see its own "
-            "output. The run can continue with any number of ranks."
+            f"Rank {rank} of {world} has lost contact with another, which has ended or hangs; see its own output "
+            f"({str(error).splitlines()[0][:200]}). The run can continue with any number of ranks."
         ) from error
     finally:
         if dist.is_initialized():

@@ -1,24 +1,32 @@
-"""The folder of a run: which run it holds, whether it has finished, and its metrics."""
+"""The folder of a run: which run it holds, whether it has finished, and its epochs."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from ausam_lab.config import NOT_PART_OF_IDENTITY, Config
+from ausam_lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam_lab.records import files, store
 from ausam_lab.records.files import file_lock
 from ausam_lab.records.run import Epoch, Run, epochs_text, read_epochs
 from ausam_lab.records.store import typed
-from ausam_lab.training import checkpoint
-from ausam_lab.training.identity import mismatch, same_run
 
 LOCK = ".lock"
-LONGER = " (A run with --lr-steps 1, a constant rate, can be made longer.)"
 
 
-def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) -> bool:
-    """Lock the folder for this run until the stack is closed. True if the run has finished.
+def same_run(a: Config, b: Config) -> bool:
+    """Whether two settings describe the same run, wherever it is computed."""
+    return _identity(a) == _identity(b)
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    return {k: v for k, v in asdict(config).items() if k not in NOT_PART_OF_IDENTITY}
+
+
+def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) -> Run | None:
+    """Lock the folder for this run until the stack is closed. Returns the record of a run that has finished.
 
     Raises a ValueError for a folder that holds another run, or this one without ``resume``, or that another process is
     using.
@@ -33,14 +41,8 @@ def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) 
             f"none, remove {out / LOCK}: a file system without flock keeps it after a crash."
         )
     until.callback(_tidy, out)
-    refuse_other_run(out, config, resume)
-    run = finished(out)
-    if run is not None and not same_run(run.config, config) and not checkpoint.newest_first(out):
-        raise ValueError(
-            f"The run in {out} has ended and kept no checkpoint (--keep), so it cannot be made longer. Choose another "
-            "--out."
-        )
-    return run is not None and same_run(run.config, config)
+    refuse_other_run(out, config, resume)  # another process may have finished its run before this one had the lock
+    return finished(out)
 
 
 def make(out: Path) -> None:
@@ -69,22 +71,19 @@ def refuse_other_run(out: Path, config: Config, resume: bool) -> None:
         if out.exists() and any(not p.name.endswith(".tmp") and p.name != LOCK for p in out.iterdir()):
             raise ValueError(f"{out} is not empty, and there is no run in it. Choose another --out.")
         return
-    ignore = set(NOT_PART_OF_IDENTITY) - {"init"}
-    if why := mismatch(theirs, config, checkpoint.saved_epochs(out), ignore):
-        raise ValueError(
-            f"{out} holds another run: {why}. Choose another --out, or use the settings of that run."
-            + (LONGER if "cannot be changed" in why else "")
-        )
+    a, b = ({**_identity(c), "init": c.init} for c in (theirs, config))
+    if a != b:
+        differ = "; ".join(differences(a, b))
+        raise ValueError(f"{out} holds another run: {differ}. Choose another --out, or use the settings of that run.")
     if not resume:
         raise ValueError(f"{out} already holds this run. Continue it with --resume, or choose another --out.")
 
 
 def saved_config(out: Path) -> Config | None:
-    """The settings of the run in a folder; None if there is none. A missing config.json is read from the checkpoint."""
+    """The settings of the run in a folder; None if there is none."""
     path = out / "config.json"
-    if not path.is_file():
-        saved = checkpoint.load(out)
-        return None if saved is None else saved.config
+    if not path.exists():
+        return None
     content = files.read_json(path)
     try:
         if content is None:
@@ -92,10 +91,7 @@ def saved_config(out: Path) -> Config | None:
         return typed(Config, content)
     except ValueError as error:
         why = str(error).rstrip(".")
-        raise ValueError(
-            f"{path} is not readable: {why}. Remove it; --resume takes the settings from the checkpoint. Without a "
-            "checkpoint, choose another --out."
-        ) from None
+        raise ValueError(f"{path} is not readable: {why}. Restore it, or choose another --out.") from None
 
 
 def finished(out: Path) -> Run | None:

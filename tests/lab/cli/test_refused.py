@@ -133,11 +133,10 @@ def test_the_largest_number_of_threads_is_one_that_works(tmp_path):
 
 
 def test_memory_that_ran_out_is_told():
-    known_text = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
-    for error in (MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(known_text)):
+    for error in (MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory.")):
         failure = explain(error)
         assert failure is not None
-        assert failure.text.startswith("Memory ran out: ")
+        assert "--batch-size" in failure.text
         assert not failure.misuse
     assert explain(RuntimeError("else")) is None
 

@@ -11,8 +11,9 @@ from ausam.diagnostics import hessian_eigenvalues, sharpness
 from ausam_lab.data.catalogue import resolve, split_problem
 from ausam_lab.experiments import diagnose
 from ausam_lab.names.from_config import method_and_policy
-from ausam_lab.training import run_folder, snapshots
-from ausam_lab.training.network import network
+from ausam_lab.training import run_folder
+from ausam_lab.training.evaluated_weights import available, load_weights
+from ausam_lab.training.state import network
 from tests.lab.helpers import read, run
 
 SMALL = ["--train-size", 100, "--test-size", 50, "--batch-size", 32, "--epochs", 1, "--threads", 1]
@@ -56,7 +57,7 @@ def test_the_figures_are_those_of_the_last_weights_on_shared_samples(compared):
         index = torch.randperm(100, generator=diagnose.generator(diagnose.DRAWN))[:SAMPLES]
         x, y = data.normalise(data.train_x[index]), data.train_y[index]
         model = network(config, data).eval()
-        model.load_state_dict(snapshots.available(folder)[-1].load()["model"])
+        model.load_state_dict(load_weights(list(available(folder).values())[-1]))
         losses = lambda x, y, model=model: F.cross_entropy(model(x), y, reduction="none")  # noqa: E731
         with torch.no_grad():
             fitted = (model(x).argmax(1) == y).float()

@@ -8,7 +8,6 @@ import statistics
 import subprocess
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,6 @@ from ausam_lab.paper import estimate, recipe, reproduce, tables
 from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import store
 from ausam_lab.records.files import file_lock
-from ausam_lab.training import logs
 from tests.lab.helpers import read
 
 TABLES = ["table1", "table2", "table3", "table5"]
@@ -586,13 +584,6 @@ def test_tensorboard_for_train_and_compare(tmp_path):
     assert main(["compare", "sgd", *small, "--seeds", "1", "--out", str(tmp_path / "compare")]) == 0
     assert [step for step, _ in curves(tmp_path / "compare" / "tensorboard" / "sgd" / "seed-0")["train_loss"]] == [1]
     assert len((tmp_path / "compare" / "results.csv").read_text().splitlines()) == 2
-
-
-def test_tensorboard_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(logs.importlib.util, "find_spec", lambda name: None)
-    assert main([*RUN, "--out", str(tmp_path / "out"), "--tensorboard"]) == 2
-    assert "not installed: pip install tensorboard" in capsys.readouterr().err
-    assert not Path(tmp_path / "out").exists()
 
 
 OWN_METHOD = """

@@ -11,7 +11,7 @@ from ausam import Feedback
 from ausam.audit import Audit
 from ausam_lab.experiments import audit as experiment
 from ausam_lab.report.pages import audit as page
-from ausam_lab.training import auditing, checkpoint
+from ausam_lab.training import auditing
 from ausam_lab.training.loop import train
 from tests.helpers import same_audit
 from tests.lab.blobs import CLASSES, ME, config
@@ -91,32 +91,6 @@ def test_targets_that_are_no_classes_have_a_table_and_no_verdict(tmp_path):
     assert auditing.findings(audit, Windows, "Full") is None
     auditing.write(tmp_path, audit)
     assert auditing.read(tmp_path).table()["mean"].tolist() == [1.0] * 5
-
-
-def first_checkpoint(out):
-    """The checkpoint of a run that was stopped after one epoch, and its content."""
-    rows = train(config(), out)
-    next(rows)
-    rows.close()
-    (path,) = checkpoint.newest_first(out)
-    return path, torch.load(path, weights_only=True)
-
-
-def test_a_checkpoint_without_an_audit_goes_on_without(tmp_path):
-    path, content = first_checkpoint(tmp_path)
-    del content["audit"]
-    checkpoint.write(path, content)
-    list(train(config(), tmp_path, resume=True))
-    assert read(tmp_path / "result.json")["audit"] is None
-    with pytest.raises(ValueError, match="has no audit"):
-        auditing.read(tmp_path)
-
-
-def test_a_checkpoint_with_the_audit_of_other_data_is_refused(tmp_path):
-    path, content = first_checkpoint(tmp_path)
-    checkpoint.write(path, content | {"audit": Audit(7).state_dict()})
-    with pytest.raises(ValueError, match="does not fit this run"):
-        list(train(config(), tmp_path, resume=True))
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no zip", "half", "other"])

@@ -1,78 +1,89 @@
-"""A checkpoint brings what was learnt; the settings are the run's own, and wrong entries are a sentence."""
+"""A damaged checkpoint is passed over for the previous one, and nothing in one is executed."""
+
+import os
+import pickle
 
 import pytest
 import torch
 
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.training import checkpoint
-from ausam_lab.training.loop import train
-from tests.lab.helpers import read
+from ausam_lab.training.loop import finish, train
+from tests.lab.helpers import without_times
 
-BASE = {"epochs": 3, "train_size": 128, "test_size": 50, "threads": 1, "policy": "ausampling"}
+BASE = {"epochs": 4, "train_size": 128, "test_size": 50, "threads": 1, "policy": "ausampling", "ramp": 2}
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory):
-    out = tmp_path_factory.mktemp("calm") / "run"
-    list(train(resolve(**BASE), out))
-    return read(out / "result.json")["weights_sha256"]
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    return finish(train(resolve(**BASE), out)), without_times(out)
 
 
 @pytest.fixture
 def begun(tmp_path):
-    """A run after one epoch, and a function that changes its checkpoint."""
-    epochs = train(resolve(**BASE), tmp_path / "run")
-    next(epochs)
-    epochs.close()
-    path = checkpoint.newest_first(tmp_path / "run")[0]
-
-    def change(edit):
-        content = torch.load(path, weights_only=True)
-        edit(content)
-        torch.save(content, path)
-
-    return tmp_path / "run", change
+    """A folder with a run that was stopped after three epochs."""
+    training = train(resolve(**BASE), tmp_path / "run")
+    for _ in range(3):
+        next(training)
+    training.close()
+    return tmp_path / "run"
 
 
-def in_group(**settings):
-    return lambda content: content["optimizer"]["param_groups"][0].update(settings)
+class Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        in_group(momentum=5.0),
-        in_group(momentum="x"),
-        in_group(weight_decay=9.0, maximize=True),
-        in_group(rho=7.0),
-        in_group(rho="x"),
-        in_group(lr=3.0),
-        lambda content: content["sampler"].update(seed=5),
-    ],
-)
-def test_the_settings_of_the_run_win(begun, calm, edit):
-    out, change = begun
-    change(edit)
-    list(train(resolve(**BASE), out, resume=True))
-    assert read(out / "result.json")["weights_sha256"] == calm
+def test_the_hostile_object_of_these_tests_is_hostile(tmp_path):
+    pickle.loads(pickle.dumps(Hostile(tmp_path / "executed")))
+    assert (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda content: content["optimizer"]["ausam"].update(steps="x"), "its steps is 'x'"),
-        (lambda content: content["optimizer"]["ausam"].update(skipped=-1), "its skipped is -1"),
-        (
-            lambda content: content["optimizer"]["state"][0].update(momentum_buffer=torch.zeros(3)),
-            r"momentum_buffer of parameter 0 has shape \(3,\)",
-        ),
-        (lambda content: content["optimizer"].pop("ausam"), "ausam"),
-        (lambda content: content["sampler"].update(epoch=99), "sampler is at epoch 99"),
-        (lambda content: content["sampler"].update(epoch="x"), "sampler is at epoch x"),
-    ],
-)
-def test_wrong_entries_are_a_sentence(begun, edit, message):
-    out, change = begun
-    change(edit)
-    with pytest.raises(ValueError, match=f"checkpoint-00001.pt does not fit this run: .*{message}.*Remove that file"):
-        list(train(resolve(**BASE), out, resume=True))
+@pytest.mark.parametrize("damage", ["truncated", "empty", "hostile", "other", "pipe"])
+def test_a_damaged_checkpoint_is_logged_and_passed_over(undisturbed, begun, caplog, damage):
+    newest = checkpoint.newest_first(begun)[0]
+    whole = newest.read_bytes()
+    newest.unlink()
+    if damage == "pipe":
+        os.mkfifo(newest)  # opening it would wait for ever
+    elif damage == "hostile":  # loading it would run somebody's code
+        torch.save({"model": Hostile(begun / "executed")}, newest)
+    elif damage == "other":
+        torch.save([torch.zeros(3)], newest)
+    else:
+        newest.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else b"")
+    run = finish(train(resolve(**BASE), begun, resume=True))
+    assert f"{newest} is damaged" in caplog.text
+    assert not (begun / "executed").exists()
+    assert (run.weights_sha256, without_times(begun)) == (undisturbed[0].weights_sha256, undisturbed[1])
+
+
+def test_without_any_whole_checkpoint_it_begins_again(undisturbed, begun, caplog):
+    for path in checkpoint.newest_first(begun):
+        path.write_bytes(b"nonsense")
+    run = finish(train(resolve(**BASE), begun, resume=True))
+    assert caplog.text.count("is damaged") == 2
+    assert run.weights_sha256 == undisturbed[0].weights_sha256
+
+
+@pytest.mark.parametrize("other", [{"train_size": 64}, {"model": "resnet-small-w8"}, {"policy": "infobatch"}])
+def test_the_checkpoint_of_another_run_is_refused(begun, tmp_path, other):
+    """Of other data, another network, another policy."""
+    training = train(resolve(**{**BASE, "ramp": None, **other}), tmp_path / "other")
+    next(training)
+    training.close()
+    (theirs,) = checkpoint.newest_first(tmp_path / "other")
+    (begun / "checkpoint-00009.pt").write_bytes(theirs.read_bytes())
+    with pytest.raises(ValueError, match=r"checkpoint-00009.pt does not fit this run .*Remove that file"):
+        finish(train(resolve(**BASE), begun, resume=True))
+
+
+def test_names_of_checkpoints_sort_as_numbers(tmp_path):
+    for epoch in (99_999, 100_000, 100_001):
+        (tmp_path / f"checkpoint-{epoch:05d}.pt").touch()
+    assert [p.stem for p in checkpoint.newest_first(tmp_path)][-1] == "checkpoint-99999"
+    assert checkpoint.saved_epochs(tmp_path) == 100_001

@@ -7,7 +7,7 @@ from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.networks.memory_format import to_memory_format, with_format
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train
-from ausam_lab.training.network import network
+from ausam_lab.training.state import network
 from tests.helpers import few_or_many
 from tests.lab.helpers import read
 

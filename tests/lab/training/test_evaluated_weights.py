@@ -1,4 +1,4 @@
-"""Averaged weights and the best epoch: what is kept, what it costs, and that a killed run resumes bit for bit."""
+"""Averaged weights, the best epoch, snapshots and what a finished run keeps; a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -12,46 +12,52 @@ from ausam_lab.config import Config
 from ausam_lab.data.catalogue import resolve, split_problem
 from ausam_lab.names.from_config import configured
 from ausam_lab.names.pairs import pair
-from ausam_lab.records import store
-from ausam_lab.records.run import Run
-from ausam_lab.training import checkpoint, kept, snapshots, weights
-from ausam_lab.training.loop import train
-from ausam_lab.training.network import network
+from ausam_lab.training import checkpoint, evaluated_weights, initial_weights
+from ausam_lab.training.evaluated_weights import available, load_weights
+from ausam_lab.training.loop import finish, train
+from ausam_lab.training.state import network
 
 SMALL = {"train_size": 96, "test_size": 40, "epochs": 4, "batch_size": 32, "threads": 1, "label_noise": 0.3}
 
 
 def trained(out, stop=None, **settings):
     config = resolve(**{**SMALL, **settings})
-    for epoch in train(config, out, resume=True):
+    training = train(config, out, resume=True)
+    if stop is None:
+        return finish(training)
+    for epoch in training:
         if epoch.epoch == stop:
-            return None
-    return store.read_finished(out / "result.json", Run)
+            break
+    training.close()
+    return None
 
 
 def test_the_average_is_that_of_the_steps(tmp_path):
     """Against a plain recursion over the weights of each step."""
     seen = []
     config = resolve(**SMALL, average=0.9)
-    hook = kept.AveragedModel.update_parameters
+    hook = evaluated_weights.AveragedModel.update_parameters
 
     def watched(self, model):
         seen.append({k: v.double().clone() for k, v in model.state_dict().items()})
         hook(self, model)
 
-    kept.AveragedModel.update_parameters = watched
+    evaluated_weights.AveragedModel.update_parameters = watched
     try:
         list(train(config, tmp_path))
     finally:
-        kept.AveragedModel.update_parameters = hook
+        evaluated_weights.AveragedModel.update_parameters = hook
     expected = seen[0]
     for state in seen[1:]:
         expected = {k: 0.9 * expected[k] + 0.1 * v for k, v in state.items()}
     saved = checkpoint.load(tmp_path)
-    for name, value in kept.of_run(saved).items():
+    final = evaluated_weights.final_weights(saved)
+    for name, value in final.items():
         if value.is_floating_point():
             torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-6)
-    assert any(not torch.equal(value, saved.model[name]) for name, value in kept.of_run(saved).items())
+    assert any(
+        not torch.equal(value, saved.model[name]) for name, value in evaluated_weights.final_weights(saved).items()
+    )
 
 
 @pytest.mark.parametrize("settings", [{"average": 0.9}, {"select_epoch": 0.25}, {"average": 0.9, "select_epoch": 0.25}])
@@ -62,7 +68,7 @@ def test_a_stopped_run_continues_bit_for_bit(tmp_path, settings):
     assert parts.weights_sha256 == whole.weights_sha256
     assert (parts.test, parts.best_epoch) == (whole.test, whole.best_epoch)
     assert (parts.samples_forward, parts.samples_backward) == (whole.samples_forward, whole.samples_backward)
-    assert weights.sha256(weights.read(tmp_path / "whole")) == whole.weights_sha256  # what --init takes
+    assert initial_weights.sha256(initial_weights.read(tmp_path / "whole")) == whole.weights_sha256  # what --init takes
 
 
 def test_the_best_epoch_is_kept_and_paid_for(tmp_path):
@@ -75,13 +81,13 @@ def test_the_best_epoch_is_kept_and_paid_for(tmp_path):
     assert run.test.value == rows[run.best_epoch - 1]["test"]["value"]
     model = network(config, data).eval()
     accuracy = {}
-    for saved in snapshots.available(tmp_path / "run"):
-        model.load_state_dict(saved.load()["model"])
+    weights = {epoch: load_weights(path) for epoch, path in available(tmp_path / "run").items()}
+    for epoch, values in weights.items():
+        model.load_state_dict(values)
         with torch.no_grad():
-            accuracy[saved.epoch] = sum(int((model(x).argmax(1) == y).sum()) for x, y in held.test_batches())
+            accuracy[epoch] = sum(int((model(x).argmax(1) == y).sum()) for x, y in held.test_batches())
     assert run.best_epoch == max(accuracy, key=accuracy.get)  # the first of equal ones
-    best = next(s for s in snapshots.available(tmp_path / "run") if s.epoch == run.best_epoch)
-    assert weights.sha256(best.load()["model"]) == run.weights_sha256
+    assert initial_weights.sha256(weights[run.best_epoch]) == run.weights_sha256
 
 
 def test_the_held_out_samples_keep_their_wrong_labels():
@@ -133,3 +139,53 @@ def test_a_pair_says_which_weights_it_keeps(text, name, average, held):
 def test_what_it_cannot_keep_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         pair(text)
+
+
+# -- snapshots, and what a finished run keeps --------------------------------------------------------------------------
+
+
+KEPT = ("checkpoint-00003", "checkpoint-00004", "snapshot-00002", "snapshot-00004")
+
+
+def kept(folder):
+    return sorted(path.name for path in folder.glob("*.pt"))
+
+
+def test_snapshots_stay_and_change_nothing(tmp_path):
+    whole = trained(tmp_path / "whole", every=2)
+    assert list(available(tmp_path / "whole")) == [2, 3, 4]
+    assert kept(tmp_path / "whole") == [
+        *(f"checkpoint-0000{e}.pt" for e in (3, 4)),
+        "snapshot-00002.pt",
+        "snapshot-00004.pt",
+    ]
+    assert trained(tmp_path / "without").weights_sha256 == whole.weights_sha256
+    trained(tmp_path / "parts", stop=2, every=2)
+    then = checkpoint.load(tmp_path / "parts")
+    second = load_weights(available(tmp_path / "whole")[2])
+    assert all(torch.equal(second[name], value) for name, value in then.model.items())
+    assert trained(tmp_path / "parts", every=2).weights_sha256 == whole.weights_sha256
+    assert kept(tmp_path / "parts") == kept(tmp_path / "whole")
+    available(tmp_path / "whole")[2].write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"snapshot-00002.pt is damaged"):
+        load_weights(available(tmp_path / "whole")[2])
+
+
+@pytest.mark.parametrize("settings", [{}, {"average": 0.9, "select_epoch": 0.25}], ids=["plain", "best"])
+def test_a_finished_run_may_keep_its_weights_alone(tmp_path, settings):
+    whole = trained(tmp_path / "all", **settings)
+    assert trained(tmp_path / "weights", keep="weights", **settings).weights_sha256 == whole.weights_sha256
+    assert kept(tmp_path / "weights") == ["snapshot-00004.pt"]
+    assert initial_weights.sha256(initial_weights.read(tmp_path / "weights")) == whole.weights_sha256  # for --init
+    one, other = (sum(p.stat().st_size for p in (tmp_path / name).glob("*.pt")) for name in ("weights", "all"))
+    assert one < other / 3
+    trained(tmp_path / "all", keep="weights", **settings)  # as if it had been killed before it removed them
+    assert kept(tmp_path / "all") == ["snapshot-00004.pt"]
+
+
+def test_a_finished_run_may_keep_nothing(tmp_path):
+    run = trained(tmp_path, keep="none")
+    assert kept(tmp_path) == []
+    assert trained(tmp_path, keep="none") == run  # it has ended
+    with pytest.raises(ValueError, match="no intact checkpoint"):
+        initial_weights.read(tmp_path)
