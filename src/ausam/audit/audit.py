@@ -315,7 +315,7 @@ class Audit:
             **{name: torch.from_numpy(column.copy()) for name, column in self._table.items()},
             "touched": torch.from_numpy(self._touched.copy()),
             "fed": (self._fed, self._fed_by_all),
-            "best_distance": self._best,
+            "best_distance": (bool(self._best[0]), float(self._best[1])),  # NumPy's would not load with weights_only
             "classes": self.classes,
         }
 

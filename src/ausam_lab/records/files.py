@@ -58,7 +58,11 @@ def write(path: Path, content: bytes | str) -> None:
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            path.write_bytes(data)
+            # not blocking: a pipe that nobody reads is an error, and would otherwise be waited for
+            place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0), 0o666)
+            os.set_blocking(place, True)
+            with open(place, "wb") as file:
+                file.write(data)
             return
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
         try:
