@@ -204,27 +204,38 @@ def ours(model: nn.Module, x: Tensor, y: Tensor) -> Task:
 
 
 def by_hand(model: nn.Module, x: Tensor, y: Tensor) -> Task:
-    """SAM with fused operations for this model only: no check of the numbers, no rollback."""
+    """SAM as a careful user writes it for this model: fused operations, buffers that move once, undone if it fails.
+
+    No check of the numbers, no feedback, no look for changes of the model; weights are copied, not swapped.
+    """
     params: list[Tensor] = list(model.parameters())
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    buffers = list(model.buffers())
     base = torch.optim.SGD(params, lr=LR, momentum=MOMENTUM)
 
     def step() -> None:
         base.zero_grad()
-        _mean_backward(model, x, y)
-        with torch.no_grad():
-            g: list[Tensor] = [p.grad for p in params if p.grad is not None]
-            size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(g)))
-            saved = [p.detach().clone() for p in params]
-            torch._foreach_add_(params, list(torch._foreach_mul(g, RHO / (size + 1e-12))))
-        for m in norms:
-            m.momentum = 0.0
-        base.zero_grad()
-        _mean_backward(model, x, y)
-        for m in norms:
-            m.momentum = 0.1
-        with torch.no_grad():
-            torch._foreach_copy_(params, saved)
+        undo: list[Task] = []
+        try:
+            before = [b.clone() for b in buffers]
+            undo.append(lambda: torch._foreach_copy_(buffers, before))
+            _mean_backward(model, x, y)
+            moved = [b.clone() for b in buffers]
+            with torch.no_grad():
+                g: list[Tensor] = [p.grad for p in params if p.grad is not None]
+                size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(g)))
+                saved = [p.clone() for p in params]
+                undo.append(lambda: torch._foreach_copy_([p.detach() for p in params], saved))
+                torch._foreach_add_(params, list(torch._foreach_mul(g, RHO / (size + 1e-12))))
+            base.zero_grad()
+            _mean_backward(model, x, y)
+            with torch.no_grad():
+                torch._foreach_copy_(params, saved)
+                torch._foreach_copy_(buffers, moved)
+        except BaseException:
+            base.zero_grad()
+            for restore in reversed(undo):
+                restore()
+            raise
         base.step()
 
     return step
