@@ -27,6 +27,7 @@ def test_takes_only_tensors_that_have_a_gradient():
     model = Half()
     x, y = batch(0)
     for seed in range(10):
+        model.zero_grad()
         base = torch.optim.SGD(model.parameters(), lr=LR)
         opt = SharpnessAware(base, ESAM(0.3, beta=0.001, gamma=1), model, seed=seed)
         feedback = opt.backward(losses_of(model), x.float(), y)

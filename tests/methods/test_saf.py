@@ -130,6 +130,7 @@ def test_memory_may_live_elsewhere_and_must_fit():
     assert memory["logits"].shape == (4, 3, 3)
     other = SharpnessAware(sgd(model), SAF(gap=3), model)
     other.load_state_dict(opt.state_dict())
+    opt.zero_grad()
     with refused(ValueError, "holds (3, 3)", "(4, 3) are needed", "the gap and the classes of the saved run"):
         other.backward(with_logits(model), x, y, index=[3, 0, 1, 2])
 

@@ -103,9 +103,12 @@ def check_uneven(rank, folder):
     return outcomes
 
 
-def accumulate(model, method, rank, world, steps=5, parts=3):
+ONE_PERTURBATION = ("SAM", "ASAM", "GSAM", "LookSAM", "FriendlySAM")
+
+
+def accumulate(model, method, rank, world, steps=5, parts=3, **settings):
     """Micro-batches of which only the last is synchronised; each process has its rows of each."""
-    opt, losses = optimizer(model, method), with_logits(model)
+    opt, losses = optimizer(model, method, **settings), with_logits(model)
     data = torch.Generator().manual_seed(7)
     for step in range(steps):
         for part in range(parts):
@@ -121,7 +124,11 @@ def accumulate(model, method, rank, world, steps=5, parts=3):
 
 
 def check_accumulation(rank, folder):
-    return {name: accumulate(DistributedDataParallel(network()), make(name), rank, 2) for name in METHODS}
+    one = {"sync_perturbation": True}
+    return {
+        **{name: accumulate(DistributedDataParallel(network()), make(name), rank, 2) for name in METHODS},
+        **{(n,): accumulate(DistributedDataParallel(network()), make(n), rank, 2, **one) for n in ONE_PERTURBATION},
+    }
 
 
 CLOSURES = {
@@ -461,6 +468,13 @@ def test_accumulation_inside_no_sync(outcomes, name):
     if name == "Plain":
         expected, _ = accumulate(network(), make(name), 0, 1)
         torch.testing.assert_close(w0, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ONE_PERTURBATION)
+def test_one_perturbation_also_inside_no_sync(outcomes, name):
+    (w0, _), (w1, _) = (f["check_accumulation"][name,] for f in outcomes)
+    assert torch.equal(w0, w1)
+    torch.testing.assert_close(w0, accumulate(network(), make(name), 0, 1)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["plain", "sam", "asam", "accumulated"])

@@ -16,6 +16,7 @@ def test_feedback_of_each_method():
     assert plain.index is None
     assert bool(plain.perturbed.isnan().all())
     assert not plain.loss.requires_grad
+    model.zero_grad()
     sam = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model).backward(
         losses_of(model), x, y, index=range(8)
     )

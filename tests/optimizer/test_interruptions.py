@@ -29,6 +29,7 @@ METHODS = [SAM(0.1), MESA(start=0, decay=0.9), GSAM(0.1), LookSAM(0.1, k=2), Mom
 
 
 @pytest.mark.parametrize("bad_pass", [1, 2])
+@pytest.mark.filterwarnings("ignore:opt.backward adds")
 def test_exceptions_leave_no_trace(bad_pass):
     model = nn.Sequential(Counting(), nn.BatchNorm1d(3))
     opt = SharpnessAware(BASES["sgd"](model.parameters()), Remembering(), model)

@@ -1,7 +1,9 @@
-"""BufferGuard: which pass of a step may change BatchNorm's statistics and the other buffers.
+"""BufferGuard: which pass of a step may change BatchNorm's statistics, the other buffers and frozen parameters.
 
 BatchNorm statistics, spectral-norm vectors and quantisation observers change in every training-mode forward, but a
-step must change them only once. Copying and restoring works for all of them, including custom classes.
+step must change them only once, and all of its passes must start from the same values. Copying and restoring works for
+all of them, including custom classes. A frozen parameter is guarded once a forward was seen to change it (MoCo's key
+encoder), because most are large and never change.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Snapshot:
     """A model's buffers at one moment: the tensors, their owners, and a copy of their values.
 
     The next :meth:`take` reuses its memory. A buffer that cannot be written (an expanded view, one made in inference
-    mode) or does not exist yet (a lazy module's) has no copy, because no forward pass can have written it.
+    mode) or does not exist yet (a lazy module's) has no copy, because no forward pass can have written it. Neither has
+    a view of a weight, which moves with the weights.
     """
 
     def __init__(self) -> None:
@@ -43,9 +46,13 @@ class Snapshot:
         self._modules: Sequence[nn.Module] = ()
         self._vars: list[dict[str, Any]] = []  # each module's vars(): avoids the slow Module.__getattr__
         self._ids: list[int] = []
+        self._frozen: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # the parameter, its tensor and a copy
 
-    def take(self, modules: Sequence[nn.Module]) -> None:
-        """Copy every buffer of the modules."""
+    def take(self, modules: Sequence[nn.Module], frozen: Sequence[nn.Parameter] = ()) -> None:
+        """Copy every buffer of the modules, and these frozen parameters."""
+        self._frozen = []
+        for p in frozen:
+            self.add(p, p.data)
         if modules is not self._modules:
             self._vars = [vars(m) for m in modules]
         now = list(itertools.chain.from_iterable(v["_buffers"].values() for v in self._vars))
@@ -58,14 +65,22 @@ class Snapshot:
         places = [(m._buffers, name) for m in modules for name in m._buffers]
         self._owners, self._names = [d for d, _ in places], [name for _, name in places]
         self._buffers, self._ids = now, [id(b) for b in now]
-        self._live = [b.detach() if b.requires_grad else b for b in now if b is not None and writable(b)]
+        weights = {_address(p) for m in modules for p in m._parameters.values() if type(p) is nn.Parameter} - {0}
+        mine = [b for b in now if b is not None and writable(b) and not (weights and _address(b) in weights)]
+        self._live = [b.detach() if b.requires_grad else b for b in mine]
         self._shapes = [b.shape for b in self._live]
         self._copies = [b.detach().clone() for b in self._live]
         # A lazy module creates its buffers in place, so this lookup cannot be reused.
         self._modules = () if any(b is not None and is_lazy(b) for b in now) else modules
 
+    def add(self, p: nn.Parameter, data: Tensor) -> None:
+        """Copy a frozen parameter, whose tensor was or is this one."""
+        self._frozen.append((p, data, data.clone()))
+
     def restore(self) -> None:
         """Put the same tensors back in the same places (a forward may have replaced one), with the same values."""
+        for p, home, value in self._frozen:
+            p.data = home.copy_(value)
         for owner, name, buffer in zip(self._owners, self._names, self._buffers, strict=True):
             owner[name] = buffer
         if self._live:
@@ -87,12 +102,18 @@ class BufferGuard:
         self._modules: Sequence[nn.Module] = ()
         self._pending = False
         self._update = BufferUpdate.NONE
+        self._frozen: Sequence[nn.Parameter] = ()
+        self._marks: list[tuple[Tensor, int]] = []
+        self._changing: list[nn.Parameter] = []  # the frozen parameters that a forward has changed
 
-    def begin(self, modules: Sequence[nn.Module], undo: Undo) -> None:
+    def begin(self, modules: Sequence[nn.Module], frozen: Sequence[nn.Parameter], undo: Undo) -> None:
         """Remember the buffers as they are when a step begins."""
         self._modules = modules
         self._update, self._pending = BufferUpdate.NONE, False
-        self._start.take(modules)
+        if frozen is not self._frozen:
+            self._frozen, self._changing = frozen, []
+        self._marks = [(p.data, p._version) for p in frozen]
+        self._start.take(modules, self._changing)
         undo.append(self._start.restore)
 
     def before_pass(self, *, training: bool, shifted: bool) -> None:
@@ -100,12 +121,24 @@ class BufferGuard:
         self.undo_last_pass()
         last, this = self._update, BufferUpdate.FROM_PERTURBED if shifted else BufferUpdate.FROM_CLEAN
         if not training or last in (BufferUpdate.FROM_CLEAN, this):
-            self._before_pass.take(self._modules)
+            self._find_changed()
+            self._before_pass.take(self._modules, self._changing)
             self._pending = True
+            if last is not BufferUpdate.NONE:
+                self._start.restore()  # this pass sees what the first one saw
             return
         if last is BufferUpdate.FROM_PERTURBED:
             self._start.restore()
         self._update = this
+
+    def _find_changed(self) -> None:
+        """Notice frozen parameters that the passes so far have changed, and were not known to change."""
+        for p, (data, version) in zip(self._frozen, self._marks, strict=True):
+            replaced = p.data_ptr() != data.data_ptr()
+            if (replaced or p._version != version) and not any(p is q for q in self._changing):
+                self._changing.append(p)
+                if replaced:  # otherwise the old values are lost, this once
+                    self._start.add(p, data)
 
     def undo_last_pass(self) -> None:
         """Undo the last pass's changes unless it was allowed them: late, because its backward needs the buffers."""
@@ -117,6 +150,10 @@ class BufferGuard:
         """Restore the buffers to their state at the start of the step."""
         self._pending = False
         self._start.restore()
+
+
+def _address(t: Tensor) -> int:
+    return 0 if is_lazy(t) else t.untyped_storage().data_ptr()
 
 
 def writable_buffers(model: nn.Module) -> list[Tensor]:

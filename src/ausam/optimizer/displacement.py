@@ -86,6 +86,11 @@ class Displacement:
         elif self._home:
             torch._foreach_copy_(self._home, self._saved)
 
+    def moved(self) -> bool:
+        """Whether any weight is elsewhere than at ``w``: reads from the device."""
+        home = self._home if self._swap else self._saved
+        return any(not torch.equal(local(p).detach(), w) for p, w in zip(self._params, home, strict=True))
+
     def _invalidate_caches(self) -> None:
         """Drop what was derived from the old weights: casts of an enclosing autocast, FSDP's gathered weights."""
         if torch.is_autocast_cache_enabled():

@@ -68,6 +68,7 @@ class GradientSync:
         self.views = hasattr(model, "process_group")  # whether ``.grad`` may be a view of DDP's buckets
         self._finds_unused = bool(getattr(model, "find_unused_parameters", False))
         self._model = model
+        self._always = sync_perturbation
         self._no_sync = None if sync_perturbation else getattr(model, "no_sync", None)
         self._in_grad_unsynced = False
         self._in_memory_unsynced = False
@@ -97,8 +98,11 @@ class GradientSync:
             for p in self._reached:
                 p.grad = torch.zeros_like(p)
 
-    def after_backward(self, params: Sequence[Tensor], gradient: Vector) -> None:
-        """Remember what a pass inside no_sync has reached, where DDP looks for unused parameters."""
+    def after_backward(self, params: Sequence[Tensor], gradient: Vector) -> Vector:
+        """The gradient of a pass: averaged here if the perturbation must be, although the user is inside no_sync.
+
+        Remembers what a pass inside no_sync has reached, where DDP looks for unused parameters.
+        """
         if self._finds_unused:
             reached = {p for p, g in zip(params, gradient, strict=True) if g is not None}
             self._reached = set() if self.averages else self._reached | reached
@@ -107,6 +111,9 @@ class GradientSync:
                 "FSDP holds the gradients back because of set_requires_gradient_sync(False), so the method has none. "
                 "Leave it True: opt.backward adds up the averaged gradients of several calls itself."
             )
+        if self._always and self.group is not None and not self.averages:
+            return average_gradients(params, gradient, self.group)
+        return gradient
 
     @property
     def must_average(self) -> bool:

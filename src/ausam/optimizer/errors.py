@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -51,6 +50,34 @@ NOTES = {
 }
 
 
+UNCHANGED = (
+    "The weights were moved, but not one loss changed, so this is an ordinary step of the base optimizer. Compute what "
+    "depends on the weights inside the loss function: a graph from outside, which retain_graph=True keeps alive, "
+    "belongs to the weights before the step. With low precision, rho may also be too small. This warning appears once."
+)
+
+CHANGED_INPUT = (
+    "loss_fn changes one of its arguments in place, so the later passes of this method see another input than the "
+    "first. Clone it inside loss_fn, or leave out inplace=True in the model's first layer. This warning appears once."
+)
+
+ADDS = (
+    "opt.backward adds to gradients that it did not compute. Remove loss.backward() if it is still there, or call "
+    "opt.zero_grad() before. Several optimizers for one network belong into one list: "
+    "SharpnessAware([muon, adamw], SAM(0.05), model). This warning appears once."
+)
+
+NO_BACKWARD = (
+    "The closure returned a loss but left no gradient, so nothing is trained. Call loss.backward() inside the closure. "
+    "This warning appears once."
+)
+
+WHOLE_BATCH = (
+    "This method evaluates the loss of some rows of the batch, but with whole_batch=True each loss depends on the "
+    "other rows. Use SAM() without m and ascent, or another method that keeps the batch whole."
+)
+
+
 def add_note(error: Exception) -> None:
     """Add the remedy to an error of torch's that a loss function often causes."""
     for message, note in NOTES.items():
@@ -61,17 +88,23 @@ def add_note(error: Exception) -> None:
 # -- SharpnessAware(base, method, model) -------------------------------------------------------------------------------
 
 
-def check_base_and_method(base: Any, method: Any) -> None:
-    """Raise a TypeError unless the base is an optimizer with one gradient per step, and the method is one."""
+def checked_base(base: Any, method: Any) -> Optimizer:
+    """The base if it is an optimizer with one gradient per step that can take this method's; otherwise an error."""
     if not isinstance(base, Optimizer):
         raise TypeError(f"base is {_kind(base)}, but a torch.optim.Optimizer is needed. {WRITE}")
-    if isinstance(base, LBFGS):
+    if any(isinstance(part, LBFGS) for part in getattr(base, "optimizers", [base])):
         raise TypeError(
             "LBFGS evaluates its closure many times per step, so one sharpness-aware gradient per step has no meaning "
             "for it. Use SGD, Adam, AdamW or RMSprop."
         )
     if isinstance(method, type) or not hasattr(method, "gradient"):
         raise TypeError(f"method is {_kind(method)}, but an instance such as SAM(rho=0.05) is needed. {WRITE}")
+    if getattr(method, "needs_rows", False) and any(g.get("maximize") for g in base.param_groups):
+        raise ValueError(
+            f"{type(method).__name__} compares losses that are minimised, but the optimizer has maximize=True. Return "
+            "the negative losses and leave maximize out."
+        )
+    return base
 
 
 def _kind(value: Any) -> str:
@@ -163,9 +196,10 @@ def per_sample(losses: Any, expected: int | None) -> Tensor:
         )
     shape = losses.shape
     if not shape:
+        one = " If this batch has one sample, replace .squeeze() by .squeeze(1)." if expected in (None, 1) else ""
         raise TypeError(
             "loss_fn returned a scalar, but per-sample losses are needed. "
-            'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").'
+            f'Build the loss with reduction="none", e.g. F.cross_entropy(model(x), y, reduction="none").{one}'
         )
     if len(shape) != 1:
         square = len(shape) == 2 and 1 < shape[0] == shape[1] and expected in (None, shape[0])
@@ -193,8 +227,13 @@ def check_state_dict(found: Any) -> None:
         )
 
 
-def refuse_lightning(closure: Callable[..., Any]) -> None:
-    """Raise a RuntimeError for Lightning's own closure: it would clip in every pass."""
+def check_closure(closure: Any) -> None:
+    """Raise for a loss in place of the closure, and for Lightning's own closure: it would clip in every pass."""
+    if not callable(closure):
+        raise TypeError(
+            f"opt.step got a {type(closure).__name__}, but it takes no argument, or a closure that computes the loss "
+            "and its gradient. Call opt.backward(loss_fn, *batch) and then opt.step()."
+        )
     owner = str(getattr(getattr(closure, "func", closure), "__module__", None)).partition(".")[0]
     if owner in ("lightning", "pytorch_lightning"):
         raise RuntimeError(

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ausam.common.settings import NON_NEGATIVE, checked_value
-from ausam.common.tensors import Vector
+from ausam.common.tensors import PLAIN, Vector
 
 # Wrappers add these parts to a parameter's name. Without them, the name does not depend on the wrapper.
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -34,6 +34,7 @@ class TrainedParameters:
         self.modules: list[nn.Module] = []
         self.params: list[nn.Parameter] = []  # the optimizer's parameters that require a gradient, each once
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
+        self.frozen: list[nn.Parameter] = []  # the model's parameters that require no gradient
         self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
         self.lazy = False  # whether a lazy module still awaits its first forward
         self._names: dict[nn.Parameter, str] = {}
@@ -58,6 +59,7 @@ class TrainedParameters:
         others = [p for p in self.model.parameters() if p not in owned]
         self.params = [p for p in owned if p.requires_grad]
         self.foreign = [p for p in others if p.requires_grad]
+        self.frozen = [p for p in [*owned, *others] if not p.requires_grad and type(p) in PLAIN and not is_lazy(p)]
         types = {p.device.type for p in self.params} | {"cpu"}
         self.kinds = tuple(filter(torch.amp.is_autocast_available, types))  # not the meta device
         self._names = {}
@@ -90,19 +92,32 @@ class TrainedParameters:
     def momentum(self) -> Vector:
         """The optimizer's first moment of each of ``params``; None where it has none yet."""
         states = [self.base.state.get(p, {}) for p in self.params]
-        return [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
+        moments: Vector = [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
+        rising = {p for g in self.base.param_groups if g.get("maximize") for p in g["params"]}
+        if rising:  # such a group remembers the negative gradient
+            moments = [-v if v is not None and p in rising else v for p, v in zip(self.params, moments, strict=True)]
+        return moments
 
     def radius(self, rho: float) -> float | list[float]:
-        """``rho``, or the parameter groups' own, e.g. of a schedule; one per parameter if they differ."""
-        groups = self.base.param_groups
-        if not any("rho" in g for g in groups):
+        """``rho``, or the parameter groups' own, e.g. of a schedule; one per parameter if they differ.
+
+        Negative for a group with ``maximize=True``, where the worst point near the weights is the lowest.
+        """
+        groups, key = self.base.param_groups, radius_key(self.base)
+        if not any(key in g or g.get("maximize") for g in groups):
             return rho
-        for g in groups:
-            checked_value("SharpnessAware", "rho of a parameter group", g.get("rho", rho), NON_NEGATIVE)
-        of = {p: float(g.get("rho", rho)) for g in reversed(groups) for p in g["params"]}
+        of: dict[nn.Parameter, float] = {}
+        for g in reversed(groups):
+            radius = checked_value("SharpnessAware", f"{key} of a parameter group", g.get(key, rho), NON_NEGATIVE)
+            of.update(dict.fromkeys(g["params"], -float(radius) if g.get("maximize") else float(radius)))
         radii = [of[p] for p in self.params]
         # If all groups share one radius (a schedule), a scalar is as fast as the method's own and rounds the same.
         return radii[0] if len(set(radii)) == 1 else radii
+
+
+def radius_key(base: Optimizer) -> str:
+    """The entry of a parameter group for its radius: "sam_rho" if the optimizer has a rho of its own (Adadelta)."""
+    return "sam_rho" if "rho" in base.defaults else "rho"
 
 
 def _without_wrappers(name: str) -> str:

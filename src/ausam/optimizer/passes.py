@@ -6,9 +6,11 @@ bookkeeping what was reached (distributed.py). A Recorder keeps what the passes 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -18,7 +20,18 @@ from ausam.common.tensors import Vector
 from ausam.feedback import Feedback
 from ausam.optimizer.buffers import writable_buffers
 from ausam.optimizer.displacement import Displacement, Measured
-from ausam.optimizer.errors import NO_GRAPH, NO_LOSSES, NO_OUTPUTS, add_note, losses_and_outputs, per_sample
+from ausam.optimizer.errors import (
+    CHANGED_INPUT,
+    NO_BACKWARD,
+    NO_GRAPH,
+    NO_LOSSES,
+    NO_OUTPUTS,
+    UNCHANGED,
+    WHOLE_BATCH,
+    add_note,
+    losses_and_outputs,
+    per_sample,
+)
 from ausam.optimizer.gradients import GradientSlots
 from ausam.optimizer.undo import Undo
 
@@ -50,6 +63,8 @@ class LossEvaluator:
     ) -> None:
         self.recorder = Recorder(index)
         self.undo = Undo(context.parameters.kinds)
+        self.warnings: list[str] = []  # what the user should know of this step
+        self._context = context
         self.compiled = hasattr(function, COMPILED)  # its graph may have recorded the weights' addresses
         self._function = function
         self._parameters = context.parameters
@@ -60,9 +75,10 @@ class LossEvaluator:
     def begin(self, *, replace: bool = False) -> None:
         """Record the state before the first pass and how to restore it, and set the gradients aside."""
         parameters = self._parameters
+        self._context.pass_index = -1
         if parameters.lazy:
             self._make_lazy_modules()  # first, because their buffers are among those to be restored
-        self._guard.begin(parameters.modules, self.undo)
+        self._guard.begin(parameters.modules, parameters.frozen, self.undo)
         self.slots = GradientSlots(parameters.params, parameters.foreign, self.undo, replace=replace)
 
     def gradient(self, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
@@ -95,6 +111,7 @@ class LossEvaluator:
 
     def _call(self, arguments: tuple[Any, ...] = (), *, grad: bool = True) -> Any:
         """Call the user's function."""
+        self._context.pass_index += 1
         with torch.set_grad_enabled(grad):
             try:
                 if self._replay is None:
@@ -107,9 +124,15 @@ class LossEvaluator:
     def _collect(self) -> Vector:
         """The gradient that a pass left behind; the slots are empty afterwards."""
         gradient = self.slots.collect(views=self._sync.views)
-        if self._sync.active:
-            self._sync.after_backward(self._parameters.params, gradient)
-        return gradient
+        return self._sync.after_backward(self._parameters.params, gradient) if self._sync.active else gradient
+
+    def _check_moved(self, before: Tensor, after: Tensor) -> None:
+        """See, once, that moving the weights changes a loss: it does not if the graph was built before the step."""
+        known = before.isfinite() & after.isfinite()
+        self._context.seen_to_move = bool(known.any())
+        same = self._context.seen_to_move and torch.equal(before[known], after[known])
+        if same and self.displacement is not None and self.displacement.moved():
+            self.warnings.append(UNCHANGED)
 
 
 class PerSampleLoss(LossEvaluator):
@@ -123,6 +146,7 @@ class PerSampleLoss(LossEvaluator):
         weight: factor of each sample's loss, or None.
         backward: how a scalar loss is back-propagated.
         total: whether the gradient is that of the sum of the losses, not of their mean.
+        whole: whether the losses depend on one another, so that the batch must not be cut.
         replay: as for :class:`LossEvaluator`.
     """
 
@@ -136,11 +160,14 @@ class PerSampleLoss(LossEvaluator):
         weight: Tensor | None,
         backward: Callable[[Tensor], Any],
         total: bool,
+        whole: bool,
         replay: bool,
     ) -> None:
         super().__init__(context, loss_fn, index, replay=replay)
         self.result = self.recorder.feedback
         self._total = total
+        self._whole = whole
+        self._versions = _versions(batch)
         self._batch = batch
         self._weight = weight
         self._backward = backward
@@ -152,11 +179,25 @@ class PerSampleLoss(LossEvaluator):
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
         """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
         shifted, recorder, weight = self.shifted, self.recorder, self._weight
+        if self._whole and rows is not None:
+            raise ValueError(WHOLE_BATCH)
+        if self._versions and recorder.passes and _versions(self._batch) != self._versions:
+            self.warnings.append(CHANGED_INPUT)
         self._guard.before_pass(training=grad, shifted=shifted)
         batch = self._batch if rows is None else select_rows(self._batch, rows, self.count())
-        result = self._call(batch, grad=grad)
+        try:
+            result = self._call(batch, grad=grad)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if rows is not None:
+                error.add_note(
+                    f"This method called loss_fn with {len(rows)} of the {self.count()} rows of the batch. Let loss_fn "
+                    "capture what is not per sample, such as a graph, or use a method that keeps the batch whole."
+                )
+            raise
         column = self.displacement.measures if shifted and self.displacement is not None else "loss"
         losses = recorder.record(result, rows, column, shifted=shifted)
+        if column == "perturbed" and not self._context.seen_to_move and not losses.is_meta:
+            self._check_moved(recorder.column("loss"), recorder.column("perturbed"))
         if weight is not None and weight.shape != (recorder.n,):
             raise ValueError(
                 f"weight has shape {tuple(weight.shape)} for {recorder.n} samples. Give one number per sample: "
@@ -264,10 +305,14 @@ class ClosureLoss(LossEvaluator):
             self._sync.before_backward()
         value = self._call()
         self._values.append(value)
-        for part in tree_leaves(value):
-            if isinstance(part, (Tensor, float, int)):
-                self.recorder.passes.append(torch.as_tensor(part).detach().float().sum())
-        return self._collect()
+        passes, parts = self.recorder.passes, tree_leaves(value)
+        passes.extend(torch.as_tensor(x).detach().float().sum() for x in parts if isinstance(x, (Tensor, float, int)))
+        gradient = self._collect()
+        if any(isinstance(x, Tensor) and x.requires_grad for x in parts) and all(g is None for g in gradient):
+            self.warnings.append(NO_BACKWARD)
+        if self.shifted and len(self._values) > 1 and passes and not self._context.seen_to_move:
+            self._check_moved(passes[0], passes[-1])
+        return gradient
 
     def result(self) -> Any:
         """What the closure returned in its first run, at ``w``."""
@@ -345,14 +390,22 @@ class Recorder:
                 self._outputs_at_w[rows.to(z.device)] = z
 
 
+def _versions(batch: tuple[Any, ...]) -> list[int]:
+    """Changes if a tensor among the arguments was written to."""
+    return [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]
+
+
 class Replay:
-    """Draws torch's random numbers once per step: later passes reuse the first pass's, hence its dropout masks."""
+    """Draws random numbers once per step: later passes reuse the first pass's, hence its dropout masks.
+
+    These are torch's, and those of Python's ``random`` and of ``numpy.random``.
+    """
 
     def __init__(self) -> None:
-        self._first: dict[torch.device, Tensor] | None = None
+        self._first: RandomStates | None = None
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], on: Iterable[Tensor]) -> Any:
-        """Call the function with the first call's random numbers; torch's generators end where that call left them."""
+        """Call the function with the first call's random numbers; the generators end where that call left them."""
         now = _random_states({t.device for t in on})
         if self._first is None:
             self._first = now
@@ -364,14 +417,20 @@ class Replay:
             _set_random_states(now)
 
 
-def _random_states(devices: set[torch.device]) -> dict[torch.device, Tensor]:
-    """The state of torch's own generators, of the CPU and of these devices."""
+RandomStates = tuple[dict[torch.device, Tensor], Any, Any]
+
+
+def _random_states(devices: set[torch.device]) -> RandomStates:
+    """The state of torch's own generators, of the CPU and of these devices, of Python's and of NumPy's."""
     on = {d: torch.get_device_module(d).get_rng_state(d) for d in devices if d.type not in ("cpu", "meta")}
-    return {torch.device("cpu"): torch.get_rng_state(), **on}
+    return {torch.device("cpu"): torch.get_rng_state(), **on}, random.getstate(), np.random.get_state()  # noqa: NPY002
 
 
-def _set_random_states(states: dict[torch.device, Tensor]) -> None:
-    for device, state in states.items():
+def _set_random_states(states: RandomStates) -> None:
+    of_torch, of_python, of_numpy = states
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)  # noqa: NPY002
+    for device, state in of_torch.items():
         if device.type == "cpu":
             torch.set_rng_state(state)
         else:

@@ -6,6 +6,7 @@ import math
 from typing import Any, Literal, get_args
 
 from ausam.common.settings import COUNT, NON_NEGATIVE, POSITIVE_COUNT, OneOf, Range, checked_value, rules
+from ausam.optimizer.parameters import radius_key
 from ausam.optimizer.sharpness_aware import SharpnessAware
 
 Shape = Literal["constant", "linear", "cosine", "lr"]
@@ -21,7 +22,8 @@ class RhoSchedule:
 
     ``rho_i`` is the group's own ``"rho"`` when the schedule is built, otherwise the method's. Like torch's learning
     rate schedulers, it writes ``"rho"`` and ``"initial_rho"`` into the parameter groups, so the radii are saved with
-    the optimizer. "lr" is GSAM's rule: ``GSAM(rho=rho_max)`` and ``end=rho_min / rho_max``.
+    the optimizer (``"sam_rho"`` beside Adadelta, which has a rho of its own). "lr" is GSAM's rule:
+    ``GSAM(rho=rho_max)`` and ``end=rho_min / rho_max``.
 
     >>> import torch
     >>> from ausam import SAM, RhoSchedule, SharpnessAware
@@ -63,6 +65,8 @@ class RhoSchedule:
         checked_value("RhoSchedule", "shape", shape, OneOf(get_args(Shape)))
         self._method = with_radius(opt.method)
         self._opt = opt
+        self._key = radius_key(opt)
+        self._first = f"initial_{self._key}"
         self.shape = shape
         self.start = _number("start", start)
         self.end = _of(shape, ("linear", "cosine", "lr"), "end", end, 0.0)
@@ -87,15 +91,15 @@ class RhoSchedule:
         """Set the radii for this fraction of training, for loops that count it themselves."""
         groups = self._opt.param_groups
         for group in groups:
-            if "initial_rho" not in group:
+            if self._first not in group:
                 self._begin(group)
-        radii = [self._factor(group, min(part, 1.0)) * group["initial_rho"] for group in groups]
+        radii = [self._factor(group, min(part, 1.0)) * group[self._first] for group in groups]
         for group, radius in zip(groups, radii, strict=True):
-            group["rho"] = radius
+            group[self._key] = radius
 
     def _begin(self, group: dict[str, Any]) -> None:
         """Record the group's starting radius, after checking that the method accepts the radii to come."""
-        rho = float(group.get("initial_rho", group.get("rho", self._method.rho)))
+        rho = float(group.get(self._first, group.get(self._key, self._method.rho)))
         kind: type = type(self._method)
         rule, _ = rules(kind).get("rho", (NON_NEGATIVE, False))
         for name in ("start", "end"):
@@ -114,7 +118,7 @@ class RhoSchedule:
                     "lr_max to lr_min. Pass lr_max > lr_min."
                 )
             group["initial_lr"] = lr
-        group["initial_rho"] = rho
+        group[self._first] = rho
 
     def _factor(self, group: dict[str, Any], u: float) -> float:
         if self.end is None:

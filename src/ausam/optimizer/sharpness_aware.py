@@ -19,12 +19,13 @@ from ausam.feedback import Feedback
 from ausam.methods import Plain
 from ausam.optimizer.distributed import average_gradients
 from ausam.optimizer.errors import (
+    ADDS,
     Reduction,
     as_module,
     backward_arguments,
-    check_base_and_method,
+    check_closure,
     check_state_dict,
-    refuse_lightning,
+    checked_base,
 )
 from ausam.optimizer.gradients import Decoupled
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
@@ -32,7 +33,7 @@ from ausam.optimizer.parameters import Memory
 from ausam.optimizer.passes import ClosureLoss, LossEvaluator, LossFn, PerSampleLoss
 from ausam.optimizer.step import Method, Step, StepContext
 from ausam.optimizer.undo import Undo
-from ausam.optimizer.wrapper import HOOKS, OptimizerWrapper
+from ausam.optimizer.wrapper import HOOKS, OptimizerList, OptimizerWrapper
 
 COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
 RECORDED = (*COUNTERS, "_memory", "_memory_at_step", "_decoupled", "_grad")  # what an interrupted call restores
@@ -63,7 +64,8 @@ class SharpnessAware(OptimizerWrapper):
     torch.Size([8])
 
     Arguments:
-        base: the optimizer that takes the step. This class shares its ``param_groups``, ``state`` and ``defaults``.
+        base: the optimizer that takes the step. This class shares its ``param_groups``, ``state`` and ``defaults``. A
+            list of optimizers if each trains a part of the model, such as ``[muon, adamw]``.
         method: computes the gradient: ``Plain()``, ``SAM(rho)``, ``ASAM(rho)``, ...
         model: the module that produces the losses; with DDP, the wrapped one. Needed for BatchNorm and no_sync. If
             several modules run in the loss function (a GAN's two networks), a list of them, the trained one first.
@@ -83,7 +85,7 @@ class SharpnessAware(OptimizerWrapper):
 
     def __init__(
         self,
-        base: Optimizer,
+        base: Optimizer | Sequence[Optimizer],
         method: Method,
         model: nn.Module | Sequence[nn.Module],
         *,
@@ -95,7 +97,9 @@ class SharpnessAware(OptimizerWrapper):
         # No super().__init__(): groups, state and defaults are the base's own.
         if isinstance(base, SharpnessAware):
             raise TypeError("The base is already a SharpnessAware. Wrap the plain torch optimizer, once.")
-        check_base_and_method(base, method)
+        if isinstance(base, (list, tuple)) and base and all(isinstance(o, Optimizer) for o in base):
+            base = OptimizerList(base)
+        base = checked_base(base, method)
         model = as_module(model)
         checked_value("SharpnessAware", "nonfinite", nonfinite, OneOf(get_args(NonFinite)))
         checked_value("SharpnessAware", "seed", seed, COUNT)
@@ -133,6 +137,14 @@ class SharpnessAware(OptimizerWrapper):
         if model is not self.model:  # otherwise we would lose track of the gradients that DDP has not averaged
             self._context = StepContext(as_module(model), self.base, self.sync_perturbation)
 
+    @property
+    def pass_index(self) -> int:
+        """Inside the loss function or closure: how often the method has called it before in this step.
+
+        0 in the first pass. For a loss that differs in the second pass, and for what should happen once a step.
+        """
+        return self._context.pass_index
+
     # -- the step ------------------------------------------------------------------------------------------------
 
     def backward(
@@ -143,6 +155,7 @@ class SharpnessAware(OptimizerWrapper):
         weight: Any = None,
         backward: Callable[[Tensor], Any] = Tensor.backward,
         reduce: Reduction = "mean",
+        whole_batch: bool = False,
     ) -> Feedback:
         """Add the method's gradient of the mean loss to ``.grad`` and return the per-sample losses.
 
@@ -157,8 +170,12 @@ class SharpnessAware(OptimizerWrapper):
                 ``accelerator.backward``.
             reduce: "mean" (default), or "sum" for a script whose loss has ``reduction="sum"``: its learning rate
                 expects the gradient of the sum over the batch. The perturbation is the same.
+            whole_batch: True if a sample's loss depends on the other samples (contrastive losses). A method that would
+                evaluate some of the rows alone then raises.
         """
         index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
+        if self.steps == 0 and self._grad is Grad.NOTHING:
+            self._warn_if_adding()
         evaluator = PerSampleLoss(
             self._context,
             loss_fn,
@@ -167,6 +184,7 @@ class SharpnessAware(OptimizerWrapper):
             weight=weight,
             backward=backward,
             total=reduce == "sum",
+            whole=whole_batch,
             replay=self.replay,
         )
         feedback: Feedback = self._estimate(evaluator)
@@ -186,7 +204,7 @@ class SharpnessAware(OptimizerWrapper):
                 (closure, *_), _ = changed
         loss = None
         if closure is not None:
-            refuse_lightning(closure)
+            check_closure(closure)
             loss = self._estimate(ClosureLoss(self._context, closure, replay=self.replay), replace=True)
         elif self._grad is Grad.NOTHING:
             self._warn_if_bypassed()
@@ -252,6 +270,8 @@ class SharpnessAware(OptimizerWrapper):
             held, new = self._commit(evaluator, step, gradient, memory if accepted else None, replace=replace)
             undo.restore_grad_mode()
             self._running = None
+            for message in evaluator.warnings:
+                self._warn_once(message, message, stacklevel=4)
         except BaseException:
             undo.restore()
             self._running = None
@@ -338,6 +358,12 @@ class SharpnessAware(OptimizerWrapper):
                 "other than the one whose parameters the optimizer has? This warning appears once.",
                 stacklevel=5,
             )
+
+    def _warn_if_adding(self) -> None:
+        """Warn if the first step begins with gradients that are there already."""
+        before = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
+        if any(g.is_sparse or bool(g.any()) for g in before if not g.is_meta):
+            self._warn_once("adds", ADDS, stacklevel=4)
 
     def _to_be_skipped(self) -> bool:
         """Whether ``.grad`` still holds a non-finite gradient: it may have been cleared or unscaled since."""
@@ -426,7 +452,8 @@ class SharpnessAware(OptimizerWrapper):
         counters = {counter: ours.get(counter, 0) for counter in COUNTERS}
         undo = Undo(trained.kinds)
         # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
-        undo.append(functools.partial(vars(self.base).update, dict(vars(self.base))))
+        for base in getattr(self.base, "optimizers", [self.base]):
+            undo.append(functools.partial(vars(base).update, dict(vars(base))))
         undo.append(functools.partial(vars(self).update, {name: getattr(self, name) for name in RECORDED}))
         try:
             self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})

@@ -57,6 +57,8 @@ class StepContext:
     def __init__(self, model: nn.Module, base: Optimizer, sync_perturbation: bool) -> None:
         self.parameters = TrainedParameters(model, base)
         self.guard = BufferGuard()
+        self.pass_index = -1  # calls of the user's function in this step, but one
+        self.seen_to_move = False  # whether a step was seen in which moving the weights changed the losses
         self.swappable = Swappable(model)
         first = model[0] if type(model) is nn.ModuleList and len(model) else model  # DDP's wrapper, of several modules
         self.sync = choose_sync(first, (p for g in base.param_groups for p in g["params"]), sync_perturbation)
