@@ -18,7 +18,7 @@ from ausam.common.settings import NON_NEGATIVE, checked_value
 from ausam.common.tensors import CPU
 from ausam.methods import Plain
 from ausam.optimizer.buffers import Snapshot
-from ausam.optimizer.errors import as_module, check_base_and_method, check_state_dict
+from ausam.optimizer.errors import as_module, check_state_dict, checked_base
 from ausam.optimizer.nonfinite import nonfinite_flag
 from ausam.optimizer.wrapper import OptimizerWrapper
 
@@ -110,7 +110,7 @@ class SAM(OptimizerWrapper):
             )
         checked_value("SAM", "rho", rho, NON_NEGATIVE)
         self.base = base_optimizer(params, **kwargs)
-        check_base_and_method(self.base, Plain())
+        checked_base(self.base, Plain())
         self._radius = "sam_rho" if "rho" in self.base.defaults else "rho"
         self._own = {self._radius: rho, "adaptive": adaptive}
         self.model = None if model is None else as_module(model)
