@@ -91,6 +91,7 @@ def test_without_a_reading_the_meta_device_itself_is_enough():
         step()
 
 
+@pytest.mark.filterwarnings("ignore:The first update of this pass")  # the batch is not the sampler's
 def test_the_sampler_takes_what_waits_on_a_device_without_reading_it():
     sampler = SelectiveBatchSampler(64, batch_size=16, policy=AUSampling(0.5, ramp=30))
     next(iter(sampler))
