@@ -15,8 +15,11 @@ from torch import Tensor
 
 from ausam.audit import Audit, Verdict
 from ausam.feedback import Feedback
+from ausam.policies import Trusted
 from ausam_lab.data.classification import Classification, Labelled
 from ausam_lab.data.problem import Problem
+from ausam_lab.names.expressions import parse
+from ausam_lab.names.user_code import is_own
 from ausam_lab.records import files
 from ausam_lab.records.run import Findings, Suspect
 
@@ -43,7 +46,7 @@ def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> Non
 
 def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
     """The pair that the verdict suggests, as ``ausam compare`` spells it; empty if none, or if the run used it."""
-    if policy.lower().startswith("trusted"):
+    if not is_own(policy) and parse("policy", policy).cls is Trusted:
         return ""
     easy = f"SAM + Trusted(alpha={audit.redundant().alpha:g})"
     return {"wrong labels": WITHOUT_THEM, "redundant": easy}.get(said.kind, "")
