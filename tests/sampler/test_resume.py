@@ -1,6 +1,7 @@
 """An interrupted epoch: a saved state or a copy continues it bit for bit, with any number of processes."""
 
 import copy
+import dataclasses
 import itertools
 import pickle
 
@@ -290,3 +291,14 @@ def test_a_state_that_was_loaded_onto_another_device_comes_back(policy):
     assert batches(second) == expected[2]
     for tensor in tree_leaves(second.state_dict()):
         assert not isinstance(tensor, Elsewhere)
+
+
+def test_what_a_policy_derived_with_numpy_can_be_saved():
+    @dataclasses.dataclass(frozen=True)
+    class Own(Random):
+        def fit(self, scores, epoch):
+            return tuple(scores.mean.double().numpy()[:2])
+
+    sampler = new(Own())
+    list(sampler)
+    assert [type(x) for x in through_a_file(sampler.state_dict())["scores"]["fit"]] == [float, float]

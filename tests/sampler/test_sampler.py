@@ -741,12 +741,9 @@ def test_no_score_at_all_is_said(how):
     with pytest.warns(UserWarning, match="No score") as caught:
         kept = [sampler.pick(torch.arange(3))] if how == "pick" else list(sampler)
     assert [len(k) for k in kept] == ([1] if how == "pick" else [1, 1])
-    assert [str(w.message) for w in caught] == [
-        "No score has reached the sampler before epoch 1: AUSampling has nothing to choose by. Call "
-        "sampler.update(opt.backward(..., index=index)) in each step, with a method that evaluates the loss at "
-        "perturbed weights. If you have only looked at some batches, call sampler.set_epoch(0) before training: every "
-        "pass counts as an epoch."
-    ]
+    assert len(caught) == 1
+    for part in ("sampler.update(opt.backward(..., index=index))", "perturbed weights", "sampler.set_epoch(0)"):
+        assert part in str(caught[0].message)
 
 
 def test_policies_that_rank_by_loss_do_not_complain():
@@ -779,62 +776,29 @@ def test_update_errors_change_nothing(feedback, parts):
     assert len(before["plan"]["index"]) == 32
 
 
-WHOLE = "It must be a whole number"
-
-
 @pytest.mark.parametrize(
-    ("changed", "kind", "message"),
+    ("changed", "kind", "allowed"),
     [
-        ({"dataset": 0}, ValueError, f"SelectiveBatchSampler: dataset is 0. {WHOLE} >= 1."),
-        ({"dataset": 2.5}, ValueError, f"SelectiveBatchSampler: dataset is 2.5. {WHOLE} >= 1."),
-        ({"dataset": True}, TypeError, f"SelectiveBatchSampler: dataset is True. {WHOLE} >= 1."),
-        ({"dataset": None}, TypeError, f"SelectiveBatchSampler: dataset is None. {WHOLE} >= 1."),
-        (
-            {"dataset": []},
-            ValueError,
-            "SelectiveBatchSampler: the dataset has 0 samples. There must be at least 1.",
-        ),
-        ({"batch_size": 0}, ValueError, f"SelectiveBatchSampler: batch_size is 0. {WHOLE} >= 1."),
-        ({"batch_size": 2.5}, ValueError, f"SelectiveBatchSampler: batch_size is 2.5. {WHOLE} >= 1."),
-        ({"batch_size": float("inf")}, ValueError, f"SelectiveBatchSampler: batch_size is inf. {WHOLE} >= 1."),
-        ({"batch_size": "4"}, TypeError, f"SelectiveBatchSampler: batch_size is '4'. {WHOLE} >= 1."),
-        ({"batch_size": True}, TypeError, f"SelectiveBatchSampler: batch_size is True. {WHOLE} >= 1."),
-        ({"min_batch": 0}, ValueError, f"SelectiveBatchSampler: min_batch is 0. {WHOLE} >= 1."),
-        ({"min_batch": None}, TypeError, f"SelectiveBatchSampler: min_batch is None. {WHOLE} >= 1."),
-        ({"min_batch": 10}, ValueError, "min_batch is 10, but the dataset has 9 samples. Use a smaller min_batch."),
-        ({"seed": -1}, ValueError, f"SelectiveBatchSampler: seed is -1. {WHOLE} >= 0."),
-        ({"seed": 0.5}, ValueError, f"SelectiveBatchSampler: seed is 0.5. {WHOLE} >= 0."),
-        ({"seed": "zero"}, TypeError, f"SelectiveBatchSampler: seed is 'zero'. {WHOLE} >= 0."),
-        ({"drop_last": "no"}, TypeError, "SelectiveBatchSampler: drop_last is 'no'. It must be True or False."),
-        ({"drop_last": 1}, TypeError, "SelectiveBatchSampler: drop_last is 1. It must be True or False."),
-        ({"split": None}, TypeError, "SelectiveBatchSampler: split is None. It must be True or False."),
-        (
-            {"rank": 0.5, "world_size": 2},
-            ValueError,
-            f"SelectiveBatchSampler: rank is 0.5. {WHOLE} >= 0, or None.",
-        ),
-        (
-            {"rank": 0, "world_size": 0},
-            ValueError,
-            f"SelectiveBatchSampler: world_size is 0. {WHOLE} >= 1, or None.",
-        ),
-        (
-            {"rank": "0", "world_size": 2},
-            TypeError,
-            f"SelectiveBatchSampler: rank is '0'. {WHOLE} >= 0, or None.",
-        ),
-        ({"policy": Full}, TypeError, f"policy is {Full}. Pass an instance, such as AUSampling(alpha=0.5)."),
-        ({"policy": "full"}, TypeError, "policy is 'full'. Pass an instance, such as AUSampling(alpha=0.5)."),
-        (
-            {"batch_size": 10, "drop_last": True},
-            ValueError,
-            "drop_last=True leaves nothing of 9 samples for 1 processes with batch_size 10 each. Use a smaller",
-        ),
+        *(({"dataset": bad}, ValueError, ">= 1") for bad in (0, 2.5)),
+        *(({"dataset": bad}, TypeError, ">= 1") for bad in (True, None)),
+        ({"dataset": []}, ValueError, "at least 1"),
+        *(({"batch_size": bad}, ValueError, ">= 1") for bad in (0, 2.5, float("inf"))),
+        *(({"batch_size": bad}, TypeError, ">= 1") for bad in ("4", True)),
+        ({"min_batch": 0}, ValueError, ">= 1"),
+        ({"min_batch": 10}, ValueError, "smaller min_batch"),
+        *(({"seed": bad}, ValueError, ">= 0") for bad in (-1, 0.5)),
+        ({"seed": "zero"}, TypeError, ">= 0"),
+        *(({"drop_last": bad}, TypeError, "True or False") for bad in ("no", 1)),
+        ({"split": None}, TypeError, "True or False"),
+        ({"rank": 0.5, "world_size": 2}, ValueError, ">= 0, or None"),
+        ({"world_size": 0, "rank": 0}, ValueError, ">= 1, or None"),
+        *(({"policy": bad}, TypeError, "an instance, such as") for bad in (Full, "full")),
+        ({"batch_size": 10, "drop_last": True}, ValueError, "smaller batch_size"),
     ],
-    ids=lambda x: repr(x) if isinstance(x, dict) else "",
+    ids=repr,
 )
-def test_constructor_errors(changed, kind, message):
-    with refused(kind, message):
+def test_constructor_errors(changed, kind, allowed):
+    with refused(kind, next(iter(changed)), allowed):
         SelectiveBatchSampler(**{"dataset": 9, "batch_size": 4, "policy": Full(), **changed})
 
 
@@ -853,12 +817,6 @@ def test_bounds_that_cross_are_refused():
 
 # -- a sampler that nobody asks ----------------------------------------------------------------------------------------
 
-UNASKED = (
-    "sampler.update has received the losses of more than a whole pass (40 samples), but the sampler was never "
-    "iterated over and sampler.pick was never called. Training uses every sample, and AUSampling selects "
-    "nothing. Use DataLoader(dataset, batch_sampler=sampler), or train on the rows keep = sampler.pick(index)."
-)
-
 
 def test_updates_of_more_than_a_pass_without_a_question_are_warned_about_once():
     sampler = new()
@@ -866,7 +824,8 @@ def test_updates_of_more_than_a_pass_without_a_question_are_warned_about_once():
         feed(sampler, range(8), torch.ones(8))  # a pass, and no more
     with pytest.warns(UserWarning, match="more than a whole pass") as caught:
         feed(sampler, [3], [1.0])
-    assert [str(w.message) for w in caught] == [UNASKED]
+    assert len(caught) == 1
+    assert "keep = sampler.pick(index)" in str(caught[0].message)
     assert caught[0].filename == __file__  # where update was called
     feed(sampler, range(40), torch.ones(40))  # not a second time
 

@@ -18,6 +18,9 @@ from ausam.sampler.errors import dataset_index
 # Number of updates that stay on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
 
+# Samples recorded at a time after an exchange, to save memory.
+CHUNK = 1 << 20
+
 Entry = tuple[Tensor, Tensor]  # index and value
 
 
@@ -320,6 +323,10 @@ def on_accelerator(*tensors: Tensor) -> bool:
 
 def split_repeats(index: Tensor, value: Tensor) -> list[Entry]:
     """Values of samples that may occur several times: the first value of each, then the second, and so on."""
+    seen = torch.zeros(int(index.max()) + 1 if len(index) else 0, dtype=torch.bool, device=CPU)
+    seen[index] = True
+    if int(seen.sum()) == len(index):  # the usual case, ten times as fast as sorting
+        return list(zip(torch.split(index, CHUNK), torch.split(value, CHUNK), strict=True))
     order = index.argsort(stable=True)
     ordered = index[order]
     visit = torch.arange(len(order), device=CPU) - torch.searchsorted(ordered, ordered)

@@ -58,6 +58,8 @@ class OrderDP(Policy):
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """The largest losses of a random subset."""
         n = candidates.shape[1]
-        drawn = random_subset(torch.arange(n, device=CPU), kept_count(self.s, n), rng).sort().values
+        part = torch.zeros(n, dtype=torch.bool, device=CPU)
+        part[random_subset(torch.arange(n, device=CPU), kept_count(self.s, n), rng)] = True
+        drawn = part.nonzero()[:, 0]
         mask = top_k_mask(scores.of(candidates[0, drawn]), self.count(epoch, n), rng)
         return drawn[mask_positions(mask)], None
