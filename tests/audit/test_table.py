@@ -10,7 +10,7 @@ import torch
 from ausam import Feedback
 from ausam.audit import Audit
 from ausam.audit.table import COLUMNS
-from tests.helpers import moved, same_audit
+from tests.helpers import moved, same_audit, through_a_file
 
 
 def slow_average(margins):
@@ -189,6 +189,19 @@ def test_the_state_is_saved_and_loaded():
     for audited in (audit, loaded):
         audited.update(torch.arange(40), torch.ones(40))
     same_audit(audit, loaded)
+
+
+def test_the_state_is_in_a_checkpoint_that_torch_reads():
+    """How far its groups stand apart is NumPy's, and ``torch.load(weights_only=True)`` takes no NumPy number."""
+    audit, rng = Audit(400, np.arange(400) % 4), torch.Generator().manual_seed(0)
+    for _ in range(8):
+        outputs = torch.randn(400, 4, generator=rng)
+        loss = torch.nn.functional.cross_entropy(outputs, torch.arange(400) % 4, reduction="none")
+        audit.update(Feedback(torch.arange(400), loss, loss, outputs))
+    audit.exchange()
+    state = audit.state_dict()
+    assert [type(x) for x in state["best_distance"]] == [bool, float]
+    assert through_a_file(state)["best_distance"] == state["best_distance"]
 
 
 def test_a_state_that_was_loaded_onto_another_device_comes_back():

@@ -108,7 +108,7 @@ def keep_best(table: Table, before: Standing) -> Standing:
     """Copy the averages if the groups stand farther apart than before; returns how far they stood at best."""
     average = averages(table)
     groups = two_groups(np.where(table["visits"] >= VISITS, average, np.nan))
-    if groups is None or (now := (lie_apart(groups), groups.distance)) <= before:
+    if groups is None or (now := (bool(lie_apart(groups)), float(groups.distance))) <= before:
         return before
     table["best"][:] = average
     table["likely"][:] = table["rival"]
