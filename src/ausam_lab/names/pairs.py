@@ -7,6 +7,7 @@ A row is written as a name of the table, or as ``METHOD(...) + POLICY(...)``, th
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,7 +131,23 @@ def pair(text: str) -> Pair:
             if not 0 < settings[what] <= 10:
                 what = "batch size" if what == "batch" else what
                 raise ValueError(f'"{text}": the number after {sign} is a fraction of the {what}, above 0, at most 10.')
-    return replace(whole, label=whole.label + suffix, name=whole.name + suffix, **settings)  # type: ignore[arg-type]
+    changes = _changes(settings)
+    label = f"{whole.label} ({changes})" if changes else whole.label
+    return replace(whole, label=label, name=whole.name + suffix, **settings)  # type: ignore[arg-type]
+
+
+def _changes(settings: Mapping[str, float]) -> str:
+    """The settings after a name, in words: ``half the epochs, half batch``."""
+    words = []
+    if (decay := settings.get("average")) is not None:
+        words.append("averaged weights" + ("" if decay == KEPT["ema"][1] else f" {decay:g}"))
+    if (part := settings.get("select_epoch")) is not None:
+        words.append("best epoch" + ("" if part == KEPT["best"][1] else f" on {part:g}"))
+    if (epochs := settings.get("epochs", 1.0)) != 1:
+        words.append({0.5: "half the epochs", 2.0: "twice the epochs"}.get(epochs, f"{epochs:g} × the epochs"))
+    if (batch := settings.get("batch", 1.0)) != 1:
+        words.append({0.5: "half batch", 2.0: "double batch"}.get(batch, f"batch × {batch:g}"))
+    return ", ".join(words)
 
 
 def _whole(text: str) -> Pair:

@@ -23,6 +23,7 @@ from ausam_lab.report.vega import (
     axis,
     chart,
     data,
+    heading,
     isolating,
     layer,
     name_channels,
@@ -137,6 +138,8 @@ def dots(
     log: bool = False,
     zero: bool = False,
     order: Sequence[str] = (),
+    title: str = "",
+    subtitle: str = "",
 ) -> Spec:
     """A mark per row, the names below each other; with its interval where the rows hold ``low`` and ``high``.
 
@@ -151,6 +154,8 @@ def dots(
         log: whether the axis is logarithmic; rows that are not positive are left out.
         zero: whether the axis begins at zero.
         order: every name or kind that may occur, in the order of colours; none: those of the rows.
+        title: what the picture shows, in it.
+        subtitle: a sentence under the title.
     """
     rows = [row for row in rows if not log or row[x.key] > 0]
     names, colour = names_of(rows, by), kind or by
@@ -192,7 +197,8 @@ def dots(
     if kind is not None:
         next(one for one in layers if "color" in one["encoding"])["params"] = isolating(kind)
     high = 24 + (44 if kind else 28) * max(1, len(names))
-    return chart(rows, layers, high, description=x.title, entry=_longest(rows, kind) if kind else 0)
+    spec = chart(rows, layers, high, description=x.title, entry=_longest(rows, kind) if kind else 0)
+    return spec | ({"title": heading(title, subtitle)} if title else {})
 
 
 def bars(rows: Sequence[PlainRow], x: Field, y: Field, *, rule: float | None = None) -> Spec:

@@ -16,7 +16,7 @@ SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by
 RULE = (
     "± is the standard deviation over seeds. The difference from SAM is the mean over common seeds, with its 95 % "
     "interval. A star means significant at 5 % (Holm's correction over the rows). Cost counts samples in forward and "
-    "backward passes. Plain SGD has 1x."
+    "backward passes, Time is that of training. Plain SGD has 1x."
 )
 PROBABILITIES = "NLL is the mean negative log-likelihood of the right class, ECE the expected calibration error."
 
@@ -57,7 +57,18 @@ def cost(comparison: Comparison, row: Row) -> float | None:
 def cost_text(comparison: Comparison, row: Row) -> str:
     """The cost as a multiple of SGD's: ``1x``, ``1.3x``."""
     multiple = cost(comparison, row)
-    return NONE if multiple is None else f"{multiple:.2g}x" if multiple < 0.1 else f"{round(multiple, 1):g}x"
+    return NONE if multiple is None else times(multiple)
+
+
+def times(multiple: float) -> str:
+    """A multiple of SGD's: ``1x``, ``1.3x``."""
+    return f"{multiple:.2g}x" if multiple < 0.1 else f"{round(multiple, 1):g}x"
+
+
+def cost_words(comparison: Comparison, row: Row) -> str:
+    """The cost in a sentence: ``SGD's cost``, ``2x SGD's cost``."""
+    text = cost_text(comparison, row)
+    return "an unknown cost" if text == NONE else "SGD's cost" if text == "1x" else f"{text} SGD's cost"
 
 
 def headline(comparison: Comparison) -> str:
@@ -65,16 +76,15 @@ def headline(comparison: Comparison) -> str:
     rows = comparison.rows
     if not rows:
         return "No run has finished yet."
-    best = by_score(comparison)[0]
+    best, *others = by_score(comparison)
     name, _ = metric(comparison)
-    at = f"at {cost_text(comparison, best)} the cost of SGD"
-    if len(rows) == 1:
-        return f"{best.label} reaches {_score(best)} {measured_on(name)} {at}."
-    text = f"{best.label} has the best {measured_on(name)}: {_score(best)}, {at}."
+    if not others:
+        return f"{best.label} reaches {_score(best)} {measured_on(name)} at {cost_words(comparison, best)}."
+    text = best_text(comparison)
     mine = featured_rows(rows)
     if not mine:
-        others = [row for row in rows if row.name in ("sgd", "sam") and row is not best]
-        return " ".join([text, *(f"{row.label} reaches {_score(row)}." for row in others)])
+        known = [row for row in others if row.name in ("sgd", "sam") and _score(row) != _score(best)]
+        return " ".join([text, *(f"{row.label} reaches {_score(row)}." for row in known)])
     row = mine[0]
     rivals: dict[Standing, list[str]] = {kind: [] for kind in Standing}
     for one, rival, difference in compare_rows(comparison):
@@ -82,12 +92,23 @@ def headline(comparison: Comparison) -> str:
             rivals[standing(difference, lower_is_better=row.lower_is_better)].append(rival.label)
     than = [f"{kind.value} than {join(rivals[kind])}" for kind in (Standing.BETTER, Standing.WORSE) if rivals[kind]]
     if row is not best:
-        text += f" {', '.join([f'{row.label} reaches {_score(row)} at {cost_text(comparison, row)}', *than])}."
+        text += f" {', '.join([f'{row.label} reaches {_score(row)} at {cost_words(comparison, row)}', *than])}."
     elif than:
         text += f" It is {join(than)}."
     if unclear := rivals[Standing.UNCLEAR]:
         text += f" Too few seeds to tell {row.label} from {join(unclear)}."
     return text
+
+
+def best_text(comparison: Comparison) -> str:
+    """The best row, whoever it is, or the rows that share the best score; and their cost."""
+    best, *others = by_score(comparison)
+    shared = [best, *(row for row in others if _score(row) == _score(best))]
+    costs = list(dict.fromkeys(cost_words(comparison, row) for row in shared))
+    have = "has" if len(shared) == 1 else "share"
+    at = f", at {join(costs)}" if len(shared) == 1 or len(costs) == 1 else ""
+    names = join([row.label for row in shared])
+    return f"{names} {have} the best {measured_on(metric(comparison)[0])}: {_score(best)}{at}."
 
 
 def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
@@ -174,7 +195,8 @@ def seconds_digits(rows: Sequence[Row]) -> int:
 
 def score_table(comparison: Comparison) -> Table:
     """Every row, best first: score, cost, time, difference from SAM."""
-    rows, digits = by_score(comparison), seconds_digits(comparison.rows)
+    rows = by_score(comparison)
+    sgd = next((row.mean_seconds for row in rows if row.name == "sgd"), None)
     mine, uneven = featured_rows(rows), len({row.n for row in rows}) > 1
     lines = [
         Line(
@@ -182,7 +204,7 @@ def score_table(comparison: Comparison) -> Table:
                 row.label,
                 show(row.mean, row.decimals, row.std),
                 cost_text(comparison, row),
-                show(row.mean_seconds, digits),
+                show(row.mean_seconds, seconds_digits(rows)) if sgd is None else times(row.mean_seconds / sgd),
                 interval(row.against_sam, row.decimals),
                 *([row.n] if uneven else []),
             ),
@@ -193,22 +215,27 @@ def score_table(comparison: Comparison) -> Table:
     ]
     lower = lower_is_better(comparison)
     lines = marked(lines, 1, [round(row.mean, row.decimals) for row in rows], lower=lower)
-    head = ("Method", heading(*metric(comparison), lower), "Cost", "Time (s)", "From SAM [95 %]")
+    head = ("Method", heading(*metric(comparison), lower), "Cost", "Time" if sgd else "Time (s)", "From SAM [95 %]")
     return Table((*head, *(["Seeds"] if uneven else [])), (Section(tuple(lines)),))
 
 
 def further_table(comparison: Comparison) -> Table | None:
-    """The further figures that all rows have: likelihood, calibration, balanced accuracy, groups of joints."""
+    """The further figures that all rows have: seconds, likelihood, calibration, balanced accuracy, groups of joints."""
     rows = by_score(comparison)
-    parts = [name for name in rows[0].parts if all(name in row.parts for row in rows)] if rows else []
-    probable = probability_head(rows)
-    if not parts and not probable:
+    if not rows:
         return None
+    parts = [name for name in rows[0].parts if all(name in row.parts for row in rows)]
+    probable = probability_head(rows)
     lines = [
-        [row.label, *(probability_cells(row) if probable else []), *(show(row.parts[k], row.decimals) for k in parts)]
+        [
+            row.label,
+            show(row.mean_seconds, seconds_digits(rows)),
+            *(probability_cells(row) if probable else []),
+            *(show(row.parts[k], row.decimals) for k in parts),
+        ]
         for row in rows
     ]
-    return Table.of(("Method", *probable, *map(capital, parts)), lines)
+    return Table.of(("Method", "Training (s)", *probable, *map(capital, parts)), lines)
 
 
 def probability_head(rows: Sequence[Row]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -166,6 +167,13 @@ def chart(
         "background": "transparent",
         "config": CONFIG | {"legend": legend},
     } | ({"title": above} if title else {})
+
+
+def heading(title: str, subtitle: str) -> Spec:
+    """A title with a sentence, inside the picture; in lines that a phone shows whole."""
+    lines = {"text": textwrap.wrap(title, 40), "subtitle": textwrap.wrap(subtitle, 48)}
+    look = {"color": INK, "fontSize": 15, "subtitleColor": SOFT, "subtitleFontSize": 13, "subtitlePadding": 6}
+    return {**lines, **look, "anchor": "start", "frame": "bounds", "offset": 24}
 
 
 def live(spec: Spec) -> Spec:

@@ -46,7 +46,7 @@ def test_a_comparison_says_how_many_runs_are_left(tmp_path, capsys):
     [
         (["ausam-0.5"], "AUSAM-0.5", "AUSAM-0.5"),
         (["--policy", "ausampling", "--alpha", 0.7], *["SAM(rho=0.2) + AUSampling(alpha=0.7)"] * 2),
-        (["sam@0.5"], "SAM@0.5", "SAM@0.5"),
+        (["sam@0.5"], *["SAM (half the epochs)"] * 2),
         (["--method", "sam(rho=0.3)"], "SAM(rho=0.3)", "SAM(rho=0.3)"),
     ],
     ids=str,

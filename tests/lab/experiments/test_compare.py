@@ -135,6 +135,10 @@ def test_smaller_batches_for_every_method_and_base(tmp_path):
     names = ["sgd@1x0.5", "sgd@0.5x0.25", "sam@0.5x0.5"]
     assert main(["compare", *names, *few, "--base", "adam", "--lr", "0.001", "--out", str(tmp_path)]) == 0
     results = read(tmp_path / "results.json")
-    assert [row["label"] for row in results["rows"]] == ["Adam@1x0.5", "Adam@0.5x0.25", "SAM@0.5x0.5"]
+    assert [row["label"] for row in results["rows"]] == [
+        "Adam (half batch)",
+        "Adam (half the epochs, batch × 0.25)",
+        "SAM (half the epochs, half batch)",
+    ]
     settings = [(one["run"]["config"]["epochs"], one["run"]["config"]["batch_size"]) for one in results["runs"]]
     assert settings == [(2, 32), (1, 16), (1, 32)]

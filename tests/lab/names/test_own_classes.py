@@ -91,7 +91,7 @@ def test_their_names_need_no_import_and_keep_their_letters():
     assert canonical("method", "absent:MySAM( rho = .1 )") == "absent:MySAM(rho=0.1)"
     both = pair("some/where/absent.py:MySAM(mode='a B') + TopLoss(alpha=0.3)@0.5")
     assert both.method == "some/where/absent.py:MySAM(mode='a B')"
-    assert both.label == "absent.py:MySAM(mode='a B') + TopLoss(alpha=0.3)@0.5"
+    assert both.label == "absent.py:MySAM(mode='a B') + TopLoss(alpha=0.3) (half the epochs)"
     assert pair(both.name) == both
     assert pair("absent:MySAM").label == "absent:MySAM"
     assert pair("sam + absent:MyPolicy").method == "SAM"

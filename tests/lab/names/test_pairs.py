@@ -21,7 +21,7 @@ def test_the_names_of_the_table():
     for name, known in PAIRS.items():
         method_and_policy(configured(name, config), steps=480)
         assert pair(name) == pair(name.upper()) == replace(known, name=name)
-    half = Pair("AUSAM-0.4@0.5", "SAM", "AUSampling(alpha=0.4)", epochs=0.5, name="ausam-0.4@0.5")
+    half = Pair("AUSAM-0.4 (half the epochs)", "SAM", "AUSampling(alpha=0.4)", epochs=0.5, name="ausam-0.4@0.5")
     assert pair("ausam-0.4@0.5") == half
     method, policy = method_and_policy(configured("ausam-0.4@0.5", config), steps=240)
     assert (method, policy) == (METHODS["SAM"](rho=0.2), POLICIES["AUSampling"](alpha=0.4, epochs=15))
@@ -52,13 +52,13 @@ def test_a_method_and_a_policy_as_python_writes_them(text, label, method, policy
     assert pair_of(folder) == known.name
     assert not set(folder) & set("/\\:'\"<>|?*")
     half = pair(f"{text}@0.5x0.25")
-    assert (half.label, half.epochs, half.batch) == (f"{known.label}@0.5x0.25", 0.5, 0.25)
+    assert (half.label, half.epochs, half.batch) == (f"{known.label} (half the epochs, batch × 0.25)", 0.5, 0.25)
 
 
 def test_a_run_keeps_the_label_and_the_kind_of_its_row():
     config = resolve(epochs=30, base="adam")
     told = {name: configured(name, config) for name in ("sgd", "sam@0.5", "sam+trusted")}
-    assert [run.label for run in told.values()] == ["Adam", "SAM@0.5", "SAM+Trusted"]
+    assert [run.label for run in told.values()] == ["Adam", "SAM (half the epochs)", "SAM+Trusted"]
     assert [run.kind for run in told.values()] == ["method", "baseline", "contender"]
     assert pair("absent:MySAM + Random").kind == pair("SAM + absent.py:My(alpha=1)").kind == "own"
     assert pair("sgd+random").kind == "baseline"
@@ -93,7 +93,9 @@ def test_a_method_with_a_scale_of_its_own_does_not_take_the_rho_of_the_data():
 
 def test_a_row_trains_for_a_part_of_the_epochs_with_a_part_of_the_batch():
     config = resolve(epochs=30, batch_size=64)
-    assert pair("sam@0.5x0.25") == Pair("SAM@0.5x0.25", "SAM", epochs=0.5, batch=0.25, name="sam@0.5x0.25")
+    assert pair("sam@0.5x0.25") == Pair(
+        "SAM (half the epochs, batch × 0.25)", "SAM", epochs=0.5, batch=0.25, name="sam@0.5x0.25"
+    )
     one = configured("SAM+Random@.5X.5", config)
     assert (one.epochs, one.batch_size, one.lr, one.policy) == (15, 32, config.lr, "Random(alpha=0.5)")
     assert configured("sam@2", config).batch_size == 64

@@ -19,6 +19,7 @@ from ausam_lab.report.pages import data
 from ausam_lab.report.summary import (
     PROBABILITIES,
     RULE,
+    best_text,
     by_score,
     cost_text,
     featured_rows,
@@ -34,7 +35,7 @@ from ausam_lab.report.summary import (
     verdict_table,
 )
 from ausam_lab.report.table import to_html
-from ausam_lab.report.text import NONE, capital, show
+from ausam_lab.report.text import NONE, show
 from ausam_lab.report.vega import Field, PlainRow
 
 if TYPE_CHECKING:
@@ -95,10 +96,12 @@ def _scores(comparison: Comparison) -> Picture:
         small=runs,
         rules=[(row.mean, row.label) for row in comparison.rows if row.name in ("sgd", "sam")],
         order=list(names.values()),
+        title=f"{comparison.title}: {measured_on(metric(comparison)[0])} and cost",
+        subtitle=best_text(comparison) if len(comparison.rows) > 1 else "",
     )
     side = "left" if lower_is_better(comparison) else "right"
     note = f"Further {side} is better. Beside each name: its cost, SGD = 1x. Bars: one standard deviation over seeds."
-    return Picture("scores", spec, f"{capital(metric(comparison)[0])} and cost", note)
+    return Picture("scores", spec, "", note)
 
 
 def _curves(comparison: Comparison) -> Picture | None:
@@ -193,10 +196,10 @@ def _about(comparison: Comparison) -> str:
 def _conditions(comparison: Comparison) -> Iterator[Markup]:
     yield html.heading("How it was made")
     yield html.code(comparison.command or NONE)
-    yield html.facts({"created": comparison.created, "commit": comparison.environment.commit})
     config, usual = asdict(comparison.config), asdict(Config())
     changed = {k: v for k, v in config.items() if k not in PAIR_SETTINGS and v != usual[k]}
-    machine = asdict(comparison.environment.hardware) | comparison.environment.versions
+    made = {"created": comparison.created, "commit": comparison.environment.commit}
+    machine = made | asdict(comparison.environment.hardware) | comparison.environment.versions
     samples = {} if comparison.data is None else asdict(comparison.data)
     for title, facts in (("Settings that differ from the defaults", changed), ("Data", samples), ("Machine", machine)):
         if facts:
@@ -218,16 +221,14 @@ def _fragments(comparison: Comparison) -> Iterator[Markup]:
     drawn = pictures(comparison)
     yield from html.pictures(drawn[:1], hint=False)
     if (verdicts := verdict_table(comparison)).lines:
-        yield html.heading("What the seeds show")
-        yield to_html(verdicts)
-        yield html.paragraph(" ".join(verdict_notes(comparison)), "note")
-    yield from html.pictures(drawn[1:])
+        notes = html.paragraph(" ".join(verdict_notes(comparison)), "note")
+        yield html.details("Differences with intervals and p values", [to_html(verdicts), notes])
     if (further := further_table(comparison)) is not None:
-        yield html.heading("Further scores")
-        yield to_html(further)
         probable = PROBABILITIES if probability_head(comparison.rows) else ""
         parts = FURTHER_SCORES.get(metric(comparison)[0], "") if comparison.rows[0].parts else ""
-        yield html.paragraph(" ".join(filter(None, (probable, parts))), "note")
+        notes = html.paragraph(" ".join(filter(None, (probable, parts))), "note")
+        yield html.details("Time, likelihood, calibration and further scores", [to_html(further), notes])
+    yield from html.pictures(drawn[1:])
     yield from data.fragments(comparison)
     yield from _conditions(comparison)
 
