@@ -221,6 +221,7 @@ def _train(search: Search, settings: Settings, study: Study, trial: Trial, on_ep
     work = [(r.samples_forward + r.samples_backward) / (4 * r.data.train * r.epochs) for r in results]
     trial.set_user_attr("score", asdict(replace(scores[0], parts={})))
     trial.set_user_attr("scores", [score.value for score in scores])
+    trial.set_user_attr("unfitted", all(r.audit is not None and r.audit.unfitted for r in results))
     trial.set_user_attr("cost", sum(work) / len(work))
     study.tell(trial, _merit(scores))
     return ", ".join(map(str, scores))

@@ -222,14 +222,16 @@ def bars(rows: Sequence[PlainRow], x: Field, y: Field, *, rule: float | None = N
     return chart(rows, layers, 260, title=y.title, description=_against(x, y))
 
 
-def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field) -> Spec:
-    """A square per row, coloured by its value; logarithmic if all values are positive."""
+def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field, *, log: bool) -> Spec:
+    """A square per row, coloured by its value; with ``log`` on a logarithmic scale if all values are positive."""
 
     def side(field: Field, **how: Any) -> Spec:
         ticks = {"format": ".2~f", "labelOverlap": True, "labelAngle": 0, "grid": False}
         return {"field": field.key, "type": "ordinal", "title": field.title, "axis": ticks, **how}
 
-    scale = {"type": "log", "scheme": "viridis"} if min(row[value.key] for row in rows) > 0 else {}
+    scale = {"scheme": "viridis"}
+    if log and min(row[value.key] for row in rows) > 0:
+        scale["type"] = "log"
     legend = {"gradientLength": 200}
     colour = {"field": value.key, "type": "quantitative", "title": value.title, "scale": scale, "legend": legend}
     at = {"x": side(x), "y": side(y, sort="descending"), "color": colour, "tooltip": tooltip([x, y, value])}

@@ -432,7 +432,7 @@ def test_the_table_agrees_with_the_runs(whole):
         ["SAM", "91.00 ± 0.25", "100", *cell("one", "sam"), "81.00 ± 0.25", "100", *cell("two", "sam")],
         ["SAM¹", "92.00", "–", *cell("one", "sam"), *blank],
         ["SAM+Info*", *blank, "80.00", "–", *cell("two", "sam+info%2A")],
-        ["SAM@0.5†", "–", "–", *cell("one", "sam@0.5"), *blank],
+        ["SAM (half the epochs)†", "–", "–", *cell("one", "sam@0.5"), *blank],
     ]
     summary = store.read(whole / "results.json", PaperTable)
     cells = {group: [[*line.cells] for line in lines] for group, lines in tables.groups(summary).items()}

@@ -22,7 +22,7 @@ def one_of_each(rows=ROWS):
         "dots": charts.dots(rows, X, BY, [X], small=rows, rules=[(2.0, "here")], log=True),
         "dots of two kinds": charts.dots(TWO, X, BY, [X], kind=KIND, zero=True),
         "bars": charts.bars(rows, BY, Y, rule=1.0),
-        "heat": charts.heat(rows, X, Y, Field("y", "loss")),
+        "heat": charts.heat(rows, X, Y, Field("y", "loss"), log=True),
     }
 
 

@@ -177,7 +177,9 @@ def pictures(flatness: Flatness) -> Iterator[Picture]:
             for i, s in enumerate(surface.position)
             for j, t in enumerate(surface.position)
         ]
-        spec = charts.heat(squares, Field("s", "s", ".2~f"), Field("t", "t", ".2~f"), Field("loss", "loss", ".3~g"))
+        spec = charts.heat(
+            squares, Field("s", "s", ".2~f"), Field("t", "t", ".2~f"), Field("loss", "loss", ".3~g"), log=True
+        )
         middle = "The last weights are in the middle. Dark is low."
         yield Picture("surface", spec, "On a plane of two random directions", middle)
 

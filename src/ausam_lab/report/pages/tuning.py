@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 RULE = (
-    "± is the standard deviation over seeds. Samples% is work, SAM = 100. A trial that was stopped early has the score "
-    "of its last epoch. No test sample was used."
+    "± is the standard deviation over seeds. Cost counts samples in forward and backward passes, plain SGD has 1x. A "
+    "trial that was stopped early has the score of its last epoch. No test sample was used."
 )
 
 
@@ -34,8 +34,8 @@ def completed(study: Study) -> list[FrozenTrial]:
 def text(study: Study, screen: Screen | None = None, *, verbose: bool = False) -> str:
     """For a terminal: every trial, best first, the recommended settings and the command."""
     rule = [wrapped(RULE, screen)] if verbose else []
-    command = f"To train with these settings:\n{train_command(study)}"
-    return "\n\n".join([to_text(table(study), screen), *rule, wrapped(recommendation(study), screen), command])
+    command = [] if unfitted(study) else [f"To train with these settings:\n{train_command(study)}"]
+    return "\n\n".join([to_text(table(study), screen), *rule, wrapped(recommendation(study), screen), *command])
 
 
 def table(study: Study) -> Table:
@@ -49,14 +49,24 @@ def table(study: Study) -> Table:
         scores, cost = trial.user_attrs.get("scores"), trial.user_attrs.get("cost")
         figure = trial.user_attrs.get("failed", NONE) if scores is None else _figure(scores, decimals(score.unit))
         epochs = len(trial.intermediate_values) or NONE
-        lines.append([*_numbers(trial), epochs, figure, show(None if cost is None else 100 * cost, 1)])
-    head = [*_names(study), "Epochs", _title(score), "Samples%"]
+        lines.append([*_numbers(trial), epochs, figure, NONE if cost is None else f"{2 * cost:.2g}x"])
+    head = [*_names(study), "Epochs", _title(score), "Cost"]
     return Table.of(head, lines, left=())
+
+
+def unfitted(study: Study) -> bool:
+    """Whether the model has not fitted the data in any trial, so that the best score means nothing."""
+    return all(trial.user_attrs.get("unfitted", False) for trial in completed(study))
 
 
 def recommendation(study: Study) -> str:
     """The best settings, with their score and what it was measured on."""
     best, score = completed(study)[0], _score(study)
+    if unfitted(study):
+        return (
+            "No settings are recommended: the model has not fitted the data in any trial. Train longer, or search for "
+            "the learning rate first: --over lr=0.01,0.03,0.1."
+        )
     scores = best.user_attrs["scores"]
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in best.params.items())
     part = f"{100 * study.user_attrs['settings']['validation']:g} % of the training samples"
@@ -79,11 +89,16 @@ def train_command(study: Study) -> str:
 
 
 def pictures(study: Study) -> Iterator[Picture]:
-    """The score of the completed trials against each setting that has several values; a grid of two as a heat map."""
+    """The score of the completed trials: a heat map of two settings, otherwise a line for each setting."""
     trials, names, score = completed(study), _names(study), _score(study)
     varied = [name for name in names if len({trial.params[name] for trial in trials}) > 1]
     figure = Field("score", _title(score), f".{decimals(score.unit)}f")
     rows = [{**trial.params, "score": fmean(trial.user_attrs["scores"])} for trial in trials]
+    if len(varied) == 2:
+        x, y = (Field(name, name, "~g") for name in varied)
+        note = "Empty: a trial that was stopped early."
+        yield Picture("grid", charts.heat(rows, x, y, figure, log=False), figure.title, note)
+        return
     for name in varied:
         others = [other for other in varied if other != name]
         points = [{**row, "others": ", ".join(f"{o} {row[o]:g}" for o in others) or "all trials"} for row in rows]
@@ -91,9 +106,6 @@ def pictures(study: Study) -> Iterator[Picture]:
         x, by = Field(name, name, "~g"), Field("others", "settings")
         spec = charts.lines(points, x, figure, by, [x, figure], log="x" if _doubles(points, name) else "")
         yield Picture(name, spec, f"Score against {name}")
-    if len(varied) == 2:
-        x, y = (Field(name, name, "~g") for name in varied)
-        yield Picture("grid", charts.heat(rows, x, y, figure), "Both settings")
 
 
 def render(study: Study) -> str:
@@ -103,9 +115,10 @@ def render(study: Study) -> str:
     setting = f"{about['method']} + {about['policy']}, {about['model']}, up to {about['epochs']} epochs"
     body = [html.heading(title, 1), html.paragraph(setting, "soft")]
     if completed(study):
-        body += [html.paragraph(recommendation(study), "lead"), html.paragraph("To train with these settings:")]
-        body += [html.code(train_command(study)), to_html(table(study)), html.paragraph(RULE, "note")]
-        body += html.pictures(pictures(study))
+        body += [html.paragraph(recommendation(study), "open" if unfitted(study) else "lead")]
+        if not unfitted(study):
+            body += [html.paragraph("To train with these settings:"), html.code(train_command(study))]
+        body += [to_html(table(study)), html.paragraph(RULE, "note"), *html.pictures(pictures(study))]
     body += [html.heading("Command"), html.code(study.user_attrs["command"])]
     return html.page(title, body, width=62)
 
