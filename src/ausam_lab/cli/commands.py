@@ -38,6 +38,7 @@ from ausam_lab.report.pages import audit as audit_page
 from ausam_lab.report.pages import flatness, tuning
 from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text
 from ausam_lab.report.table import to_text
+from ausam_lab.report.text import wrapped
 from ausam_lab.training import ranks, run_folder
 from ausam_lab.training.logs import Logs
 from ausam_lab.training.loop import Batch, finish, train
@@ -213,11 +214,11 @@ def diagnose_command(args: argparse.Namespace) -> int:
             progress.say(f"{begun}/{total} {name}")
 
         flat = diagnose(places, args.samples, args.command, on_run, trust=args.trust, **here)
-    left_out = "".join(f"{folder} was not measured: {why}\n" for folder, why in flat.failed.items())
-    terminal.write(
-        f"{to_text(flatness.table(flat), terminal.screen())}\n\n{flatness.note(flat)}\n\n{flatness.verdict(flat)}\n"
-        f"{left_out}\n{places[0] / 'flatness.html'}\n"
-    )
+    screen = terminal.screen()
+    left_out = [f"{folder} was not measured: {why}" for folder, why in flat.failed.items()]
+    said = [wrapped(flatness.verdict(flat), screen), to_text(flatness.table(flat), screen)]
+    said += [wrapped(flatness.note(flat), screen), *left_out, str(places[0] / "flatness.html")]
+    terminal.write("\n\n".join(said) + "\n")
     return 0
 
 

@@ -440,7 +440,7 @@ def test_the_table_agrees_with_the_runs(whole):
     lines = [re.sub(" [●○]", "  ", line) for line in tables.text(summary).splitlines()]
     for row in expected:
         assert [re.sub(" +", " ", line).strip() for line in lines].count(" ".join(c for c in row if c)) == 1
-    assert len({len(line) for line in lines if line.startswith(("SAM ", "────"))}) == 1
+    assert len({len(line) for line in lines if line.startswith(("SAM  ", "────"))}) == 1
     notes = tables.footnotes(summary)
     assert notes[0] == "¹ In the paper reported by A & B, 100 % so."
     assert "Net_1 on B here is resnet-tiny on digits, 128 images, 10 % wrong labels, 2 epochs." in notes

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SEE_ALL = "ausam audit, with the folder of a run, shows the flagged samples and writes them to a CSV file."
 
 
-def subject(comparison: Comparison) -> tuple[Row, int, Findings] | None:
+def representative_run(comparison: Comparison) -> tuple[Row, int, Findings] | None:
     """The run that speaks for the data: of the best row that has fitted them, the first seed; None if no run can."""
     known = {(r.name, r.run.seed): r.run.audit for r in comparison.runs}
     for row in sorted(comparison.rows, key=lambda row: (row.underfits, -row.merit)):
@@ -30,8 +30,8 @@ def subject(comparison: Comparison) -> tuple[Row, int, Findings] | None:
 
 def sentence(comparison: Comparison) -> str:
     """The verdict on the data; empty if no run can say anything, or none has fitted them."""
-    spoken = subject(comparison)
-    return "" if spoken is None or spoken[2].unfitted else _verdict(*spoken)
+    run = representative_run(comparison)
+    return "" if run is None or run[2].unfitted else _verdict(*run)
 
 
 def _verdict(row: Row, seed: int, findings: Findings) -> str:
@@ -40,12 +40,12 @@ def _verdict(row: Row, seed: int, findings: Findings) -> str:
 
 def fragments(comparison: Comparison) -> Iterator[Markup]:
     """The section: the verdict, what each row says, and the first flagged samples."""
-    spoken = subject(comparison)
-    if spoken is None:
+    run = representative_run(comparison)
+    if run is None:
         return
-    _, seed, findings = spoken
+    _, seed, findings = run
     yield html.heading("What the training says about the data", key="data")
-    yield html.paragraph(_verdict(*spoken))
+    yield html.paragraph(_verdict(*run))
     yield to_html(_rows_table(comparison))
     if findings.first:
         yield html.heading(f"First flagged samples, seed {seed}", 3)

@@ -150,7 +150,7 @@ def pictures(flatness: Flatness) -> Iterator[Picture]:
     """The charts: of the first seed, a line per run."""
     order = flatness.names
     shown = [next(m for m in flatness.minima if m.name == name) for name in order]
-    radius, rise = Field("x", "radius", ".3~g"), Field("y", "rise in loss", ".3~g")
+    radius, rise = Field("x", "radius (Euclidean norm)", ".3~g"), Field("y", "rise in loss", ".3~g")
     points = [(m.name, m.whole.rho, m.whole.worst) for m in shown]
     if len(shown) == 1:
         (one,) = shown
@@ -166,7 +166,7 @@ def pictures(flatness: Flatness) -> Iterator[Picture]:
         charts.lines(rows, radius, rise, Field("of", ""), [radius, rise], log="xy"),
         "Worst rise within a radius",
     )
-    t, loss = Field("x", "t", ".2~f"), Field("y", "loss", ".3~g")
+    t, loss = Field("x", "distance along it (1: the norm of each filter)", ".2~f"), Field("y", "loss", ".3~g")
     rows = [{"x": x, "y": y, "of": m.name} for m in shown for x, y in zip(m.line.position, m.line.loss, strict=True)]
     spec = charts.lines(rows, t, loss, Field("of", ""), [t, loss])
     along = "0 is the last weights. At 1 and -1, every filter has moved by its own norm."
@@ -178,7 +178,11 @@ def pictures(flatness: Flatness) -> Iterator[Picture]:
             for j, t in enumerate(surface.position)
         ]
         spec = charts.heat(
-            squares, Field("s", "s", ".2~f"), Field("t", "t", ".2~f"), Field("loss", "loss", ".3~g"), log=True
+            squares,
+            Field("s", "first (filter norms)", ".2~f"),
+            Field("t", "second", ".2~f"),
+            Field("loss", "loss", ".3~g"),
+            log=True,
         )
         middle = "The last weights are in the middle. Dark is low."
         yield Picture("surface", spec, "On a plane of two random directions", middle)
@@ -198,7 +202,7 @@ def render(flatness: Flatness) -> str:
         *html.pictures(pictures(flatness)),
     ]
     if len(flatness.minima) > len(flatness.names):
-        body += [html.heading("Every run"), to_html(table(flatness, every=True))]
+        body.append(html.details("Every run", [to_html(table(flatness, every=True))]))
     body += [html.paragraph(f"{folder} was not measured: {why}", "open") for folder, why in flatness.failed.items()]
     body += [
         html.heading(f"More figures of {first.name}"),
