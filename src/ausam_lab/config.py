@@ -38,6 +38,7 @@ DATA_SETTINGS = (
     "task",
     "data_dir",
     "label_noise",
+    "labels",
     "imbalance",
     "validation",
     "train_size",
@@ -70,6 +71,10 @@ class Config:
     )
     data_dir: str = setting("data", "folder for downloaded data")
     label_noise: Below1 = setting(0.0, "fraction of the training labels to corrupt, 0 <= p < 1")
+    labels: str = setting(
+        "",
+        "labels.csv of ausam audit --apply: corrected training labels, and samples to leave out; empty: none",
+    )
     imbalance: Probability = setting(
         0.0, "long tail: class c of C keeps R^(c/(C-1)) of its training samples, 0 < R < 1; 0 or 1: all of them"
     )

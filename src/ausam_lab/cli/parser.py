@@ -31,7 +31,7 @@ GROUPS = {
     "Perturbation": ("rho_schedule", "sync_perturbation", "nonfinite", "replay"),
     "Sampling": ("s_min", "s_max", "ramp"),
     "Training": ("base", "momentum", "weight_decay", "lr_steps", "label_smoothing", "augment", "init", "quantize"),
-    "Data": ("task", "data_dir", "train_size", "test_size", "imbalance", "data_seed", "workers"),
+    "Data": ("task", "data_dir", "labels", "train_size", "test_size", "imbalance", "data_seed", "workers"),
     "Evaluation": ("validation", "average", "select_epoch"),
     "Machine and files": ("threads", "memory_format", "keep", "every"),
 }
@@ -39,7 +39,14 @@ METAVARS = (
     dict.fromkeys(("label_noise", "alpha", "validation", "select_epoch", "label_smoothing", "s_min", "s_max"), "PART")
     | dict.fromkeys(("data", "method", "policy", "device", "model", "task"), "NAME")
     | dict.fromkeys(("rho", "lr", "momentum", "average", "weight_decay", "imbalance"), "NUMBER")
-    | {"data_dir": "FOLDER", "init": "PATH", "lr_steps": "PARTS", "quantize": "BITS", "ramp": "EPOCHS"}
+    | {
+        "data_dir": "FOLDER",
+        "labels": "FILE",
+        "init": "PATH",
+        "lr_steps": "PARTS",
+        "quantize": "BITS",
+        "ramp": "EPOCHS",
+    }
 )
 CHOICES = {name: list(rule.names) for name, (rule, _) in rules(Config).items() if isinstance(rule, OneOf)}
 

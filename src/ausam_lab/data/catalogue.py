@@ -183,4 +183,5 @@ def training_samples(config: Config) -> int:
 def changes(config: Config) -> str:
     """The changes that a run makes to its data, as a suffix: ", long tail 0.05, 20 % wrong labels"."""
     tail = f", long tail {config.imbalance:g}" if config.imbalance not in (0, 1) else ""
-    return tail + (f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else "")
+    noise = f", {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
+    return tail + noise + (", corrected labels" if config.labels else "")

@@ -1,7 +1,7 @@
-"""Changes to the samples of any data set, drawn by a seed: hold out, reduce, long tail, wrong labels.
+"""Changes to the samples of any data set: hold out, reduce, long tail, wrong labels, corrected labels.
 
 :func:`arrange` applies them in this order. Validation samples are held out first, so that they are clean and do not
-depend on the other settings. Then come the sizes, the long tail and, last, the wrong labels.
+depend on the other settings. Corrections come last, so that they count whatever a run did to the labels before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ausam.audit.review import read_labels
 from ausam.common.random import generator
 from ausam_lab.config import Config
 from ausam_lab.data.problem import Problem
@@ -24,13 +25,16 @@ def arrange(data: P, config: Config) -> P:
     seed = config.data_seed or 0
     data = with_validation(data, config.validation, seed)
     data = with_sizes(data, config.train_size, config.test_size, seed)
-    return with_label_noise(with_imbalance(data, config.imbalance, seed), config.label_noise, seed)
+    data = with_label_noise(with_imbalance(data, config.imbalance, seed), config.label_noise, seed)
+    return with_corrections(data, config.labels)
 
 
 def refuse_labels(name: str, has: str, config: Config) -> None:
     """Raise a ValueError for settings that only apply to labelled data."""
     if config.label_noise:
         raise ValueError(f"label_noise is {config.label_noise}, but {name} has {has}, not labels. Use --label-noise 0.")
+    if config.labels:
+        raise ValueError(f"labels is {config.labels}, but {name} has {has}, not classes. Leave out --labels.")
     if config.imbalance not in (0, 1):
         raise ValueError(f"imbalance is {config.imbalance}, but {name} has {has}, not classes. Use --imbalance 0.")
 
@@ -150,4 +154,35 @@ def with_label_noise(data: P, part: float, seed: int = 0) -> P:
     wrong[chosen] = True
     noisy: Any = data  # a dataclass, which a protocol cannot express to mypy
     changed: P = replace(noisy, train_y=y, wrong=wrong)
+    return changed
+
+
+def with_corrections(data: P, path: str) -> P:
+    """Give training samples the labels of a file, and leave out those that it removes; an empty path changes nothing.
+
+    The file has the index of a sample in the data set as it was loaded, so it serves every subset: samples that are
+    held out, or not in a subset, are passed over.
+    """
+    if not path:
+        return data
+    made: Any = data
+    origin = made.origin.cpu()
+    place = {index: i for i, index in enumerate(origin.tolist())}
+    corrected, y = read_labels(path), data.train_y.clone()
+    for index, label in corrected.items():
+        if label >= data.num_outputs:
+            raise ValueError(
+                f"{path}: sample {index} has label {label}, but {data.name} has the classes 0 to "
+                f"{data.num_outputs - 1}. Is the file of another data set?"
+            )
+        if index in place and label >= 0:
+            y[place[index]] = label
+    if made.kept is None and not place.keys() >= corrected.keys():
+        raise ValueError(f"{path} has samples that {data.name} does not have. Is the file of another data set?")
+    wrong = None if data.wrong is None else data.wrong & (y == data.train_y)  # what a review changed counts as right
+    stay = torch.tensor([corrected.get(index, 0) >= 0 for index in origin.tolist()])
+    made = replace(made, train_y=y)
+    if not stay.all():
+        made = made.part(stay.nonzero().flatten(), torch.arange(len(data.test_y)))
+    changed: P = replace(made, wrong=None if wrong is None else wrong[stay])
     return changed

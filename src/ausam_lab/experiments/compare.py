@@ -27,7 +27,7 @@ OnEpoch = Callable[[str, int, Epoch], None]
 
 # The columns of results.csv: settings and figures of a run.
 SETTINGS = (
-    *("data", "label_noise", "imbalance", "validation", "train_size"),
+    *("data", "label_noise", "labels", "imbalance", "validation", "train_size"),
     *("model", "quantize", "batch_size", "lr", "weight_decay", "rho"),
 )
 FIGURES = ("train_seconds", "samples_forward", "samples_backward", "skipped_steps", "parameters", "weights_sha256")
