@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from ausam.audit import Audit
+from tests.processes import group
 
 
 def trained(clean, wrong, n=400, share=0.2, visits=10, classes=10, seed=0):
@@ -182,3 +184,37 @@ def test_a_training_that_was_too_short_says_so(visits, kind):
     for _ in range(visits):
         audit.update(torch.arange(50), torch.full((50,), 0.1))
     assert audit.verdict().kind == kind
+
+
+def memorising_epoch(epoch, n=300):
+    """A permutation of the samples and their losses: a sixth are wrong, and memorised from epoch 9 on."""
+    rng = np.random.default_rng(epoch)
+    wrong = np.arange(n) % 6 == 0
+    level = np.where(np.where(wrong, epoch >= 9, epoch >= 2), 0.05, 4.0)
+    return rng.permutation(n), level * np.exp(rng.normal(0, 0.4, n))
+
+
+def audit_in_part(folder):
+    dist.init_process_group("gloo")
+    audit = Audit(300, np.arange(300) // 6 % 5)
+    for epoch in range(20):
+        order, loss = memorising_epoch(epoch)
+        for part in np.array_split(order, 10)[dist.get_rank() :: 2]:
+            feed(audit, loss[part], part)
+        audit.exchange()
+    torch.save(audit.state_dict(), f"{folder}/{dist.get_rank()}.pt")
+
+
+def test_two_processes_have_the_audit_of_one(tmp_path):
+    assert group(2, audit_in_part, str(tmp_path)) == [0, 0]
+    alone = Audit(300, np.arange(300) // 6 % 5)
+    for epoch in range(20):
+        order, loss = memorising_epoch(epoch)
+        for part in np.array_split(order, 10):
+            feed(alone, loss[part], part)
+    assert set(alone.label_errors().index) == set(range(0, 300, 6))
+    for rank in range(2):
+        shared = Audit(300, np.arange(300) // 6 % 5)
+        shared.load_state_dict(torch.load(tmp_path / f"{rank}.pt", weights_only=True))
+        for name, column in shared.table().items():
+            np.testing.assert_array_equal(column, alone.table()[name], err_msg=name)

@@ -16,16 +16,15 @@ from ausam.audit.table import (
     COLUMNS,
     NEVER,
     Array,
-    Standing,
     averages,
     empty_table,
+    judge,
     keep_best,
     likely_class,
-    ranking_loss,
     visit,
 )
 from ausam.audit.verdict import Redundant, Verdict, redundant, verdict
-from ausam.common.label_errors import VISITS, LabelErrors, flag
+from ausam.common.label_errors import LabelErrors
 from ausam.common.margin import against_rival, require_columns, usable
 from ausam.common.ranks import gather, rank_and_world_size
 from ausam.common.settings import POSITIVE, POSITIVE_COUNT, checked_value
@@ -37,7 +36,7 @@ WAITING = 64  # batches that wait on their device: one update of many rows costs
 class Audit:
     """What a training says about each sample: which labels look wrong, and which samples are redundant.
 
-    It needs no pass of its own. Feed it the losses of every step, with any optimizer; it keeps 48 bytes per sample.
+    It needs no pass of its own. Feed it the losses of every step, with any optimizer; it keeps 52 bytes per sample.
     A network learns right labels before wrong ones (Arpit et al. 2017), and may memorise these later. So the audit
     keeps the averaged losses of the time at which the two groups stood farthest apart.
 
@@ -74,7 +73,7 @@ class Audit:
         self._touched = np.zeros(n, bool)  # since the last exchange between processes
         self._waiting: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # index, loss, margin loss, rival
         self._fed = self._fed_by_all = 0  # samples since the losses were last judged; those that all processes know
-        self._best: Standing = NEVER
+        self._best = NEVER  # how far apart the groups stood at best
         self.labels = None if labels is None else _checked_labels(labels, n)
         self._targets = None if self.labels is None else torch.from_numpy(self.labels)
         self._largest = -1 if self.labels is None else int(self.labels.max())
@@ -246,9 +245,7 @@ class Audit:
 
     def label_errors(self) -> LabelErrors:
         """All samples, ranked by how wrong their labels look, and those that are flagged."""
-        table = self._latest()
-        seen = table["visits"] >= VISITS
-        return flag(ranking_loss(table), self.labels, likely_class(table), seen)
+        return judge(self._latest(), self.labels)
 
     def redundant(self) -> Redundant:
         """The samples that were learned early and never forgotten, and the ``alpha`` that their share suggests."""
@@ -282,7 +279,8 @@ class Audit:
         """What is known of every sample, one array per column; NaN for the losses of one that was never visited.
 
         mean, spread and last: mean, standard deviation and latest value of the loss over all visits. margin: average of
-        the margin loss over the later visits; best: the same at the epoch that ranks. visits; learned: the visit since
+        the margin loss over the later visits; best: the same when the groups
+        stood farthest apart, NaN if they never did. visits; learned: the visit since
         which the network has always agreed with the label, 0 if it does not now; forgotten: how often it stopped
         agreeing; likely: the class it preferred to the label, -1 if unknown.
         """
@@ -315,7 +313,7 @@ class Audit:
             **{name: torch.from_numpy(column.copy()) for name, column in self._table.items()},
             "touched": torch.from_numpy(self._touched.copy()),
             "fed": (self._fed, self._fed_by_all),
-            "best_distance": (bool(self._best[0]), float(self._best[1])),  # NumPy's would not load with weights_only
+            "best_distance": float(self._best),  # a number of NumPy's would not load with weights_only
             "classes": self.classes,
         }
 
@@ -333,7 +331,7 @@ class Audit:
         self._touched = loaded.pop("touched")
         self._table, self._waiting = loaded, []
         self._fed, self._fed_by_all = map(int, state["fed"])
-        self._best, self.classes = (bool(best[0]), float(best[1])), classes
+        self._best, self.classes = float(best), classes
 
 
 def _column(value: Any, n: int, kind: Any) -> Array | None:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from ausam.audit.table import NEVER, empty_table, keep_best, likely_class, ranking_loss, visit
-from ausam.common.label_errors import VISITS, LabelErrors, flag
+from ausam.audit.table import NEVER, empty_table, judge, keep_best, visit
+from ausam.common.label_errors import VISITS, LabelErrors
 from ausam.common.margin import against_rival, require_columns
 
 TINY = 1e-12  # least probability
@@ -67,5 +67,4 @@ def find_label_errors(
             loss, rival = (t.numpy() for t in against_rival(torch.from_numpy(scores), targets))
         visit(table, every, loss, loss, rival)
         best = keep_best(table, best)
-    judged = table["visits"] >= (1 if len(epochs) == 1 else VISITS)
-    return flag(ranking_loss(table), labels, likely_class(table), judged)
+    return judge(table, labels, visits=1 if len(epochs) == 1 else VISITS)

@@ -1,20 +1,22 @@
-"""The table behind an audit: 48 bytes per sample, updated from the losses of each step.
+"""The table behind an audit: 52 bytes per sample, updated from the losses of each step.
 
 The losses that decide are averaged over the later visits of a sample: a network forgets its first, random opinion. Two
 sums do it in bounded memory. At every visit whose number is a power of two the newer sum becomes the older one and a
-new one begins; both together hold the last half to three quarters of the visits.
+new one begins; both together hold the last half to three quarters of the visits. A network may memorise wrong labels
+later, so the averages are kept as they were when right and wrong labels stood farthest apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ausam.common.label_errors import VISITS, lie_apart
-from ausam.common.mixture import two_groups
+from ausam.common.label_errors import VISITS, LabelErrors, flag, lie_apart, rank, standing_apart
+from ausam.common.mixture import FLOOR
 
 Array = NDArray[Any]
 Table = dict[str, Array]
@@ -24,7 +26,8 @@ COLUMNS: dict[str, Any] = {
     "sum": np.float32,  # of the loss over all visits
     "square": np.float32,  # of the squared loss over all visits
     "last": np.float32,  # loss at the latest visit
-    "older": np.float32,  # sum of the margin loss over an earlier window of visits
+    "total": np.float32,  # of the margin loss over all visits
+    "older": np.float32,  # sum of the log of the margin loss over an earlier window of visits
     "newer": np.float32,  # and over the window since
     "best": np.float32,  # average of the margin loss when the groups stood farthest apart; NaN before
     "likely": np.int32,  # the strongest other class then; -1 if unknown
@@ -33,9 +36,8 @@ COLUMNS: dict[str, Any] = {
     "learned": np.int32,  # visit since which the network has always agreed; 0: it does not now
     "forgotten": np.int32,  # times that agreement was lost
 }
-NEVER = (False, -np.inf)
-
-Standing = tuple[bool, float]  # whether the groups lie apart, and their distance
+NEVER = -np.inf  # the groups never stood apart
+CEILING = 30.0  # of a margin loss: a network that diverges for a step has larger ones
 
 
 def empty_table(n: int) -> Table:
@@ -64,10 +66,12 @@ def visit(table: Table, index: Array, loss: Array, margin: Array, rival: Array) 
 def _visit_once(table: Table, at: Array, loss: Array, margin: Array, rival: Array) -> None:
     visits = table["visits"][at] + 1
     begins = (visits & (visits - 1)) == 0  # a power of two
-    newer = table["newer"][at]
+    margin = np.clip(margin, FLOOR, CEILING)
+    newer, log = table["newer"][at], np.log(margin)
     table["older"][at] = np.where(begins, newer, table["older"][at])
-    table["newer"][at] = np.where(begins, 0, newer) + margin
+    table["newer"][at] = np.where(begins, 0, newer) + log
     table["visits"][at] = visits
+    table["total"][at] += margin
     table["sum"][at] += loss
     table["square"][at] += loss * loss
     table["last"][at] = loss
@@ -97,27 +101,36 @@ def occurrences(index: Array) -> Iterator[Array]:
 
 
 def averages(table: Table) -> Array:
-    """The average margin loss of every sample over its later visits; NaN before the first."""
+    """The geometric mean of the margin losses of every sample over its later visits; NaN before the first."""
     visits = table["visits"].astype(np.int64)
     begin = 1 << (np.frexp(visits)[1].astype(np.int64) - 2).clip(0)  # half of the largest power of two up to visits
     total = table["older"].astype(np.float64) + table["newer"]
-    return np.where(visits > 0, total / np.maximum(1, visits - begin + 1), np.nan)
+    return np.where(visits > 0, np.exp(total / np.maximum(1, visits - begin + 1)), np.nan)
 
 
-def keep_best(table: Table, before: Standing) -> Standing:
-    """Copy the averages if the groups stand farther apart than before; returns how far they stood at best."""
-    average = averages(table)
-    groups = two_groups(np.where(table["visits"] >= VISITS, average, np.nan))
-    if groups is None or (now := (bool(lie_apart(groups)), float(groups.distance))) <= before:
+def keep_best(table: Table, before: float) -> float:
+    """Copy the averages if the groups stand apart, and farther than before; returns how far they stood at best."""
+    average = np.where(table["visits"] >= VISITS, averages(table), np.nan)
+    groups = standing_apart(average)
+    if groups is None or groups.distance <= before or not lie_apart(groups, average):
         return before
-    table["best"][:] = average
+    table["best"][:] = averages(table)
     table["likely"][:] = table["rival"]
-    return now
+    return groups.distance
 
 
-def ranking_loss(table: Table) -> Array:
-    """The loss that ranks: that of the best epoch, and of today for samples that were not seen by then."""
-    return np.where(np.isnan(table["best"]), averages(table), table["best"])
+def judge(table: Table, labels: Array | None, visits: int = VISITS) -> LabelErrors:
+    """All samples, ranked and flagged by the averages of the best time.
+
+    If there was none, nothing is flagged, and the mean over all visits ranks: it forgets nothing.
+    """
+    judged, now = table["visits"] >= visits, averages(table)
+    if (found := np.isfinite(table["best"])).any():
+        return flag(np.where(found, table["best"], now), labels, likely_class(table), judged)
+    with np.errstate(invalid="ignore"):
+        mean = table["total"] / table["visits"].astype(np.float64)
+    errors = flag(now, labels, likely_class(table), judged)
+    return errors if len(errors) else replace(errors, loss=mean, order=rank(mean))
 
 
 def likely_class(table: Table) -> Array:

@@ -9,11 +9,10 @@ from typing import Literal
 import numpy as np
 
 from ausam.audit.table import Array
-from ausam.common.label_errors import LabelErrors
+from ausam.common.label_errors import LEARNED, LabelErrors
 
 Kind = Literal["unseen", "unfitted", "too short", "wrong labels", "redundant", "nothing"]
 
-LEARNED = 25  # percentile of the losses that stands for the part that is learned, however many labels are wrong
 UNFITTED = 0.5  # of the chance-level loss: above it, that part is not fitted
 ENOUGH, MANY = 4, 10  # visits of the median sample: to say what can be skipped, and to tell hard from wrong
 EARLY = 0.1  # learned within this fraction of its visits

@@ -1,7 +1,8 @@
 """Which labels look wrong: pure functions of the losses, and their result. The audit and ``Trusted`` both decide here.
 
 A network learns right labels first (Arpit et al. 2017): for some time their losses are low and those of wrong labels
-high, two groups that lie apart. Samples of the upper group are flagged.
+high. Right labels form a group, or two, easy and hard ones; wrong labels form another above them. If it lies apart,
+its samples are flagged.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ausam.common.mixture import TwoGroups, two_groups
+from ausam.common.mixture import Groups, fit_groups
 
 Array = NDArray[Any]
 Outcome = Literal["flagged", "not apart", "not learned", "unseen"]
 
-APART = 2.0  # least distance (Ashman's D) of the two groups
-GAIN = 10.0  # least gain in BIC of two groups over one
+APART = 2.5  # least distance (Ashman's D) of the two highest groups
+GAIN = 10.0  # least gain in BIC over one group
 EVEN = math.log(2.0)  # above it the network prefers another class
+LEARNED = 25  # percentile that stands for the part that is learned, however many labels are wrong
 VISITS = 2  # of a sample; with fewer it is ranked, but not judged
-FEW = 5  # a class with fewer known samples says nothing about its labels
+REST = 0.85  # least part of the samples below the limit that is learned
+FEW = 5  # a class, or a group, with fewer known samples says nothing
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,14 @@ class LabelErrors:
         order: dataset index of every sample, most suspect first. Samples that were never seen come last.
         flagged: of every sample, whether its label is flagged.
         loss: of every sample, the averaged loss that ranks it; NaN if it was never seen.
-        probability: of every sample, that it belongs to the upper of the two groups; NaN where nothing was decided. It
+        probability: of every sample, that it belongs to the highest group; NaN where nothing was decided. It
             is certain of groups, not of labels.
         likely: of every sample, the class that the network preferred to its label; -1 if unknown.
-        distance: Ashman's D of the two groups: above 2 they lie apart. NaN if there were too few losses.
+        distance: Ashman's D of the two highest groups: above 2.5 they may lie apart. NaN if there were too few losses.
         limit: the loss above which a label is flagged; infinite if the groups do not lie apart.
         unlearned: the classes that are not learned yet, whose samples are not flagged.
-        outcome: "flagged"; "not apart" if the losses do not fall into two groups; "not learned" if even the lower
-            group is not learned; "unseen" if there was nothing to judge.
+        outcome: "flagged"; "not apart" if the losses do not fall into groups; "not learned" if not even a quarter of
+            the samples is learned; "unseen" if there was nothing to judge.
     """
 
     order: Array
@@ -87,7 +90,13 @@ def flag(
     judged: Array | None = None,
     least: float = EVEN,
 ) -> LabelErrors:
-    """Rank samples by their losses, and flag the upper of two groups if these lie apart.
+    """Rank samples by their losses, and flag the highest group if it lies apart.
+
+    Normal distributions are fitted to the logarithms of the losses: two, or three if two do not lie apart. They do if
+
+    - Ashman's D > 2.5, and the fit is better than one normal distribution by 10 in BIC;
+    - the rest is learned: the group below has a mean loss below log 2, and so have 85 % of the samples below the limit;
+    - nearly all of the highest group is not: its mean less two deviations is above log 2.
 
     >>> import numpy as np
     >>> errors = flag(np.concatenate([np.linspace(0.01, 0.05, 80), np.linspace(2.0, 4.0, 20)]))
@@ -104,10 +113,10 @@ def flag(
     """
     loss = np.asarray(loss, np.float64)
     known = np.isfinite(loss) if judged is None else np.isfinite(loss) & judged
-    groups = two_groups(np.where(known, loss, np.nan))
+    groups = standing_apart(np.where(known, loss, np.nan))
     limit, unlearned = math.inf, np.zeros(0, np.int64)
     flagged, probability = np.zeros(len(loss), bool), np.full(len(loss), np.nan)
-    if groups is not None and lie_apart(groups):
+    if groups is not None and lie_apart(groups, np.where(known, loss, np.nan)):
         limit = max(least, groups.crossing)
         if labels is not None:
             unlearned = unlearned_classes(np.where(known, loss, np.nan), limit, labels)
@@ -123,21 +132,32 @@ def flag(
         math.nan if groups is None else groups.distance,
         limit,
         unlearned,
-        _outcome(groups, flagged, known),
+        _outcome(loss, flagged, known),
     )
 
 
-def _outcome(groups: TwoGroups | None, flagged: Array, known: Array) -> Outcome:
+def _outcome(loss: Array, flagged: Array, known: Array) -> Outcome:
     if flagged.any():
         return "flagged"
     if not known.any():
         return "unseen"
-    return "not learned" if groups is not None and groups.lower > EVEN else "not apart"
+    return "not learned" if np.percentile(loss[known], LEARNED) > EVEN else "not apart"
 
 
-def lie_apart(groups: TwoGroups) -> bool:
-    """Whether two fitted groups are really two, the lower one learned and the upper one not."""
-    return groups.gain > GAIN and groups.distance > APART and groups.lower < EVEN < groups.upper
+def standing_apart(loss: Array) -> Groups | None:
+    """The groups of losses: two, or, if these do not lie apart, three if those do, with hard samples in between."""
+    two = fit_groups(loss)
+    if two is None or lie_apart(two, loss) or np.count_nonzero(loss > EVEN) < FEW:
+        return two
+    three = fit_groups(loss, 3)
+    return three if three is not None and lie_apart(three, loss) else two
+
+
+def lie_apart(groups: Groups, loss: Array) -> bool:
+    """Whether the highest group lies apart: nearly all of it is not learned, and nearly all of the rest is."""
+    rest = loss[loss <= max(EVEN, groups.crossing)]
+    rest_is_learned = int((rest < EVEN).sum()) > REST * len(rest) and groups.lower < EVEN
+    return rest_is_learned and groups.least > EVEN and groups.gain > GAIN and groups.distance > APART
 
 
 def unlearned_classes(loss: Array, limit: float, labels: Array) -> Array:

@@ -90,7 +90,7 @@ def read(folder: Path) -> Audit:
         classes = int(stored["classes"]) if "classes" in stored else None
         audit = Audit(len(stored["visits"]), labels, classes=classes)
         state: dict[str, Any] = {name: torch.from_numpy(column) for name, column in stored.items() if column.ndim}
-        audit.load_state_dict(state | {"classes": classes})
+        audit.load_state_dict(state | {"best_distance": float(stored["best_distance"]), "classes": classes})
     except FileNotFoundError:
         raise ValueError(
             f"{folder} has no audit ({FILE}): the run was finished by an earlier version, or has not ended yet. "
