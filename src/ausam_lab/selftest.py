@@ -290,4 +290,5 @@ def main(argv: list[str]) -> int:
     try:
         return selftest(parser.parse_args(argv).device)
     except ValueError as error:
-        parser.error(str(error))
+        sys.stderr.write(f"ausam: {error}\n")
+        return 2
