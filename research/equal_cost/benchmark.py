@@ -33,7 +33,7 @@ from scipy import stats
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
-PICTURES = FOLDER.parents[1] / "docs" / "results"
+PICTURES = FOLDER
 NONE = "–"
 MICRO = """
 title = "A micro benchmark"
