@@ -39,6 +39,7 @@ lint: $(VENV)/.lint ## style, types and the layers of the package
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/budget.py
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
