@@ -178,7 +178,9 @@ def test_the_command_of_the_best_settings_can_be_pasted(tmp_path, capsys):
     assert main(shlex.split(line)[1:]) == 0
 
 
-def test_the_page_has_every_trial_the_charts_and_the_command(searched, capsys):
+def test_the_page_has_every_trial_the_charts_and_the_command(searched, capsys, monkeypatch):
+    monkeypatch.setattr(tuning, "unfitted", lambda study: False)
+    assert main(["report", str(searched)]) == 0
     page = (searched / "tuning.html").read_text()
     command = tuning.train_command(tune.load(searched))
     assert page.count('<tr><th scope="row">') == 6  # every trial once
@@ -189,3 +191,5 @@ def test_the_page_has_every_trial_the_charts_and_the_command(searched, capsys):
     assert main(["report", str(searched)]) == 0
     assert command in capsys.readouterr().out
     assert (searched / "tuning.html").read_text() == page
+    monkeypatch.setattr(tuning, "unfitted", lambda study: True)
+    assert command not in tuning.render(tune.load(searched))
