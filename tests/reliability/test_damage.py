@@ -170,3 +170,16 @@ def test_markup_in_a_result_is_shown_as_text(ended, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert evil not in page
     assert "&lt;script&gt;" in page
+
+
+def test_a_worker_whose_death_is_noticed_elsewhere_is_named(mine, monkeypatch, capsys):
+    """torch's signal handler raises wherever the program is: here, in the audit."""
+    monkeypatch.chdir(mine)
+    shutil.rmtree("run", ignore_errors=True)
+
+    def interrupted(*_):
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed. ")
+
+    monkeypatch.setattr("ausam_lab.training.auditing.update", interrupted)
+    assert run(*own("run", 0)) == 1
+    assert "--workers" in said(capsys)

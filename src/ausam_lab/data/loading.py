@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from ausam.sampler.indexed import Indexed
 from ausam_lab.records.files import RunError
+
+NOTICED = 5.0  # seconds within which torch reports a dead worker
 
 
 class DataError(RunError):
@@ -53,13 +56,34 @@ def load_batches(
         except (RuntimeError, OSError, EOFError) as error:
             if not workers:
                 raise
-            raise DataError(
-                f"A data-loading process died: {error}. Usually the system killed it because memory ran out: use fewer "
-                "--workers. With --workers 0, a dataset that crashes shows its error."
-            ) from error
+            raise worker_died(_report(error)) from error
         if isinstance(batch, DataError):
             raise batch
         yield batch
+
+
+def worker_died(report: BaseException) -> DataError:
+    """The error of a process that loaded samples and died."""
+    return DataError(
+        f"A data-loading process died: {report}. Usually the system killed it because memory ran out: use fewer "
+        "--workers. With --workers 0, a dataset that crashes shows its error."
+    )
+
+
+def _report(error: BaseException) -> BaseException:
+    """What DataLoader says of the death: a broken connection may show first.
+
+    Its signal handler raises a moment later, wherever the program is by then: let it be here. We ask as well, because
+    another library (Lightning) may have removed that handler.
+    """
+    end = time.monotonic() + NOTICED
+    try:
+        while not isinstance(error, RuntimeError) and time.monotonic() < end:
+            torch._C._error_if_any_worker_fails()
+            time.sleep(0.05)
+    except RuntimeError as report:
+        return report
+    return error
 
 
 class _Errors(Dataset[Any]):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from ausam.optimizer.nonfinite import NonFiniteError
+from ausam_lab.data.loading import worker_died
 from ausam_lab.records.files import RunError
 
 
@@ -26,6 +27,9 @@ def explain(error: Exception) -> Failure | None:
         return Failure(what, misuse=True)
     if isinstance(error, RunError):
         return Failure(str(error), misuse=False)
+    if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+        # From torch's signal handler, wherever the program was when a worker died; torch has no class for it.
+        return Failure(str(worker_died(error)), misuse=False)
     if isinstance(error, NonFiniteError):
         return Failure(f"{error} On the command line: --nonfinite skip, or a smaller --lr.", misuse=False)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
