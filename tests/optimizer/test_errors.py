@@ -41,13 +41,16 @@ def test_constructor_errors(changed, parts):
     "build",
     [
         lambda model: SAM(model.parameters(), SGD),
+        lambda model: SAM(model.parameters(), SGD, rho=0.05, lr=0.1, momentum=0.9),
+        lambda model: SAM(model.parameters(), base_optimizer=SGD, adaptive=True, lr=0.1),
+        lambda model: ASAM(model.parameters(), SGD, lr=0.1),
         lambda model: SAM(list(model.parameters()), torch.optim.Adam),
         lambda model: SAM(SGD(model.parameters(), lr=0.1)),
     ],
-    ids=["davda54", "list", "optimizer"],
+    ids=["davda54", "keywords", "by name", "adaptive", "list", "optimizer"],
 )
 def test_a_method_of_parameters_says_how_to_wrap_the_optimizer(build):
-    with refused(TypeError, "rho is a ", "SharpnessAware(SGD(model.parameters()", "SAM(rho=0.05), model)"):
+    with refused(TypeError, "SharpnessAware(SGD(model.parameters()", "SAM(rho=0.05), model)", "ausam.compat"):
         build(network())
 
 

@@ -15,15 +15,16 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, wraps
 from types import GeneratorType, NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+T = TypeVar("T")
 WHOLE = "a whole number"
 REAL = "a finite number"
 WRAP = (
@@ -191,6 +192,20 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def refuses_parameters(cls: type[T]) -> type[T]:
+    """Name the remedy for ``SAM(model.parameters(), SGD, lr=0.1)``: Python would only complain about ``lr``."""
+    init = cls.__init__
+
+    @wraps(init)
+    def checked(self: T, *args: Any, **kwargs: Any) -> None:
+        if args and _parameters_or_optimizer(args[0]):
+            raise TypeError(f"{cls.__name__} is a method, and takes no parameters of a network.{WRAP}")
+        init(self, *args, **kwargs)
+
+    setattr(cls, "__init__", checked)  # noqa: B010 (mypy knows no other way to replace it)
+    return cls
 
 
 def _parameters_or_optimizer(value: Any) -> bool:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, OneOf, Part, PositiveCount, validate
+from ausam.common.settings import NonNegative, OneOf, Part, PositiveCount, refuses_parameters, validate
 from ausam.common.tensors import CPU, Vector, add, rounded
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
+@refuses_parameters
 @dataclass(frozen=True)
 class SAM:
     """The gradient at the worst point near the weights.

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, OneOf, validate
+from ausam.common.settings import NonNegative, OneOf, refuses_parameters, validate
 from ausam.common.tensors import Vector, as_complex, as_real, ascent_, multiply, present
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
+@refuses_parameters
 @dataclass(frozen=True)
 class ASAM:
     """SAM in a neighbourhood that scales with each weight, so rescaling a layer does not change the sharpness.
