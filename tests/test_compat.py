@@ -415,6 +415,16 @@ def test_a_step_that_is_not_finite_is_skipped():
     assert opt.skipped == 2
 
 
+def test_gradients_may_become_sparse_after_backward():
+    model, opt = one()
+    for _ in range(2):
+        pass_through(model)
+        for p in model.parameters():
+            p.grad = p.grad.to_sparse()
+        opt.step(lambda: pass_through(model))
+    assert opt.skipped == 0
+
+
 def test_errors():
     model, opt = one()
     with pytest.raises(RuntimeError, match=r"loss.backward\(\) before"):

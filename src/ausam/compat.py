@@ -234,9 +234,10 @@ class SAM(OptimizerWrapper):
 
     def _changed_since_backward(self) -> Tensor:
         """Whether the gradient of the watched parameter differs from what its last backward left."""
-        if self._watched is None or self._watched.grad is None or not self._noted:
+        grad = None if self._watched is None else self._watched.grad
+        if grad is None or not self._noted or grad.layout != torch.strided:
             return torch.tensor(False, device=CPU)
-        same: Tensor = self._watched.grad.isclose(self._noted[0], rtol=0, atol=0, equal_nan=True).all()
+        same: Tensor = grad.isclose(self._noted[0], rtol=0, atol=0, equal_nan=True).all()
         return ~same
 
     def _warn_once(self, key: str) -> None:
