@@ -219,7 +219,7 @@ def _tune(made: Parser, everything: bool) -> None:
 def _reproduce(made: Parser, _: bool) -> None:
     known = ", ".join(recipe.files())
     made.add_argument("table", metavar="TABLE", help=f"{known}, or your own recipe as FILE.toml")
-    scale = "the paper's networks (default), or smaller ones"
+    scale = "the paper's networks (default), smaller ones, or for table2 all of CIFAR-10 on a laptop"
     made.add_argument("--scale", choices=recipe.SCALES, default="", help=scale)
     only = "BLOCK, ROW or BLOCK/ROW, with *"
     made.add_argument("--only", action="append", default=[], metavar="PATTERN", help=only)

@@ -40,7 +40,7 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
     """Build a network of `MODELS`, or of the user's ``module:function``, on the CPU, with weights from the seed.
 
     Convolutions are Kaiming-normal (fan-out, ReLU), BatchNorm is ones and zeros, the last layer is torch's default.
-    A user-defined network keeps its initial weights. torch's global random state is not changed.
+    User-defined networks, and those for poses, keep their initial weights. torch's global random state is not changed.
     """
     make = builder(name)
     if classes < 1 or channels < 1:
@@ -50,7 +50,7 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs as well
         model = make(classes, channels)
-        return model if is_own(name) else model.apply(_initialise)
+        return model if is_own(name) or name in POSE_MODELS else model.apply(_initialise)
 
 
 def builder(name: str) -> Builder:

@@ -6,6 +6,7 @@ from functools import partial
 
 from ausam_lab.data.catalogue import DATASETS, Entry
 from ausam_lab.networks.build import MODELS, POSE_MODELS, TRANSFORMS, Builder
+from ausam_lab.networks.resnet import ResNet, basic
 from ausam_lab.paper.networks.hrnet import HRNet
 from ausam_lab.paper.networks.mobilenet import MobileNet
 from ausam_lab.paper.networks.pyramidnet import PyramidNet
@@ -15,6 +16,7 @@ from ausam_lab.paper.pose.stick_figures import stick_figures
 from ausam_lab.paper.quantisation import quantize
 
 NETWORKS: dict[str, Builder] = {
+    "resnet10-w16": partial(ResNet, basic, (1, 1, 1, 1), 16),
     "wrn10-2": partial(WideResNet, 10, 2),
     "wrn28-10": partial(WideResNet, 28, 10),
     "wrn34-10": partial(WideResNet, 34, 10),  # what the official code calls WideResNet-28-10
@@ -28,6 +30,7 @@ NETWORKS: dict[str, Builder] = {
 
 # where classes are joints
 POSE_NETWORKS: dict[str, Builder] = {
+    "resnet10-w16": partial(ResNet, basic, (1, 1, 1, 1), 16),
     "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels
     "hrnet-w32": partial(HRNet, 32, (1, 4, 3), 4, 64, 256),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from ausam_lab.records.store import typed
 catalogue.register()  # recipes name the paper's networks and data
 
 FOLDER = Path(__file__).parent / "recipes"
-SCALES = ("paper", "small")
+SCALES = ("paper", "small", "laptop")  # the last has files of its own: TABLE.laptop.toml
 OF_ROWS = "settings_of"  # in the small settings: those of single rows
 
 Settings = dict[str, Any]
@@ -39,15 +39,15 @@ class RecipeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: dict[str, float] = {}  # the figures that the score averages
 
 
-class _BlockFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A block as it is written."""
+class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A network on a data set: the columns of the table that share their settings."""
 
     name: str
     column: str
-    group: str = ""
-    settings: Settings = {}
-    settings_of: dict[str, Settings] = {}
-    small: Settings = {}
+    group: str = ""  # its heading in the table
+    settings: Settings = {}  # of all rows
+    settings_of: dict[str, Settings] = {}  # of single rows; they override the common ones
+    small: Settings = {}  # what the small scale changes
     rows: tuple[RecipeRow, ...] = ()
     extra: tuple[str, ...] = ()  # rows that the paper does not have
 
@@ -58,45 +58,6 @@ class _BlockFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.rows and not self.extra:
             raise ValueError(f'block "{self.name}" has no rows')
         _check_settings(self)
-
-
-class _RecipeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recipe as it is written."""
-
-    title: str
-    seeds: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
-    block: tuple[_BlockFile, ...]
-    metric: str = "accuracy"
-    notes: dict[str, str] = {}
-    deviations: tuple[str, ...] = ()
-    settings: Settings = {}
-    settings_of: dict[str, Settings] = {}
-    small: Settings | None = None
-
-    def __post_init__(self) -> None:
-        if not self.block or len({block.name for block in self.block}) < len(self.block):
-            raise ValueError("it needs at least one [[block]], each with a name of its own")
-        _check_settings(self)
-
-
-def _check_settings(part: _BlockFile | _RecipeFile) -> None:
-    """Raise a ValueError for a setting that no run has, or a value of another type."""
-    small = dict(part.small or {})
-    rows = [part.settings_of, typed(dict[str, Settings], small.pop(OF_ROWS, {}))]
-    for settings in (part.settings, small, *(own for of_rows in rows for own in of_rows.values())):
-        typed_settings(settings)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A network on a data set: the columns of the table that share their settings."""
-
-    name: str
-    group: str  # its heading in the table
-    column: str
-    settings: Settings  # of all rows
-    settings_of: dict[str, Settings]  # of single rows; they override the common ones
-    rows: tuple[RecipeRow, ...]
 
     @property
     def title(self) -> str:
@@ -109,18 +70,25 @@ class Block:
         return list(dict.fromkeys(row.name for row in self.rows))
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A table at one scale."""
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table: as it is written, and after :func:`read` at one scale, with all settings in its blocks."""
 
-    table: str
-    scale: str  # empty if there is only one
     title: str
-    metric: str  # the score, in percent
-    seeds: int  # runs of each row
-    notes: dict[str, str]
-    deviations: tuple[str, ...]  # from the paper, for the reader of the table
-    blocks: tuple[Block, ...]
+    seeds: Annotated[int, msgspec.Meta(ge=1, le=10_000)]  # runs of each row
+    blocks: tuple[Block, ...] = msgspec.field(name="block")
+    metric: str = "accuracy"  # the score, in percent
+    notes: dict[str, str] = {}
+    deviations: tuple[str, ...] = ()  # from the paper, for the reader of the table
+    settings: Settings = {}
+    settings_of: dict[str, Settings] = {}
+    small: Settings | None = None
+    table: str = ""  # its name, or the path of the user's own
+    scale: str = ""  # empty if there is only one
+
+    def __post_init__(self) -> None:
+        if not self.blocks or len({block.name for block in self.blocks}) < len(self.blocks):
+            raise ValueError("it needs at least one [[block]], each with a name of its own")
+        _check_settings(self)
 
     @property
     def folder(self) -> str:
@@ -128,9 +96,17 @@ class Recipe:
         return "-".join(filter(None, (Path(self.table).stem, self.scale)))
 
 
+def _check_settings(part: Block | Recipe) -> None:
+    """Raise a ValueError for a setting that no run has, or a value of another type."""
+    small = dict(part.small or {})
+    rows = [part.settings_of, typed(dict[str, Settings], small.pop(OF_ROWS, {}))]
+    for settings in (part.settings, small, *(own for of_rows in rows for own in of_rows.values())):
+        typed_settings(settings)
+
+
 def files() -> dict[str, Path]:
     """The names of all recipes."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml")) if "." not in path.stem}
 
 
 def read(table: str, scale: str = "", seeds: int | None = None) -> Recipe:
@@ -138,34 +114,34 @@ def read(table: str, scale: str = "", seeds: int | None = None) -> Recipe:
 
     Arguments:
         table: the name of the table, or the path of your own recipe, FILE.toml.
-        scale: one of SCALES, the first if empty; must be empty for a recipe without small settings.
+        scale: one of SCALES, the first if empty; must be empty for a recipe that has only one.
         seeds: runs of each row, instead of the recipe's.
     """
     path = Path(table) if table.endswith(".toml") else find("table", table, files())
+    of_scale = path.with_suffix(f".{scale or SCALES[0]}.toml")
+    written = _written(of_scale if of_scale.exists() else path)
+    if written.small is not None:
+        scale = scale or SCALES[0]
+        if scale not in SCALES[:2]:
+            raise ValueError(f'scale is "{scale}", but {path.stem} has only paper and small. Use one of them.')
+    elif scale and not of_scale.exists():
+        raise ValueError(f'scale is "{scale}", but {path.stem} has only one scale. Leave out --scale.')
+    blocks = tuple(_at_scale(block, written, scale) for block in written.blocks)
+    name = table if table.endswith(".toml") else path.stem
+    return msgspec.structs.replace(written, table=name, scale=scale, seeds=seeds or written.seeds, blocks=blocks)
+
+
+def _written(path: Path) -> Recipe:
     try:
-        written = typed(_RecipeFile, tomllib.loads(path.read_text(encoding="utf-8")))
+        return typed(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}. Give the path of a recipe.") from None
     except ValueError as error:
         raise ValueError(f"{path} is not a recipe: {error}. See the recipes in {FOLDER}.") from None
-    if written.small is not None:
-        find("scale", scale := scale or SCALES[0], dict.fromkeys(SCALES))
-    elif scale:
-        raise ValueError(f'scale is "{scale}", but {path.stem} has only one scale. Leave out --scale.')
-    return Recipe(
-        table if table.endswith(".toml") else path.stem,
-        scale,
-        written.title,
-        written.metric,
-        seeds or written.seeds,
-        written.notes,
-        written.deviations,
-        tuple(_block(block, written, scale) for block in written.block),
-    )
 
 
-def _block(block: _BlockFile, recipe: _RecipeFile, scale: str) -> Block:
-    """Settings of all blocks, then the block's, then the small ones; a later one wins."""
+def _at_scale(block: Block, recipe: Recipe, scale: str) -> Block:
+    """The block with its whole settings: those of all blocks, then its own, then the small ones; a later one wins."""
     layers = [part.settings | {OF_ROWS: part.settings_of} for part in (recipe, block)]
     if scale == "small":
         layers += [recipe.small or {}, block.small]
@@ -179,7 +155,7 @@ def _block(block: _BlockFile, recipe: _RecipeFile, scale: str) -> Block:
     for row in settings_of:
         if row not in {r.name for r in rows}:
             raise ValueError(f"{block.name} has settings of {row}, which is not one of its rows.")
-    return Block(block.name, block.group, block.column, settings, settings_of, rows)
+    return msgspec.structs.replace(block, settings=settings, settings_of=settings_of, small={}, rows=rows, extra=())
 
 
 def base(block: Block, **here: Any) -> Config:

@@ -52,6 +52,11 @@ class HRNet(nn.Module):
         self.final_layer = nn.Conv2d(width, joints, 1)
         self.mlp_head_x = nn.Linear((size // 4) ** 2, SPLIT * size)
         self.mlp_head_y = nn.Linear((size // 4) ** 2, SPLIT * size)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=0.001)  # as in the official code
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(n, channels, size, size)`` to ``(n, joints, 2, bins)``."""

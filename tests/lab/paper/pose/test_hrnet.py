@@ -7,9 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from ausam_lab.networks.build import MODELS, build, check_fit
+from ausam_lab.paper import catalogue
 from ausam_lab.paper.networks.hrnet import Module
 from ausam_lab.training import initial_weights
 from tests.lab.paper.pose.helpers import some
+
+catalogue.register()
 
 
 def by_hand(stem, widths, modules, blocks):
@@ -132,3 +135,12 @@ def test_the_head_reads_every_joints_own_map():
     torch.testing.assert_close(z[0, 4, 1], model.mlp_head_y(maps[0, 4].reshape(-1)))
     with pytest.raises(ValueError, match=r"cannot take a batch of shape \(2, 3, 32, 32\): this network needs .* 64x64"):
         check_fit("hrnet-w16-small", model, x[:, :, :32, :32], (5, 2, 128))
+
+
+def test_it_starts_with_the_official_weights_distribution():
+    model = build("hrnet-w16-small", 16, 3, seed=1)
+    kernels = torch.cat([p.flatten() for name, p in model.named_parameters() if p.dim() == 4])
+    assert kernels.std().item() == pytest.approx(0.001, rel=0.01)
+    assert not model.final_layer.bias.any()
+    z = model(torch.randn(4, 3, 64, 64, generator=some(1)))
+    assert z.softmax(-1).sub(1 / 128).abs().max() < 0.01  # nearly every bin alike
