@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from ausam.common.settings import (
-    Count,
     Epochs,
     NonNegative,
     OneOf,
     Positive,
-    PositiveCount,
     Probability,
     Range,
     validate,
@@ -24,7 +22,12 @@ MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
 OnNonFinite = Annotated[str, OneOf(("skip", "raise", "ignore"))]
 Keep = Annotated[str, OneOf(("all", "weights", "none"))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
+Amp = Annotated[str, OneOf(("off", "bf16", "fp16"))]
 Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more would crash the process
+# What no machine holds is a mistake. Much larger numbers fit into no file of a run.
+Count = Annotated[int, Range(low=0, high=1e9, whole=True)]
+PositiveCount = Annotated[int, Range(low=1, high=1e9, whole=True)]
+Seed = Annotated[int, Range(low=0, high=1e12, whole=True)]
 
 # Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
 NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "every", "keep", "label", "kind")
@@ -85,7 +88,7 @@ class Config:
     train_size: Count = setting(0, "number of training samples, a subset with balanced classes; 0: all")
     test_size: Count = setting(0, "number of test samples, likewise")
     augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (standard and a hole)")
-    workers: Count = setting(0, "processes that load MPII or your own data; 0: load in the training process")
+    workers: Threads = setting(0, "processes that load MPII or your own data; 0: load in the training process")
     model: str = setting("resnet-tiny", "network by name, or your own as module:function")
     quantize: Count = setting(0, "bits of weights and activations, 2 to 8; 0: full precision")
     init: str = setting("", "initial weights: the folder of a run, or a torch or safetensors file")
@@ -122,13 +125,16 @@ class Config:
     weight_decay: NonNegative = setting(5e-4, "weight decay of the base optimizer")
     label_smoothing: Below1 = setting(0.0, "label smoothing, 0 <= s < 1")
     base: Base = setting("sgd", "base optimizer")
-    seed: Count = setting(0, "seed for weights, sample order, wrong labels and all other random draws")
-    data_seed: Count | None = setting(
+    seed: Seed = setting(0, "seed for weights, sample order, wrong labels and all other random draws")
+    data_seed: Seed | None = setting(
         None, "seed for wrong labels, the long tail, held-out samples and subsets; by default that of the run"
     )
     sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one per rank")
     nonfinite: OnNonFinite = setting("skip", "what to do with a step whose loss or gradient is inf or NaN")
     replay: bool = setting(False, "all passes of a step use the same dropout masks")
+    amp: Amp = setting(
+        "off", "mixed precision in training: bf16, or fp16 with a gradient scaler; evaluation stays in float32"
+    )
     memory_format: MemoryFormat = setting("channels_last", "memory layout of images and convolutions")
     threads: Threads = setting(0, "CPU threads, at most 1024; 0: torch's choice")
     device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one")
@@ -145,6 +151,13 @@ class Config:
         validate(self)
         if self.quantize == 1 or self.quantize > 8:
             raise ValueError(f"Config: quantize is {self.quantize}. It must be 0, or a number of bits from 2 to 8.")
+        if self.amp != "off" and self.quantize:
+            raise ValueError(f"amp is {self.amp}, but quantised layers compute in float32. Use --amp off.")
+        if self.amp == "fp16" and self.nonfinite != "skip":
+            raise ValueError(
+                f"nonfinite is {self.nonfinite}, but with amp fp16 the scaler finds its scale by steps that "
+                "overflow and are skipped. Use --nonfinite skip, or --amp bf16."
+            )
         lr_parts(self.lr_steps)
 
 

@@ -111,8 +111,10 @@ def _run(name: str, argv: list[str]) -> int:
     from ausam_lab.paper import catalogue
     from ausam_lab.training import logs
     from ausam_lab.training.failures import explain
+    from ausam_lab.training.machine import keep_freed_memory
 
     catalogue.register()
+    keep_freed_memory()
     args = parser(name, "--help-all" in argv).parse_args(
         argv[1:], argparse.Namespace(command=shlex.join(["ausam", *argv]))
     )

@@ -36,6 +36,8 @@ def read(path: Path, elsewhere: Collection[str] = ()) -> dict[str, Any]:
     """The settings in a file: a run's config.json, or any part of one, as JSON or TOML."""
     if path.suffix not in READERS:
         raise ValueError(f"--config {path}: its name must end in .toml or .json.")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--config {path} is not a regular file.")  # a pipe would wait for its writer
     try:
         settings = READERS[path.suffix](path.read_text(encoding="utf-8"))
     except OSError as error:

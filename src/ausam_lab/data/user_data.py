@@ -16,7 +16,7 @@ from ausam_lab.data.datasets import UserSet, described, from_datasets, targets
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.labels import refuse_labels, with_sizes, with_validation
 from ausam_lab.data.problem import Task
-from ausam_lab.names.user_code import imported, imported_class
+from ausam_lab.names.user_code import imported_class, imported_function
 from ausam_lab.records.run import Score
 
 
@@ -105,7 +105,7 @@ def user_data(name: str, task: str = "") -> ImageSet | UserSet:
 
     ``task`` is the user's ``module:Class``, for data that is not classified; it needs two datasets.
     """
-    function = imported("data set", name)
+    function = imported_function("data set", name)
     try:
         inspect.signature(function).bind()
     except TypeError:

@@ -14,6 +14,7 @@ from ausam.policies.signals import signal_name
 from ausam_lab.names.lookup import find
 from ausam_lab.names.user_code import imported_class, imported_function, is_own
 
+FORMS = "its name with arguments as in {}, or your own as module:Class"
 EXAMPLES = {"method": "SAM(rho=0.1)", "policy": "AUSampling(alpha=0.5)"}
 
 # Arguments that the data and the length of a run decide.
@@ -58,23 +59,17 @@ def parse(kind: str, text: str) -> Expression:
     """
     name, call = _read(kind, text)
     own = is_own(name)
-    cls: Any = imported_class(kind, name) if own else _ours(kind, name)
+    table: dict[str, Any] = METHODS if kind == "method" else POLICIES
+    cls: Any = imported_class(kind, name) if own else find(kind, name, table, FORMS.format(EXAMPLES[kind]))
+    takes = arguments_of(cls) or "none"
     names = [f.name for f in fields(cls) if f.init]
     written = [*zip(names, call.args, strict=False), *((str(k.arg), k.value) for k in call.keywords)]
     given = dict(written)
     if wrong := set(given) - set(names):
-        raise ValueError(f"{cls.__name__} has no argument {min(wrong)}. It takes {arguments_of(cls) or 'none'}.")
+        raise ValueError(f"{cls.__name__} has no argument {min(wrong)}. It takes {takes}.")
     if len(call.args) > len(names) or len(given) < len(written):
-        raise ValueError(f'"{text}" gives an argument twice, or too many. It takes {arguments_of(cls) or "none"}.')
-    values = {k: _value(text, kind, v) for k, v in given.items()}
-    if isinstance(inner := values.get("inner"), str):
-        values["inner"] = parse("method", inner)
-    return Expression(cls, name if own else cls.__name__, values)
-
-
-def _ours(kind: str, name: str) -> Any:
-    table: dict[str, Any] = METHODS if kind == "method" else POLICIES
-    return find(kind, name, table, f"its name with arguments as in {EXAMPLES[kind]}, or your own as module:Class")
+        raise ValueError(f'"{text}" gives an argument twice, or too many. It takes {takes}.')
+    return Expression(cls, name if own else cls.__name__, {k: _value(kind, text, v) for k, v in given.items()})
 
 
 def _read(kind: str, text: str) -> tuple[str, ast.Call]:
@@ -91,7 +86,7 @@ def _read(kind: str, text: str) -> tuple[str, ast.Call]:
     return match["name"], call
 
 
-def _value(text: str, kind: str, node: ast.expr) -> Any:
+def _value(kind: str, text: str, node: ast.expr) -> Any:
     """A literal, or a nested method."""
     if isinstance(node, ast.Call | ast.Name):
         return parse("method", ast.unparse(node))

@@ -47,7 +47,8 @@ def device(name: str) -> str:
         return "cuda" if _count("cuda") else "cpu"
     match = DEVICE.fullmatch(name)
     if match is None:
-        raise ValueError(f'There is no device "{name}". Use one of {", ".join(devices())}.')
+        gpu = " torch's names of a GPU are cuda, mps and xpu." if name.lower() == "gpu" else ""
+        raise ValueError(f'There is no device "{name}".{gpu} Use one of {", ".join(devices())}.')
     kind, number = match[1], int(match[2] or 0)
     if (there := _count(kind)) == 0:
         seen = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}[kind]

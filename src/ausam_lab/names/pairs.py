@@ -7,13 +7,15 @@ A row is written as a name of the table, or as ``METHOD(...) + POLICY(...)``, th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Annotated
 
+from ausam.common.settings import Decay, Range, validate
 from ausam_lab.names.expressions import canonical, parse
 from ausam_lab.names.lookup import nearest
 from ausam_lab.names.user_code import is_own
+
+Share = Annotated[float, Range(low=0.0, high=10.0, low_open=True)]
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,15 @@ class Pair:
     label: str
     method: str
     policy: str = "Full"
-    epochs: float = 1.0  # fraction of a comparison's epochs
-    batch: float = 1.0  # fraction of its batch size
-    average: float | None = None  # decay of averaged weights; None: that of the comparison
-    select_epoch: float | None = None  # fraction of the samples that selects the epoch; None: that of the comparison
+    epochs: Share = 1.0  # fraction of a comparison's epochs
+    batch: Share = 1.0  # fraction of its batch size
+    average: Decay | None = None  # decay of averaged weights; None: that of the comparison
+    select_epoch: Decay | None = None  # fraction of the samples that selects the epoch; None: that of the comparison
     full_precision: bool = False  # the row that quantised rows start from
     name: str = ""  # as it was written, which also names its folder; empty in the table, whose keys are the names
+
+    def __post_init__(self) -> None:
+        validate(self)
 
     @property
     def kind(self) -> str:
@@ -91,109 +96,87 @@ BASE_LABELS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 FORM = 'as in Python, "SAM(rho=0.1) + AUSampling(alpha=0.5)"'
 
-PART = r"\d*\.?\d+"
-SUFFIXES = re.compile(
-    rf"(?P<name>.+?)\s*(?P<suffix>(?P<kept>(~(ema|best)({PART})?)*)(@(?P<epochs>{PART})(x(?P<batch>{PART}))?)?)",
+NUMBER = r"\d*\.?\d+"
+WRITTEN = re.compile(
+    rf"(?P<name>.+?)\s*(?P<suffix>(~ema(?P<ema>{NUMBER})?)?(~best(?P<best>{NUMBER})?)?"
+    rf"(@(?P<epochs>{NUMBER})(x(?P<batch>{NUMBER}))?)?)",
     re.IGNORECASE | re.DOTALL,
 )
+AVERAGE, SELECT_EPOCH = 0.99, 0.1  # what ~ema and ~best mean without a number
 
-# What follows ~ in a name: the setting, and its value if none is written.
-KEPT = {"ema": ("average", 0.99), "best": ("select_epoch", 0.1)}
+# A plus sign that is not inside parentheses.
+PLUS = re.compile(r"\+(?![^(]*\))")
 
 
 def pair(text: str) -> Pair:
     """The row written as a name of the table or as ``METHOD(...) + POLICY(...)``, with what may follow either.
 
     A method alone uses every sample: ``LookSAM(k=10)``. The left side may also be a name of the table without a policy:
-    ``sgd + Random(alpha=0.25)``.
+    ``sgd + Random(alpha=0.25)``. Then may follow, in this order:
 
-    ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
-    learning rate. ``sam@0.5x0.5`` takes as many steps as ``ausam-0.5``, with as many samples each.
-
-    ``~ema`` evaluates averaged weights (``~ema0.999``: with this decay; otherwise 0.99), and ``~best`` keeps the epoch
-    that is best on a tenth of the training samples, which are held out (``~best0.2``: a fifth).
+    - ``~ema`` evaluates averaged weights (``~ema0.999``: with this decay; otherwise 0.99).
+    - ``~best`` keeps the epoch that is best on a tenth of the training samples, which are held out (``~best0.2``: a
+      fifth).
+    - ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
+      learning rate. ``sam@0.5x0.5`` takes as many steps as ``ausam-0.5``, with as many samples each.
     """
-    match = SUFFIXES.fullmatch(text.strip())
+    match = WRITTEN.fullmatch(text.strip())
     if match is None:
         raise _unknown(text)
     whole, suffix = _whole(match["name"]), match["suffix"].lower()
-    settings: dict[str, float] = {}
-    for word, number in re.findall(rf"~(ema|best)({PART})?", match["kept"].lower()):
-        setting, usual = KEPT[word]
-        if setting in settings:
-            raise ValueError(f'"{text}": ~{word} is given twice. Write it once.')
-        settings[setting] = float(number or usual)
-        if not 0 < settings[setting] < 1:
-            raise ValueError(f'"{text}": the number after ~{word} is {number}, but it must be above 0 and below 1.')
-    for what, sign in (("epochs", "@"), ("batch", "x")):
-        if (number := match[what]) is not None:
-            settings[what] = float(number)
-            if not 0 < settings[what] <= 10:
-                what = "batch size" if what == "batch" else what
-                raise ValueError(f'"{text}": the number after {sign} is a fraction of the {what}, above 0, at most 10.')
-    changes = _changes(settings)
-    label = f"{whole.label} ({changes})" if changes else whole.label
-    return replace(whole, label=label, name=whole.name + suffix, **settings)  # type: ignore[arg-type]
+    try:
+        row = replace(
+            whole,
+            epochs=float(match["epochs"] or 1),
+            batch=float(match["batch"] or 1),
+            average=float(match["ema"] or AVERAGE) if "~ema" in suffix else None,
+            select_epoch=float(match["best"] or SELECT_EPOCH) if "~best" in suffix else None,
+            name=whole.name + suffix,
+        )
+    except ValueError as error:
+        raise ValueError(f'"{text}": {error}') from None
+    changes = _changes(row)
+    return replace(row, label=f"{whole.label} ({changes})") if changes else row
 
 
-def _changes(settings: Mapping[str, float]) -> str:
-    """The settings after a name, in words: ``half the epochs, half batch``."""
+def _changes(row: Pair) -> str:
+    """What follows the name of a row, in words: ``half the epochs, half batch``."""
     words = []
-    if (decay := settings.get("average")) is not None:
-        words.append("averaged weights" + ("" if decay == KEPT["ema"][1] else f" {decay:g}"))
-    if (part := settings.get("select_epoch")) is not None:
-        words.append("best epoch" + ("" if part == KEPT["best"][1] else f" on {part:g}"))
-    if (epochs := settings.get("epochs", 1.0)) != 1:
-        words.append({0.5: "half the epochs", 2.0: "twice the epochs"}.get(epochs, f"{epochs:g} × the epochs"))
-    if (batch := settings.get("batch", 1.0)) != 1:
-        words.append({0.5: "half batch", 2.0: "double batch"}.get(batch, f"batch × {batch:g}"))
+    if row.average is not None:
+        words.append("averaged weights" + ("" if row.average == AVERAGE else f" {row.average:g}"))
+    if row.select_epoch is not None:
+        words.append("best epoch" + ("" if row.select_epoch == SELECT_EPOCH else f" on {row.select_epoch:g}"))
+    if row.epochs != 1:
+        words.append({0.5: "half the epochs", 2.0: "twice the epochs"}.get(row.epochs, f"{row.epochs:g} × the epochs"))
+    if row.batch != 1:
+        words.append({0.5: "half batch", 2.0: "double batch"}.get(row.batch, f"batch × {row.batch:g}"))
     return ", ".join(words)
 
 
 def _whole(text: str) -> Pair:
-    """The pair without what follows it."""
+    """The row without what follows it."""
     if text.lower() == FULL:
         return replace(FULL_PRECISION, name=FULL)
     if known := PAIRS.get(text.lower()):
         return replace(known, name=text.lower())
-    left, right = _split(text)
-    if not right and not is_own(text) and not re.match(r"\w+\s*(\(|$)", text):
-        raise _unknown(text)
+    left, right = [*(part.strip() for part in PLUS.split(text, maxsplit=1)), ""][:2]
     beside = PAIRS.get(left.lower())
     try:
         method = beside.method if beside is not None and beside.policy == "Full" else canonical("method", left)
         policy = canonical("policy", right) if right else "Full"
     except ValueError as error:
-        if right or "(" in text or is_own(text):
-            raise ValueError(f'"{text}": {error} Any two are written {FORM}.') from None
-        raise _unknown(text) from None
-    label = " + ".join(_short_path(part) for part in (method, policy) if part != "Full")
+        if text.lower().startswith(nearest(text, PAIRS) or "+") or not (right or "(" in text or is_own(text)):
+            raise _unknown(text) from None
+        raise ValueError(f'"{text}": {error} Any two are written {FORM}.') from None
+    # the label has a user's own class without the folders of its file
+    label = " + ".join(re.sub(r"^[^(]*/", "", part) for part in (method, policy) if part != "Full")
     return Pair(label, method, policy, name=text)
-
-
-def _split(text: str) -> tuple[str, str]:
-    """The two sides of ``METHOD + POLICY``; the second is empty without a plus sign outside of parentheses."""
-    depth = 0
-    for i, sign in enumerate(text):
-        depth += (sign == "(") - (sign == ")")
-        if depth == 0 and sign == "+":
-            return text[:i].strip(), text[i + 1 :].strip()
-    return text, ""
 
 
 def _unknown(text: str) -> ValueError:
     near = nearest(text, PAIRS)
     meant = f"Did you mean {near}? " if near else ""
     return ValueError(f'There is no pair "{text}". {meant}Write a name of the table, or {FORM}. See ausam list.')
-
-
-def _short_path(text: str) -> str:
-    """A user's own class without the folders of its file: ``mine.py:MySAM`` for ``/home/me/mine.py:MySAM``."""
-    if not is_own(text):
-        return text
-    name, bracket, arguments = text.partition("(")
-    path, _, cls = name.rpartition(":")
-    return f"{Path(path).name}:{cls}{bracket}{arguments}"
 
 
 def label(name: str, base: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from ausam.policies import Policy
+from ausam_lab.names.lookup import nearest
 
 # What the name of a data set or network may be besides one of the table.
 OWN = "a name, or your own as module:function"
@@ -55,105 +55,75 @@ def refuse_strangers(folder: Path, named: Mapping[str, str], typed: Collection[s
         )
 
 
-def imported(kind: str, name: str) -> Callable[..., Any]:
-    """The user's function, which may not end the program; modules are searched for in the current directory first."""
-    function = imported_function(kind, name)
-
-    @functools.wraps(function)
-    def called(*args: Any, **how: Any) -> Any:
-        with _staying(kind, name):
-            return function(*args, **how)
-
-    return called
-
-
 def imported_function(kind: str, name: str) -> Callable[..., Any]:
-    """The user's function as it is."""
-    function: Callable[..., Any] = _attribute(kind, name, "function")
+    """The user's function; modules are searched for in the current directory first."""
+    function: Callable[..., Any] = _attribute(kind, name)
     # A network can be called, but with samples: it is not the function that makes it.
     if not callable(function) or isinstance(function, nn.Module):
-        kind_of = type(function).__name__
-        raise ValueError(
-            f'{kind} "{name}": {name.rpartition(":")[2]} is {"an" if kind_of[0] in "aeiouAEIOU" else "a"} {kind_of}, '
-            "not a function. Write a function that returns it."
-        )
+        raise ValueError(f'{kind} "{name}": it is of type {type(function).__name__}. Write a function that returns it.')
     return function
 
 
 def imported_class(kind: str, name: str) -> type:
     """The user's own method, policy or task, with the members that each must have; the first two are dataclasses."""
-    cls = _attribute(kind, name, "class")
-    see = f"See {PAGES[kind]} for a complete one."
+    cls = _attribute(kind, name)
     if not isinstance(cls, type):
-        raise ValueError(f'{kind} "{name}": it is a {type(cls).__name__}, not a class. {see}')
-    if kind != "task" and not is_dataclass(cls):
-        raise ValueError(f'{kind} "{name}": write @dataclass(frozen=True) above the class. {see}')
-    if kind == "policy" and not issubclass(cls, Policy):
-        raise ValueError(f'{kind} "{name}": a class of your own inherits from ausam.Policy. {see}')
-    if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
-        raise ValueError(f'{kind} "{name}": a {kind} needs {", ".join(missing)}, which {cls.__name__} lacks. {see}')
-    return cls
+        problem = f"it is of type {type(cls).__name__}, not a class"
+    elif kind != "task" and not is_dataclass(cls):
+        problem = "write @dataclass(frozen=True) above the class"
+    elif kind == "policy" and not issubclass(cls, Policy):
+        problem = "a class of your own inherits from ausam.Policy"
+    elif missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
+        problem = f"a {kind} needs {', '.join(missing)}, which {cls.__name__} lacks"
+    else:
+        return cls
+    raise ValueError(f'{kind} "{name}": {problem}. See {PAGES[kind]} for a complete one.')
 
 
-def _attribute(kind: str, name: str, what: str) -> Any:
+def _attribute(kind: str, name: str) -> Any:
     """The function or class of this name in the user's module."""
     module_name, _, attribute = name.rpartition(":")
     if not module_name or not attribute:
-        example = "mine:MySAM for MySAM of mine.py" if what == "class" else "mine:make for make() of mine.py"
-        raise ValueError(f'"{name}" is not a {kind}: write module:{what}, e.g. {example}.')
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+        raise ValueError(f'"{name}" is not a {kind}: write module:NAME, e.g. mine:make for make of mine.py.')
     try:
-        importlib.invalidate_caches()  # the file may be newer than the cached directory listing
-        with _staying(kind, name):
-            module = (
-                _of_file(kind, name, module_name)
-                if module_name.endswith(".py")
-                else importlib.import_module(module_name)
-            )
+        module = _of_file(Path(module_name).resolve()) if module_name.endswith(".py") else _of_name(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ValueError(f'{kind} "{name}": importing {module_name} failed: {error}.') from error
+        near = nearest(module_name, [prefix.rstrip(":") for prefix in NOT_CODE]) if kind == "data set" else ""
+        meant = f" Did you mean {near}:{attribute}?" if near else ""
         raise ValueError(
-            f'{kind} "{name}": there is no module {module_name} in {here} or in the installed packages.'
+            f'{kind} "{name}": there is no module {module_name} in {os.getcwd()} or in the installed packages.{meant}'
         ) from None
+    except FileNotFoundError:
+        raise ValueError(f'{kind} "{name}": there is no file {Path(module_name).resolve()}.') from None
+    except SystemExit as error:  # the command would otherwise look as if it had succeeded
+        raise ValueError(f'{kind} "{name}": importing it raised SystemExit ({error}).') from None
     if (value := getattr(module, attribute, None)) is None:
         own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        mine = [k for k in own if isinstance(vars(module)[k], type) or what == "function"]
         raise ValueError(
-            f'{kind} "{name}": {module_name} ({module.__file__}) has no {what} {attribute}. '
-            f"It has: {', '.join(sorted(mine)) or 'none'}."
+            f'{kind} "{name}": {module_name} ({module.__file__}) has no {attribute}. '
+            f"It has: {', '.join(sorted(own)) or 'none'}."
         )
     return value
 
 
-def _of_file(kind: str, name: str, path: str) -> ModuleType:
-    """The module in a file anywhere."""
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise ValueError(f'{kind} "{name}": there is no file {file}.')
-    return _loaded(file, file.stat().st_mtime_ns)
+def _of_name(module: str) -> ModuleType:
+    """The module of this name, in the current directory or an installed package."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()  # the file may be newer than the cached directory listing
+    return importlib.import_module(module)
 
 
-@functools.lru_cache(maxsize=64)  # run once: a class must stay the same object however often it is named
-def _loaded(file: Path, changed: int) -> ModuleType:  # noqa: ARG001  (a changed file is another module)
+@functools.cache  # run once: a class must stay the same object however often it is named
+def _of_file(file: Path) -> ModuleType:
     """The module in this file; its imports are searched for in its own folder first."""
-    spec = importlib.util.spec_from_file_location(f"ausam_user_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} cannot be imported as Python.")
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # needed by dataclasses and pickle
-    spec.loader.exec_module(module)
+    module = ModuleType(f"ausam_user_{file.stem}")
+    module.__file__ = str(file)
+    loader = SourceFileLoader(module.__name__, str(file))
+    sys.modules[module.__name__] = module  # needed by dataclasses and pickle
+    loader.exec_module(module)
     return module
-
-
-@contextlib.contextmanager
-def _staying(kind: str, name: str) -> Iterator[None]:
-    """Turn SystemExit in user code into an error: otherwise the command would look as if it had succeeded."""
-    try:
-        yield
-    except SystemExit as error:
-        raise ValueError(f'{kind} "{name}": it raised SystemExit ({error}) instead of returning a value.') from None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ausam_lab.names.lookup import find
-from ausam_lab.names.user_code import OWN, imported, is_own
+from ausam_lab.names.user_code import OWN, imported_function, is_own
 from ausam_lab.networks.mlp import mlp
 from ausam_lab.networks.resnet import ResNet, basic, bottleneck
 
@@ -88,7 +88,7 @@ def check_fit(name: str, model: nn.Module, x: Tensor, output_shape: tuple[int, .
 
 def _own(name: str) -> Builder:
     """The user's function as a builder, called with (classes, channels), or without arguments if it takes none."""
-    function = imported("model", name)
+    function = imported_function("model", name)
 
     def build(classes: int, channels: int) -> nn.Module:
         takes = inspect.signature(function)

@@ -37,6 +37,7 @@ class Checkpoint:
     others: list[dict[str, Any]] = field(default_factory=list)  # the method's memory and random state of other ranks
     average: dict[str, Tensor] | None = None  # of AveragedModel
     best: dict[str, Any] | None = None  # of evaluated_weights.Best
+    scaler: dict[str, Any] = field(default_factory=dict)  # of GradScaler; empty without one
 
 
 def save(folder: Path, saved: Checkpoint) -> Path:

@@ -102,6 +102,6 @@ def sha256(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _some(names: Collection[str]) -> str:
-    first = list(names)
+    first = [name.encode("unicode_escape").decode() for name in names]  # no escape sequence reaches a terminal or a log
     more = f" and {len(first) - SHOWN} more" if len(first) > SHOWN else ""
     return ", ".join(first[:SHOWN]) + more

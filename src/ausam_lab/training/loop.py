@@ -106,6 +106,7 @@ def restore(state: State, out: Path) -> None:
             state.audit.load_state_dict(saved.audit)
             if state.averaged is not None:
                 state.averaged.load_state_dict(saved.average or {})
+            state.scaler.load_state_dict(saved.scaler)
         except (ValueError, TypeError, RuntimeError, LookupError) as error:
             path = checkpoint.newest_first(out)[0]
             raise ValueError(
@@ -138,11 +139,12 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
                 group["lr"] = lr
             if state.rho:
                 state.rho.at((epoch + b / batches) / config.epochs)
-            feedback = opt.backward(state.losses, x, y, index=index, weight=sampler.weight(index))
+            feedback = opt.backward(
+                state.losses, x, y, index=index, weight=sampler.weight(index), backward=state.backward
+            )
             sampler.update(feedback)
             auditing.update(state.audit, feedback, y, config.label_smoothing)
-            opt.step()
-            opt.zero_grad()
+            state.step()
             if state.averaged is not None:
                 state.averaged.update_parameters(state.model)
             known = feedback.loss.isfinite()  # the loss of a skipped step may not be
@@ -220,6 +222,7 @@ def save(state: State, out: Path) -> None:
         others=others,
         average=None if state.averaged is None else state.averaged.state_dict(),
         best=None if state.best is None else vars(state.best),
+        scaler=state.scaler.state_dict(),
     )
     if config.every and last.epoch % config.every == 0:
         # first: a run killed here passes this point again

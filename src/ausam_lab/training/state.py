@@ -28,6 +28,7 @@ from ausam_lab.training import auditing, evaluated_weights
 from ausam_lab.training.evaluated_weights import Best
 from ausam_lab.training.ranks import Ranks
 
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
@@ -49,6 +50,7 @@ class State:
     averaged: AveragedModel | None  # None: the network's own weights are evaluated
     held: Problem | None  # its test samples select the epoch; None: the last epoch is kept
     audit: Audit
+    scaler: torch.amp.GradScaler  # does nothing unless amp is fp16
     epochs: list[Epoch] = field(default_factory=list)
     best: Best | None = None
     seconds: float = 0.0
@@ -61,8 +63,21 @@ class State:
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of every sample, and the network's outputs."""
-        z = self.wrapped(to_memory_format(x, self.config.memory_format))
+        kind, dtype = torch.device(self.config.device).type, DTYPES.get(self.config.amp)
+        with torch.autocast(kind, dtype, enabled=dtype is not None):
+            z = self.wrapped(to_memory_format(x, self.config.memory_format))
+        z = z if dtype is None else z.float()
         return self.data.task.losses(z, y, self.config.label_smoothing), z
+
+    def backward(self, loss: Tensor) -> None:
+        """Back-propagate a scalar loss, scaled with fp16."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self) -> None:
+        """Take the step; the scaler skips it if the gradient has overflown."""
+        self.scaler.step(self.opt)
+        self.scaler.update()
+        self.opt.zero_grad()
 
 
 def begin(config: Config, ranks: Ranks) -> State:
@@ -106,7 +121,19 @@ def begin(config: Config, ranks: Ranks) -> State:
         averaged=evaluated_weights.averaged(model, config.average),
         held=held,
         audit=auditing.start(data),
+        scaler=grad_scaler(config),
     )
+
+
+def grad_scaler(config: Config) -> torch.amp.GradScaler:
+    """The scaler of fp16's losses; a ValueError if the device has no such precision."""
+    kind = torch.device(config.device).type
+    dtype = DTYPES.get(config.amp)
+    if dtype is not None:
+        available = torch.amp.is_autocast_available(kind)
+        if not available or (dtype is torch.bfloat16 and kind == "cuda" and not torch.cuda.is_bf16_supported()):
+            raise ValueError(f"amp is {config.amp}, which {config.device} cannot compute. Use --amp off.")
+    return torch.amp.GradScaler(kind, enabled=dtype is torch.float16)
 
 
 def network(config: Config, data: Problem) -> nn.Module:

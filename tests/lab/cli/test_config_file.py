@@ -1,6 +1,7 @@
 """``--config``: the settings of a file, under the flags of the command line."""
 
 import json
+import os
 
 import pytest
 
@@ -86,6 +87,12 @@ def test_what_is_no_settings_is_refused(tmp_path, capsys, command, name, text, m
     assert message in error
     assert "Traceback" not in error
     assert not (tmp_path / "run").exists()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert run("train", "--config", tmp_path / "pipe.toml", "--out", tmp_path / "run") == 2
+    assert "pipe.toml is not a regular file" in capsys.readouterr().err
 
 
 def test_every_setting_can_be_in_a_file(tmp_path):

@@ -102,8 +102,8 @@ def test_their_names_need_no_import_and_keep_their_letters():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{mine}:Nothing", "It has: Bare, FirstHalf, Half, RandomDirection."),
-        ("{mine}:thing", "it is a int, not a class"),
+        ("{mine}:Nothing", "It has: Bare, FirstHalf, Half, RandomDirection, negative."),
+        ("{mine}:thing", "it is of type int, not a class"),
         ("{mine}:Bare", "write @dataclass(frozen=True)"),
         ("{mine}:Half", "a method needs gradient, passes, sharpness, which Half lacks"),
         ("{mine}:RandomDirection(rhoo=1)", "has no argument rhoo. It takes rho=0.05"),
@@ -111,7 +111,7 @@ def test_their_names_need_no_import_and_keep_their_letters():
         ("absent.py:A", "there is no file"),
         ("{mine}.RandomDirection", "Did you mean {mine}:RandomDirection?"),
         ("{mine}.py", "Did you mean {mine}.py:NAME?"),
-        (":A", "write module:class"),
+        (":A", "write module:NAME"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_remedy(mine, text, message):
@@ -162,5 +162,5 @@ def test_a_signal_of_the_users_own(mine, tmp_path, capsys):
     shown = [one["run"]["pair"].partition(" + ")[2] for one in read(tmp_path / "all" / "results.json")["runs"]]
     assert shown == ["TopLoss(alpha=0.5)", f"TopLoss(alpha=0.5, signal='{mine}.negative')"]
     assert "0x" not in "".join(one["run"]["policy"] for one in read(tmp_path / "all" / "results.json")["runs"])
-    with pytest.raises(ValueError, match="has no function nothing"):
+    with pytest.raises(ValueError, match="has no nothing"):
         construct("policy", f"TopLoss(signal='{mine}:nothing')")

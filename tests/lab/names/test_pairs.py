@@ -100,7 +100,7 @@ def test_a_row_trains_for_a_part_of_the_epochs_with_a_part_of_the_batch():
     assert (one.epochs, one.batch_size, one.lr, one.policy) == (15, 32, config.lr, "Random(alpha=0.5)")
     assert configured("sam@2", config).batch_size == 64
     assert configured("sam@0.01x0.001", config).batch_size == 1
-    with pytest.raises(ValueError, match="the number after x is a fraction of the batch size, above 0, at most 10"):
+    with pytest.raises(ValueError, match=r"batch is 0\.0"):
         pair("sam@0.5x0")
     for name in ("sam@0.5x", "sam@x0.5", "sam@0.5x0.5x0.5"):
         with pytest.raises(ValueError, match='There is no pair "sam@'):
@@ -123,10 +123,7 @@ def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
         ("ausm-0.5", "Did you mean ausam-0.5?"),
         ("zzz", 'There is no pair "zzz". Write a name of the table'),
         ("sgd,sam", 'There is no pair "sgd,sam".'),
-        (
-            "sam+trusted-50",
-            'There is no policy "trusted-50". Did you mean Trusted?',
-        ),
+        ("sam+trusted-50", "Did you mean sam+trusted?"),
         ("sam+nothing", 'There is no policy "nothing". Write'),
         ("nothing+random", 'There is no method "nothing"'),
         ("sam + OrderDP(alpha=0.5)", "OrderDP has no argument alpha. It takes s=0.75, q=0.85."),

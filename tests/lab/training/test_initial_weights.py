@@ -52,6 +52,18 @@ def test_what_does_not_fit_is_left_and_told(two, tmp_path, caplog):
     assert "keep their initial values: 1.running_var, 2.weight." in caplog.text
 
 
+def test_escape_sequences_in_names_reach_neither_terminal_nor_logs(two, tmp_path, caplog):
+    source, target = two
+    evil = "\x1b]0;owned\x07"
+    torch.save({**source.state_dict(), evil: torch.zeros(1)}, tmp_path / "w.pt")
+    initial_weights.start_from(target, str(tmp_path / "w.pt"))
+    assert "owned" in caplog.text
+    torch.save({evil: torch.zeros(1)}, tmp_path / "w.pt")
+    with pytest.raises(ValueError, match="owned") as refused:
+        initial_weights.start_from(target, str(tmp_path / "w.pt"))
+    assert "\x1b" not in caplog.text + str(refused.value)
+
+
 class Hostile:
     def __init__(self, path):
         self.path = path
