@@ -107,7 +107,7 @@ def _run(name: str, argv: list[str]) -> int:
         return selftest.main(argv[1:])
     from ausam_lab.cli import commands
     from ausam_lab.cli.parser import parser
-    from ausam_lab.data.download import DownloadError
+    from ausam_lab.data.sources import DownloadError
     from ausam_lab.paper import catalogue
     from ausam_lab.training import logs
     from ausam_lab.training.failures import explain

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from ausam_lab.config import DATA_SETTINGS, Config
+from ausam_lab.data.datasets import user_data
 from ausam_lab.data.folders import folder_data, hf_data
 from ausam_lab.data.labels import split_for_selection
 from ausam_lab.data.problem import Problem
 from ausam_lab.data.sources import cifar10, cifar100, digits, fashion_mnist, tiny_imagenet
-from ausam_lab.data.user_data import user_data
 from ausam_lab.names.expressions import canonical
 from ausam_lab.names.lookup import device, find
 from ausam_lab.names.user_code import OWN, is_own
@@ -169,15 +169,6 @@ def _read(name: str, task: str, data_dir: str, where: str) -> Problem:  # noqa: 
 @lru_cache(maxsize=1)  # the runs of one seed follow one another
 def _prepare(config: Config, where: str) -> Problem:
     return _read(config.data, config.task, config.data_dir, where).prepare(config)
-
-
-def training_samples(config: Config) -> int:
-    """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
-    known = entry(config.data)
-    whole = round(known.train * (1 - config.validation))
-    ratio, classes = config.imbalance or 1.0, known.num_outputs
-    tail: float = sum(ratio ** (c / (classes - 1)) for c in range(classes)) / classes
-    return max(1, round((config.train_size or whole) * tail))
 
 
 def changes(config: Config) -> str:

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from ausam_lab.data.problem import Task
 from ausam_lab.records.run import Score
 
 GROUPS = ("head", "middle", "tail")
@@ -76,32 +75,3 @@ def parts(right: Tensor, count: Tensor) -> dict[str, float]:
     share = 100 * right / count  # NaN for a class without samples
     groups = dict(zip(GROUPS, share.tensor_split(len(GROUPS)), strict=True)) if len(share) >= len(GROUPS) else {}
     return {name: float(of.nanmean()) for name, of in ({"balanced": share} | groups).items() if of.isfinite().any()}
-
-
-class Labelled:
-    """Shared by the data sets of classification problems."""
-
-    classes: int
-    long_tailed: bool
-    train_y: Tensor
-    kept: Tensor | None  # the indices of the training samples that are left; None: all
-
-    @property
-    def origin(self) -> Tensor:
-        """The index of each training sample in the data set as it was loaded, before any was left out."""
-        return torch.arange(len(self.train_y)) if self.kept is None else self.kept
-
-    @property
-    def task(self) -> Task:
-        """The task, which defines the losses and the score."""
-        return Classification(self.classes if self.long_tailed else 0)
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs of a network: one per class."""
-        return self.classes
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The shape of a network's output for a sample: one score per class."""
-        return (self.classes,)

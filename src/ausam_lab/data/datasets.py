@@ -1,28 +1,80 @@
-"""A pair of torch datasets as a classification problem; only the chosen samples are loaded."""
+"""A pair of torch datasets as a problem; only the chosen samples are loaded.
+
+``module:function`` names a function of the user that returns the pair; a task of the user's own serves targets that are
+not classes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.indexed import Indexed
 from ausam_lab.config import Config
-from ausam_lab.data.classification import Labelled
-from ausam_lab.data.labels import arrange
+from ausam_lab.data.images import ImageSet
+from ausam_lab.data.labels import arrange, refuse_labels
 from ausam_lab.data.loading import DataError, load_batches, sample
+from ausam_lab.data.problem import Batches, Problem, Task
+from ausam_lab.names.user_code import imported_class, imported_function
+from ausam_lab.records.run import Score
 
 
 @dataclass(frozen=True)
-class UserSet(Labelled):
-    """A classification problem given as two datasets of samples (x, y), which do their own augmentation."""
+class UserTask:
+    """The task that a user's class defines.
+
+    Arguments:
+        own: an instance of the class: ``metric`` (the name of the score), ``losses(outputs, targets)`` (one per
+            sample), ``score(outputs, targets)`` (a number over all samples), and optionally ``lower_is_better``
+            (False), ``unit`` ("") and ``outputs`` (how many the network has; as many as a target has numbers).
+        name: how the user wrote it.
+    """
+
+    own: Any
+    name: str
+
+    @property
+    def metric(self) -> str:
+        """The name of the score."""
+        return str(self.own.metric)
+
+    def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:  # noqa: ARG002  (the data raises for it)
+        """The user's loss of each sample."""
+        losses = self.own.losses(z, y)
+        if not isinstance(losses, Tensor) or losses.shape != (len(y),):
+            raise ValueError(
+                f"losses of {self.name} returned {described(losses)} for {len(y)} samples. Return one loss per sample, "
+                f"shape ({len(y)},), not their mean."
+            )
+        return losses
+
+    def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
+        """The user's score over all samples at once."""
+        pairs = [(model(x).cpu(), y.cpu()) for x, y in batches]
+        value = float(self.own.score(torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])))
+        if not math.isfinite(value):
+            raise ValueError(
+                f"The {self.metric} of {self.name} is {value}: training diverged. Use a smaller --lr or --rho."
+            )
+        lower = bool(getattr(self.own, "lower_is_better", False))
+        return Score(value, self.metric, unit=str(getattr(self.own, "unit", "")), lower_is_better=lower)
+
+
+@dataclass(frozen=True)
+class UserSet(Problem):
+    """A problem given as two datasets of samples (x, y), which do their own augmentation.
+
+    With a task of the user's own, y is a number or a vector, and the targets are kept as (samples, numbers).
+    """
 
     name: str
     train: Any
@@ -30,13 +82,19 @@ class UserSet(Labelled):
     train_y: Tensor
     test_y: Tensor
     classes: int
+    own_task: UserTask | None = None
     workers: int = 0
     device: str = "cpu"
-    wrong: Tensor | None = None  # which training labels were made wrong
+    wrong: Tensor | None = None
     long_tailed: bool = False
     evaluated_on: str = "test"
-    kept: Tensor | None = None  # the indices of the training samples that are left; None: all
-    names: tuple[str, ...] = ()  # of the classes, if they have any
+    kept: Tensor | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def task(self) -> Task:
+        """The user's task, or classification."""
+        return self.own_task or super().task
 
     @property
     def channels(self) -> int:
@@ -50,46 +108,32 @@ class UserSet(Labelled):
                 f'augment is "{config.augment}", but {self.name} returns datasets, which do their own augmentation. '
                 "Use --augment none."
             )
-        return replace(arrange(self, config), workers=config.workers, device=config.device)
-
-    def part(self, train: Tensor, test: Tensor) -> Self:
-        """The data set with only these samples."""
-        return replace(
-            self,
-            train=Subset(self.train, train.tolist()),
-            train_y=self.train_y[train],
-            kept=self.origin[train],
-            test=Subset(self.test, test.tolist()),
-            test_y=self.test_y[test],
-        )
-
-    def training_as_test(self) -> Self:
-        """The data set whose test samples are its training samples."""
-        return replace(self, test=self.train, test_y=self.train_y)
+        if self.own_task is not None:
+            refuse_labels(self.name, "targets of a task of your own", config)
+            if config.label_smoothing:
+                raise ValueError(
+                    f"label_smoothing is {config.label_smoothing}, which --task does not support. Leave out "
+                    "--label-smoothing."
+                )
+        return arrange(self, config).changed(workers=config.workers, device=config.device)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, labels and indices of one pass of the sampler; only the chosen samples are loaded."""
+        """Inputs, targets and indices of one pass of the sampler; only the chosen samples are loaded."""
         # New workers in each epoch: persistent ones would have random states that no checkpoint contains.
         rng = generator(seed, epoch, 0xDA7A)
         for x, _, index in self._loaded("training", rng, batch_sampler=sampler):
             yield self._moved(x), self.train_y[index].to(self.device), index
 
-    def test_batches(self, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every test sample once, in order."""
-        return self._in_order("test", self.test_y, size)
-
-    def plain_batches(self, size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every training sample once, in order, as its dataset returns it."""
-        return self._in_order("training", self.train_y, size)
+    def in_order(self, which: str, size: int) -> Batches:
+        """Every sample of "train" or "test" once, in order, as its dataset returns it."""
+        name, y = ("training", self.train_y) if which == "train" else ("test", self.test_y)
+        for x, _, index in self._loaded(name, generator(0), batch_size=size):
+            yield self._moved(x), y[index].to(self.device)
 
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""
         x = torch.as_tensor(sample(self.train, 0, f"the training set of {self.name}")[0])
         return self._moved(torch.stack([x, x]))
-
-    def _in_order(self, which: str, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, _, index in self._loaded(which, generator(0), batch_size=size):
-            yield self._moved(x), y[index].to(self.device)
 
     def _loaded(self, which: str, rng: torch.Generator, **how: Any) -> Iterator[Any]:
         dataset = Indexed(self.train if which == "training" else self.test)
@@ -99,28 +143,55 @@ class UserSet(Labelled):
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
 
 
+def user_data(name: str, task: str = "") -> ImageSet | UserSet:
+    """The problem from the user's ``module:function``, which returns an ImageSet or (train_dataset, test_dataset).
+
+    ``task`` is the user's ``module:Class``, for data that is not classified; it needs two datasets.
+    """
+    data = imported_function("data set", name)()
+    if isinstance(data, ImageSet) and not task:
+        return data
+    if not (isinstance(data, (tuple, list)) and len(data) == 2):
+        raise ValueError(
+            f"{name} returned {described(data)}. Return a pair (train_dataset, test_dataset)"
+            f"{', which --task needs' if task else ' or an ImageSet'}."
+        )
+    train, test = data
+    if not task:
+        return from_datasets(name, train, test)
+    return with_task(name, train, test, UserTask(imported_class("task", task)(), task))
+
+
 def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = ()) -> UserSet:
     """The problem made of two datasets, with the names of its classes if known; a ValueError for unusable labels."""
-    train_y, test_y = _labels(train, f"the training set of {name}"), _labels(test, f"the test set of {name}")
-    both = torch.cat([train_y, test_y])
+    train_y, test_y = _targets(name, train, test)
+    for y, which in ((train_y, "training"), (test_y, "test")):
+        if y.dim() != 1 or y.is_floating_point():
+            raise ValueError(
+                f"the {which} set of {name} has targets of shape {tuple(y.shape[1:])} and type {y.dtype}. Use the "
+                "number of a class as y: 0, 1, 2, ...; for targets of another kind, give a --task."
+            )
+    both = torch.cat([train_y, test_y]).long()
     classes, present = 1 + int(both.max()), len(torch.unique(both))
     if both.min() < 0 or present < 2 or classes > 2 * present:
         raise ValueError(
             f"The labels of {name} go from {int(both.min())} to {int(both.max())}, with {present} different ones. "
             "Number the classes 0, 1, 2, ... without gaps, at least two, because a network has an output for each."
         )
-    return UserSet(name, train, test, train_y, test_y, max(classes, len(names)), names=tuple(map(str, names)))
+    labels = {"names": tuple(map(str, names)), "classes": max(classes, len(names))}
+    return UserSet(name, train, test, train_y.long(), test_y.long(), **labels)  # type: ignore[arg-type]
 
 
-def _labels(dataset: Any, what: str) -> Tensor:
-    """The labels of all samples."""
-    y = targets(dataset, what)
-    if y.dim() != 1 or y.is_floating_point():
-        raise ValueError(
-            f"{what} has targets of shape {tuple(y.shape[1:])} and type {y.dtype}. Use the number of a class as y: 0, "
-            "1, 2, ...; for targets of another kind, give a --task."
-        )
-    return y.to(torch.int64)
+def with_task(name: str, train: Any, test: Any, task: UserTask) -> UserSet:
+    """The problem made of two datasets and a task."""
+    numbers = [y.reshape(len(y), -1) for y in _targets(name, train, test)]
+    train_y, test_y = (y.to(torch.float32) if y.is_floating_point() else y for y in numbers)
+    outputs = int(getattr(task.own, "outputs", train_y.shape[1]))
+    return UserSet(name, train, test, train_y, test_y, outputs, own_task=task)
+
+
+def _targets(name: str, train: Any, test: Any) -> tuple[Tensor, Tensor]:
+    return targets(train, f"the training set of {name}"), targets(test, f"the test set of {name}")
 
 
 def targets(dataset: Any, what: str) -> Tensor:
@@ -135,14 +206,14 @@ def targets(dataset: Any, what: str) -> Tensor:
         )
     if len(dataset) == 0:
         raise ValueError(f"{what} is empty. It needs at least one sample.")
-    _check_inputs(sample(dataset, 0, what), what)
+    _check_sample(sample(dataset, 0, what), what)
     known = _known_targets(dataset)
     if known is None:
         try:
             known = torch.stack([torch.as_tensor(sample(dataset, i, what)[1]) for i in range(len(dataset))])
+        except DataError:
+            raise
         except (TypeError, ValueError, RuntimeError) as error:
-            if isinstance(error, DataError):
-                raise
             raise ValueError(f"The targets y of {what} are not numbers of one shape: {error}.") from error
     if len(known) != len(dataset):
         raise ValueError(f"{what} has {len(dataset)} samples, but its list of targets has {len(known)}.")
@@ -160,7 +231,7 @@ def _known_targets(dataset: Any) -> Tensor | None:
     return None
 
 
-def _check_inputs(pair: Any, what: str) -> None:
+def _check_sample(pair: Any, what: str) -> None:
     """Raise a ValueError unless the sample is a pair whose x a network can take."""
     if not (isinstance(pair, tuple | list) and len(pair) == 2):
         raise ValueError(f"{what} returns {described(pair)} as a sample. Return a pair (x, y).")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,12 +12,12 @@ from torch import Generator, Tensor
 from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
-from ausam_lab.data.classification import Labelled
 from ausam_lab.data.labels import arrange
+from ausam_lab.data.problem import Batches, Problem
 
 
 @dataclass(frozen=True)
-class ImageSet(Labelled):
+class ImageSet(Problem):
     """A classification problem: images (n, channels, height, width), labels and their properties.
 
     Images may be bytes or floats; ``mean`` and ``std``, one number per channel, are in the same units.
@@ -51,27 +51,9 @@ class ImageSet(Labelled):
         """The data set that a run specifies; a ValueError for workers, because there is nothing left to load."""
         if config.workers:
             raise ValueError(f"workers is {config.workers}, but {self.name} is kept in memory. Use --workers 0.")
-        return replace(arrange(self, config), augment=config.augment).to(config.device)
-
-    def to(self, device: str) -> ImageSet:
-        """The same data on another device."""
-        moved = {k: getattr(self, k).to(device) for k in ("train_x", "train_y", "test_x", "test_y")}
-        return replace(self, **moved)
-
-    def part(self, train: Tensor, test: Tensor) -> ImageSet:
-        """The data set with only these samples."""
-        return replace(
-            self,
-            train_x=self.train_x[train],
-            train_y=self.train_y[train],
-            kept=self.origin[train],
-            test_x=self.test_x[test],
-            test_y=self.test_y[test],
-        )
-
-    def training_as_test(self) -> ImageSet:
-        """The data set whose test samples are its training samples."""
-        return replace(self, test_x=self.train_x, test_y=self.train_y)
+        data = arrange(self, config)
+        moved = {k: getattr(data, k).to(config.device) for k in ("train_x", "train_y", "test_x", "test_y")}
+        return data.changed(augment=config.augment, **moved)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Images, labels and indices of one pass of the sampler; the augmentation depends on the arguments only."""
@@ -81,15 +63,11 @@ class ImageSet(Labelled):
             x = augment_images(self.train_x[index], self.augment, self.mean, self.std, rng)
             yield x, self.train_y[index], index
 
-    def test_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every test image once, in order."""
-        for i in range(0, len(self.test_y), size):
-            yield self.normalise(self.test_x[i : i + size]), self.test_y[i : i + size]
-
-    def plain_batches(self, size: int = 125) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every training image once, in order, not augmented."""
-        for i in range(0, len(self.train_y), size):
-            yield self.normalise(self.train_x[i : i + size]), self.train_y[i : i + size]
+    def in_order(self, which: str, size: int) -> Batches:
+        """Every image of "train" or "test" once, in order, not augmented."""
+        x, y = (self.train_x, self.train_y) if which == "train" else (self.test_x, self.test_y)
+        for i in range(0, len(y), size):
+            yield self.normalise(x[i : i + size]), y[i : i + size]
 
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""

@@ -6,8 +6,7 @@ depend on the other settings. Corrections come last, so that they count whatever
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -31,12 +30,10 @@ def arrange(data: P, config: Config) -> P:
 
 def refuse_labels(name: str, has: str, config: Config) -> None:
     """Raise a ValueError for settings that only apply to labelled data."""
-    if config.label_noise:
-        raise ValueError(f"label_noise is {config.label_noise}, but {name} has {has}, not labels. Use --label-noise 0.")
-    if config.labels:
-        raise ValueError(f"labels is {config.labels}, but {name} has {has}, not classes. Leave out --labels.")
-    if config.imbalance not in (0, 1):
-        raise ValueError(f"imbalance is {config.imbalance}, but {name} has {has}, not classes. Use --imbalance 0.")
+    remedies = {"label_noise": "Use --label-noise 0", "imbalance": "Use --imbalance 0", "labels": "Leave out --labels"}
+    for setting, remedy in remedies.items():
+        if (value := getattr(config, setting)) not in (0, 1, ""):
+            raise ValueError(f"{setting} is {value}, but {name} has {has}, not classes. {remedy}.")
 
 
 def with_validation(data: P, part: float, seed: int = 0) -> P:
@@ -47,9 +44,7 @@ def with_validation(data: P, part: float, seed: int = 0) -> P:
     if not part:
         return data
     kept, held = _stratified(data, part, "validation", generator(seed, len(data.train_y), 0x7A1))
-    made: Any = data.training_as_test().part(kept, held)
-    changed: P = replace(made, evaluated_on="validation")
-    return changed
+    return data.training_as_test().part(kept, held).changed(evaluated_on="validation")
 
 
 def split_for_selection(data: P, part: float, seed: int) -> tuple[P, P | None]:
@@ -65,10 +60,9 @@ def split_for_selection(data: P, part: float, seed: int) -> tuple[P, P | None]:
             "both sides. Leave out --select-epoch."
         )
     kept, held = _stratified(data, part, "select_epoch", generator(seed, len(data.train_y), 0x5E1))
-    rest: Any = data.part(kept, torch.arange(len(data.test_y)))
-    chooser: Any = data.training_as_test().part(kept, held)
+    rest, chooser = data.part(kept), data.training_as_test().part(kept, held)
     wrong = None if data.wrong is None else data.wrong[kept]
-    return replace(rest, wrong=wrong), replace(chooser, wrong=wrong, evaluated_on="validation")
+    return rest.changed(wrong=wrong), chooser.changed(wrong=wrong, evaluated_on="validation")
 
 
 def _stratified(data: Problem, part: float, setting: str, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -89,9 +83,7 @@ def with_imbalance(data: P, ratio: float, seed: int = 0) -> P:
     """An exponential long tail: class c of C keeps ``ratio ** (c / (C - 1))`` of its training samples."""
     if ratio in (0, 1):
         return data
-    made: Any = data.part(long_tail(data.train_y, data.num_outputs, ratio, seed), torch.arange(len(data.test_y)))
-    changed: P = replace(made, long_tailed=True)
-    return changed
+    return data.part(long_tail(data.train_y, data.classes, ratio, seed)).changed(long_tailed=True)
 
 
 def long_tail(y: Tensor, classes: int, ratio: float, seed: int = 0) -> Tensor:
@@ -144,45 +136,40 @@ def _rank(y: Tensor, order: Tensor) -> Tensor:
 
 def with_label_noise(data: P, part: float, seed: int = 0) -> P:
     """Give ``round(part * n)`` training samples a wrong label drawn uniformly."""
+    if not part:
+        return data
     n = len(data.train_y)
-    rng = generator(seed, n, data.num_outputs)
+    rng = generator(seed, n, data.classes)
     chosen = torch.randperm(n, generator=rng)[: round(part * n)]
-    shift = torch.randint(1, data.num_outputs, (len(chosen),), generator=rng)
+    shift = torch.randint(1, data.classes, (len(chosen),), generator=rng)
     y = data.train_y.clone()
-    y[chosen] = (y[chosen] + shift) % data.num_outputs
+    y[chosen] = (y[chosen] + shift) % data.classes
     wrong = torch.zeros(n, dtype=torch.bool)
     wrong[chosen] = True
-    noisy: Any = data  # a dataclass, which a protocol cannot express to mypy
-    changed: P = replace(noisy, train_y=y, wrong=wrong)
-    return changed
+    return data.changed(train_y=y, wrong=wrong)
 
 
 def with_corrections(data: P, path: str) -> P:
     """Give training samples the labels of a file, and leave out those that it removes; an empty path changes nothing.
 
     The file has the index of a sample in the data set as it was loaded, so it serves every subset: samples that are
-    held out, or not in a subset, are passed over.
+    held out, or not in a subset, are skipped.
     """
     if not path:
         return data
-    made: Any = data
-    origin = made.origin.cpu()
-    place = {index: i for i, index in enumerate(origin.tolist())}
+    origin = data.origin.tolist()
+    place = {index: i for i, index in enumerate(origin)}
     corrected, y = read_labels(path), data.train_y.clone()
     for index, label in corrected.items():
-        if label >= data.num_outputs:
+        if label >= data.classes:
             raise ValueError(
-                f"{path}: sample {index} has label {label}, but {data.name} has the classes 0 to "
-                f"{data.num_outputs - 1}. Is the file of another data set?"
+                f"{path}: sample {index} has label {label}, but {data.name} has the classes 0 to {data.classes - 1}. "
+                "Is the file of another data set?"
             )
         if index in place and label >= 0:
             y[place[index]] = label
-    if made.kept is None and not place.keys() >= corrected.keys():
+    if data.kept is None and not place.keys() >= corrected.keys():
         raise ValueError(f"{path} has samples that {data.name} does not have. Is the file of another data set?")
-    wrong = None if data.wrong is None else data.wrong & (y == data.train_y)  # what a review changed counts as right
-    stay = torch.tensor([corrected.get(index, 0) >= 0 for index in origin.tolist()])
-    made = replace(made, train_y=y)
-    if not stay.all():
-        made = made.part(stay.nonzero().flatten(), torch.arange(len(data.test_y)))
-    changed: P = replace(made, wrong=None if wrong is None else wrong[stay])
-    return changed
+    stay = torch.tensor([corrected.get(index, 0) >= 0 for index in origin])
+    wrong = None if data.wrong is None else (data.wrong & (y == data.train_y))[stay]  # what was changed is right
+    return data.changed(train_y=y).part(stay.nonzero().flatten()).changed(wrong=wrong)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Protocol, Self
+from dataclasses import fields, replace
+from typing import Any, Protocol, Self
 
+import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
+from ausam_lab.data.classification import Classification
 from ausam_lab.records.run import Score
+
+Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 class Task(Protocol):
@@ -26,66 +33,93 @@ class Task(Protocol):
         """The score over these batches. The model is in eval mode."""
 
 
-class Problem(Protocol):
-    """Data to train on, data to evaluate on, and their task."""
+class Problem(ABC):
+    """Data to train on, data to evaluate on, and their task.
 
-    @property
-    def name(self) -> str:
-        """The name of the problem."""
+    A subclass is a frozen dataclass. Its fields ``train``, ``train_x`` and ``train_y`` hold the training samples; each
+    has its like for the test samples.
+    """
+
+    name: str
+    classes: int  # or other outputs that a network predicts, such as joints
+    train_y: Tensor  # the targets of the training samples
+    test_y: Tensor
+    names: tuple[str, ...] = ()  # of the classes, if they have any
+    wrong: Tensor | None = None  # which training labels were made wrong
+    kept: Tensor | None = None  # the indices of the training samples that are left; None: all
+    evaluated_on: str = "test"  # or "validation": held-out training samples
+    long_tailed: bool = False  # whether the training data was made long-tailed
 
     @property
     def task(self) -> Task:
         """The task, which defines the losses and the score."""
+        return Classification(self.classes if self.long_tailed else 0)
 
     @property
-    def num_outputs(self) -> int:
-        """Number of classes, joints or other outputs that a network predicts."""
-
-    @property
+    @abstractmethod
     def channels(self) -> int:
         """The first dimension of a sample: channels of an image, length of a vector."""
 
     @property
+    def num_outputs(self) -> int:
+        """Number of classes, joints or other outputs that a network predicts."""
+        return self.classes
+
+    @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of a network's output for a sample."""
+        return (self.classes,)
 
     @property
-    def train_y(self) -> Tensor:
-        """The targets of the training samples."""
+    def origin(self) -> Tensor:
+        """The index of each training sample in the data set as it was loaded, before any was left out."""
+        return torch.arange(len(self.train_y)) if self.kept is None else self.kept
 
-    @property
-    def test_y(self) -> Tensor:
-        """The targets of the test samples."""
+    def changed(self, **settings: Any) -> Self:
+        """The problem with other values of these fields."""
+        return replace(self, **settings)  # type: ignore[type-var]
 
-    @property
-    def wrong(self) -> Tensor | None:
-        """Which training labels were made wrong."""
-
-    @property
-    def evaluated_on(self) -> str:
-        """The kind of the test samples: "test", or "validation" for held-out training samples."""
-
-    @property
-    def long_tailed(self) -> bool:
-        """Whether the training data was made long-tailed."""
-
-    def part(self, train: Tensor, test: Tensor) -> Self:
-        """The problem with only these samples."""
+    def part(self, train: Tensor, test: Tensor | None = None) -> Self:
+        """The problem with only these samples; all test samples if none are given."""
+        taken: dict[str, Any] = {"kept": self.origin[train]}
+        for field in fields(self):  # type: ignore[arg-type]
+            which = train if field.name.startswith("train") else test if field.name.startswith("test") else None
+            if which is not None:
+                taken[field.name] = _rows(getattr(self, field.name), which)
+        return self.changed(**taken)
 
     def training_as_test(self) -> Self:
         """The problem whose test samples are its training samples."""
+        names = [field.name for field in fields(self) if field.name.startswith("test")]  # type: ignore[arg-type]
+        return self.changed(**{name: getattr(self, name.replace("test", "train")) for name in names})
 
+    @abstractmethod
     def prepare(self, config: Config) -> Self:
         """The data as a run specifies it; a ValueError for settings that this kind of data does not support."""
 
+    @abstractmethod
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Inputs, targets and indices of one pass of the sampler; randomness depends on the arguments only."""
 
-    def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every test sample once, in order."""
+    @abstractmethod
+    def in_order(self, which: str, size: int) -> Batches:
+        """Every sample of "train" or "test" once, in order, not augmented."""
 
-    def plain_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every training sample once, in order, not augmented."""
-
+    @abstractmethod
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""
+
+    def test_batches(self, size: int = 125) -> Batches:
+        """Every test sample once, in order."""
+        return self.in_order("test", size)
+
+    def plain_batches(self, size: int = 125) -> Batches:
+        """Every training sample once, in order, not augmented."""
+        return self.in_order("train", size)
+
+
+def _rows(samples: Any, which: Tensor) -> Any:
+    """These samples of a tensor, of a dataset, or of whatever has a ``part``."""
+    if isinstance(samples, Tensor):
+        return samples[which]
+    return samples.part(which) if hasattr(samples, "part") else Subset(samples, which.tolist())

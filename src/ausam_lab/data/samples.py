@@ -45,7 +45,9 @@ def show(data: ImageSet | UserSet, index: int) -> Shown:
     if isinstance(data, ImageSet):
         return _shown(data.train_x[index], "")
     text = description(data, index)
-    if (file := _picture_file(_described(data, index))) is not None and (image := _opened(file)) is not None:
+    described = _described(data, index)
+    if (image := _picture(described)) is not None:
+        file = Path(described)
         return Shown(*_encoded(image), text, file if file.suffix.lower() in ENDINGS else None)
     x = torch.as_tensor(sample(data.train, index, f"the training set of {data.name}")[0])
     return _shown(x, text)
@@ -69,19 +71,12 @@ def _described(data: ImageSet | UserSet, index: int) -> str:
     return str(describe(index)) if callable(describe) else ""
 
 
-def _picture_file(text: str) -> Path | None:
-    try:
-        return Path(text) if 0 < len(text) < LETTERS and Path(text).is_file() else None
-    except (OSError, ValueError):  # too long for a name, or with a zero byte
-        return None
-
-
-def _opened(file: Path) -> Image | None:
-    """The picture in a file, as small as it is shown; None if it is no picture."""
+def _picture(path: str) -> Image | None:
+    """The picture in a file, as small as it is shown; None if the text is no path of a picture."""
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(file) as image:
+        with Image.open(path) as image:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))  # decodes large JPEGs faster
             return ImageOps.exif_transpose(image).convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

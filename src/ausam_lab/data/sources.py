@@ -1,21 +1,47 @@
-"""The published image data sets: where their files come from, and how they are read."""
+"""The published image data sets: their files, downloaded once and checked, and how they are read."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import hashlib
+import http.client
+import shutil
 import tempfile
+import urllib.request
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import track
+from rich.progress import track, wrap_file
 from torch import Tensor
 
 from ausam.common.random import generator
-from ausam_lab.data.download import Remote, fetch, folder_of
 from ausam_lab.data.images import ImageSet
+from ausam_lab.records.files import RunError
+
+TIMEOUT = 30.0  # seconds without a byte
+
+
+class DownloadError(RunError):
+    """A file could not be downloaded, or is not the published one."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file: its address and its checksum."""
+
+    url: str
+    md5: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.url.rpartition("/")[2]
+
 
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
@@ -30,6 +56,64 @@ REMOTES = {
 }
 CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+
+# -- downloads -------------------------------------------------------------------------------------------------------
+
+
+def fetch(remote: Remote, folder: Path) -> Path:
+    """The file in ``folder``, downloaded if it is missing; a DownloadError unless it is the published one."""
+    target = folder / remote.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{remote.name}.", dir=folder) as temporary:
+        path = target if target.exists() else _download(remote, Path(temporary), target)
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if actual != remote.md5:
+            raise DownloadError(
+                f"{target} is incomplete or not the published file: its MD5 is {actual}, not {remote.md5}. Delete it "
+                f"if it exists and try again, or put {remote.url} there."
+            )
+        return path.replace(target)
+
+
+def _download(remote: Remote, folder: Path, target: Path) -> Path:
+    console = Console(stderr=True)
+    console.print(f"Downloading {remote.url}", highlight=False, soft_wrap=True)
+    path = folder / remote.name
+    request = urllib.request.Request(remote.url, headers={"User-Agent": "ausam"})  # noqa: S310  (our own addresses)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response, path.open("wb") as file:  # noqa: S310
+            size = int(response.headers.get("Content-Length", 0))
+            with wrap_file(response, size, console=console, disable=not console.is_terminal) as shown:
+                shutil.copyfileobj(shown, file)
+    except (OSError, http.client.HTTPException) as error:
+        raise DownloadError(
+            f"{remote.name} could not be downloaded ({error}). Run the same command again, or download {remote.url} on "
+            f"another machine and put it at {target}."
+        ) from error
+    return path
+
+
+def folder_of(remote: Remote, data_dir: str, inside: str, needed: list[str]) -> Path:
+    """The folder DATA_DIR/inside of an archive: as found there, or downloaded and unpacked."""
+    folder = Path(data_dir) / inside
+    if not folder.exists():
+        archive = fetch(remote, Path(data_dir))
+        with tempfile.TemporaryDirectory(prefix=f".{inside}.", dir=data_dir) as temporary:
+            how = {} if archive.suffix == ".zip" else {"filter": "data"}
+            shutil.unpack_archive(archive, temporary, **how)  # type: ignore[arg-type]
+            with contextlib.suppress(OSError):  # another process was faster, and its folder is as good
+                (Path(temporary) / inside).replace(folder)
+    if missing := [name for name in needed if not (folder / name).exists()]:
+        raise DownloadError(
+            f"{folder} lacks {', '.join(missing)}. Add them from {remote.url}, or delete the folder: it is then "
+            "downloaded again."
+        )
+    return folder
+
+
+# -- digits ----------------------------------------------------------------------------------------------------------
 
 
 def digits(data_dir: str = "") -> ImageSet:  # noqa: ARG001  (nothing to download)
@@ -95,11 +179,9 @@ def fashion_mnist(data_dir: str) -> ImageSet:
 
 
 def _fashion_file(name: str, data_dir: Path) -> Path:
-    for folder in (data_dir / "fashion-mnist", data_dir / "FashionMNIST" / "raw"):
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.exists():
-                return path
-    return fetch(REMOTES[name], data_dir / "fashion-mnist")
+    places = [data_dir / "fashion-mnist", data_dir / "FashionMNIST" / "raw"]
+    found = [path for place in places for path in (place / name, place / f"{name}.gz") if path.exists()]
+    return found[0] if found else fetch(REMOTES[name], places[0])
 
 
 def _idx(path: Path) -> Tensor:

@@ -18,11 +18,11 @@ from ausam.audit.table import Array
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import changes, resolve, split_problem
 from ausam_lab.data.datasets import UserSet
-from ausam_lab.data.download import DownloadError
 from ausam_lab.data.folders import SIZED
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.loading import DataError
 from ausam_lab.data.samples import description, plain, show
+from ausam_lab.data.sources import DownloadError
 from ausam_lab.names.from_config import with_own_rho
 from ausam_lab.names.user_code import is_code, is_own, refuse_strangers
 from ausam_lab.records import files, store

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from ausam_lab.config import Config
-from ausam_lab.data.download import DownloadError
+from ausam_lab.data.sources import DownloadError
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.records import files
 from ausam_lab.records.files import file_lock

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ausam_lab.config import Config
-from ausam_lab.data.catalogue import entry, training_samples
+from ausam_lab.data.catalogue import entry
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.build import build
@@ -48,6 +48,15 @@ def sample_seconds(config: Config) -> float:
     finally:
         torch.set_num_threads(threads)
     return min(spent) / BATCH
+
+
+def training_samples(config: Config) -> int:
+    """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
+    known = entry(config.data)
+    whole = round(known.train * (1 - config.validation))
+    ratio, classes = config.imbalance or 1.0, known.num_outputs
+    tail: float = sum(ratio ** (c / (classes - 1)) for c in range(classes)) / classes
+    return max(1, round((config.train_size or whole) * tail))
 
 
 def samples_of(config: Config, epochs: int) -> float:

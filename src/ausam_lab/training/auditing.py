@@ -16,7 +16,7 @@ from torch import Tensor
 from ausam.audit import Audit, Verdict
 from ausam.feedback import Feedback
 from ausam.policies import Trusted
-from ausam_lab.data.classification import Classification, Labelled
+from ausam_lab.data.classification import Classification
 from ausam_lab.data.problem import Problem
 from ausam_lab.names.expressions import parse
 from ausam_lab.names.user_code import is_own
@@ -57,7 +57,7 @@ def findings(audit: Audit | None, data: Problem, policy: str) -> Findings | None
     if audit is None or audit.labels is None or not audit.columns()["visits"].any():
         return None
     said, errors, labels = audit.verdict(), audit.label_errors(), audit.labels
-    origin = data.origin if isinstance(data, Labelled) else torch.arange(len(audit))
+    origin = data.origin
     first = tuple(
         Suspect(int(origin[i]), int(labels[i]), int(errors.likely[i]) if errors.likely[i] >= 0 else None)
         for i in errors.index[:FIRST]

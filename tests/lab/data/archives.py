@@ -9,7 +9,7 @@ import zipfile
 
 import numpy as np
 
-from ausam_lab.data.download import Remote
+from ausam_lab.data.sources import Remote
 
 
 def images(n, channels=3, side=32, seed=0):
@@ -90,5 +90,5 @@ class Server:
         self._server.server_close()
 
 
-def remote(server):
-    return Remote(server.url, md5(server.content))
+def remote(server, name="thing.tar.gz"):
+    return Remote(server.url.replace("thing.tar.gz", name), md5(server.content))

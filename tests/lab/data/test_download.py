@@ -4,7 +4,7 @@ import pytest
 
 from ausam_lab.cli.main import main
 from ausam_lab.data import sources
-from ausam_lab.data.download import DownloadError, Remote, fetch, folder_of
+from ausam_lab.data.sources import DownloadError, Remote, fetch, folder_of
 from tests.lab.data.archives import md5, remote, tar_gz, zipped
 
 
@@ -48,12 +48,12 @@ def test_without_a_network_it_says_what_to_put_where(tmp_path, capsys, monkeypat
     assert f"download {gone.url} on another machine and put it at {tmp_path / 'cifar-10-binary.tar.gz'}." in error
 
 
-@pytest.mark.parametrize("make", [tar_gz, zipped])
-def test_an_archive_is_unpacked_into_its_folder(server, tmp_path, make):
+@pytest.mark.parametrize(("make", "name"), [(tar_gz, "thing.tar.gz"), (zipped, "thing.zip")])
+def test_an_archive_is_unpacked_into_its_folder(server, tmp_path, make, name):
     server.content = make({"a.txt": b"text"}, "inside")
-    folder = folder_of(remote(server), str(tmp_path), "inside", ["a.txt"])
+    folder = folder_of(remote(server, name), str(tmp_path), "inside", ["a.txt"])
     assert (folder / "a.txt").read_bytes() == b"text"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["inside", "thing.tar.gz"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["inside", name]
     with pytest.raises(DownloadError, match=r"inside lacks b.txt. Add them from http"):
-        folder_of(remote(server), str(tmp_path), "inside", ["a.txt", "b.txt"])
+        folder_of(remote(server, name), str(tmp_path), "inside", ["a.txt", "b.txt"])
     assert server.asked == 1

@@ -12,7 +12,7 @@ from PIL import Image
 
 from ausam_lab.data import catalogue as lab_data
 from ausam_lab.data import sources
-from ausam_lab.data.download import DownloadError, Remote
+from ausam_lab.data.sources import DownloadError, Remote
 from tests.lab.data.archives import cifar10_files, images, md5, put, remote, tar_gz
 from tests.lab.helpers import load
 
@@ -126,7 +126,7 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
         for name, content in tiny_files().items():
             archive.writestr(f"tiny-imagenet-200/{name}", content)
     server.content = buffer.getvalue()
-    monkeypatch.setitem(sources.REMOTES, "tiny-imagenet", remote(server))
+    monkeypatch.setitem(sources.REMOTES, "tiny-imagenet", remote(server, "tiny.zip"))
     data = load("tiny-imagenet", str(tmp_path))
     assert (data.train_x.shape, data.test_x.shape) == ((12, 3, 64, 64), (3, 3, 64, 64))
     assert data.train_y.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # n01, n02, n03

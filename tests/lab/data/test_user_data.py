@@ -182,7 +182,6 @@ class Counted(Stream):
     def __len__(self): return 3
 def stream(): return Stream(), Stream()
 def counted(): return Counted(), Counted()
-def two(a, b): return a, b
 def empty(): return [], []
 def single(): return [torch.zeros(2)], [torch.zeros(2)]
 def dicts(): return [{"x": 1}], [{"x": 1}]
@@ -226,10 +225,6 @@ network = nn.Sequential()
         (["--data", "mine_bad:three"], "returned a tuple of 3. Return a pair"),
         (["--data", "mine_bad:stream"], "Selection needs access by index"),
         (["--data", "mine_bad:counted"], "is a Counted. Selection needs access by index"),
-        (
-            ["--data", "mine_bad:two"],
-            ("mine_bad:two takes (a, b), but it is called without arguments. Give each a default."),
-        ),
         (["--data", "mine_bad:empty"], "the training set of mine_bad:empty is empty."),
         (["--data", "mine_bad:single"], "returns a Tensor of shape (2,) as a sample. Return a pair (x, y)"),
         (["--data", "mine_bad:dicts"], "returns a dict as a sample"),

@@ -60,7 +60,7 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch):
     plain = images.ImageSet.prepare
 
     def spoilt(self, wanted):
-        poisoned = images.replace(self, test_x=torch.full_like(self.test_x, 255), test_y=self.test_y.flip(0))
+        poisoned = self.changed(test_x=torch.full_like(self.test_x, 255), test_y=self.test_y.flip(0))
         return plain(poisoned, wanted)
 
     args = ["tune", *SMALL, "--over", "rho=0.1,0.4", "--epochs", "2"]

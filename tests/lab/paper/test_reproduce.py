@@ -16,7 +16,7 @@ from ausam_lab.cli import rebuild
 from ausam_lab.cli.main import main
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import DATASETS
-from ausam_lab.data.download import DownloadError
+from ausam_lab.data.sources import DownloadError
 from ausam_lab.experiments import run_cells
 from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.names.pairs import pair

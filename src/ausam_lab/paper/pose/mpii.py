@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ausam_lab.data.download import DownloadError
 from ausam_lab.data.loading import DataError
+from ausam_lab.data.sources import DownloadError
 from ausam_lab.paper.pose.crop import Array
 from ausam_lab.paper.pose.people import SC_BIAS, People, estimated_head
 from ausam_lab.paper.pose.pose_set import PoseSet

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ausam import Full, Random, SelectiveBatchSampler
-from ausam_lab.data.download import DownloadError
 from ausam_lab.data.loading import DataError
+from ausam_lab.data.sources import DownloadError
 from ausam_lab.paper.pose.crop import PLAIN
 from ausam_lab.paper.pose.mpii import mpii
 from ausam_lab.paper.pose.skeleton import HEAD, LANK, LIMBS, LKNE, NECK, RANK
@@ -97,7 +97,7 @@ def test_parts_of_the_people(few_figures):
 
 
 def test_what_poses_cannot_have_is_refused(few_figures):
-    with pytest.raises(ValueError, match=r"label_noise is 0.2, but stick-figures has joints, not labels"):
+    with pytest.raises(ValueError, match=r"label_noise is 0.2, but stick-figures has joints, not classes"):
         load("stick-figures", "", 0.2, train_size=9)
     with pytest.raises(ValueError, match=r'augment is "cutout". For poses, use none or standard'):
         load("stick-figures", train_size=9, augment="cutout")
