@@ -22,7 +22,7 @@ from tests.processes import forked
 
 MICRO = micro_recipe('{ name = "sgd" }', '{ name = "ausam-0.5" }')
 SMALL = ["--train-size", "192", "--test-size", "100", "--threads", "1"]
-TIMES = ("seconds", "images_per_second", "train_seconds")
+TIMES = ("seconds", "cpu_seconds", "images_per_second", "train_seconds")
 
 
 def command(out):

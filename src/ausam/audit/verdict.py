@@ -11,7 +11,7 @@ import numpy as np
 from ausam.audit.table import Array
 from ausam.common.label_errors import LEARNED, LabelErrors
 
-Kind = Literal["unseen", "unfitted", "too short", "wrong labels", "redundant", "nothing"]
+Kind = Literal["unseen", "unfitted", "diverged", "too short", "wrong labels", "redundant", "nothing"]
 
 UNFITTED = 0.5  # of the chance-level loss: above it, that part is not fitted
 ENOUGH, MANY = 4, 10  # visits of the median sample: to say what can be skipped, and to tell hard from wrong
@@ -41,7 +41,7 @@ class Verdict:
     """What a training says about its data.
 
     Attributes:
-        kind: "unseen", "unfitted", "too short", "wrong labels", "redundant" or "nothing".
+        kind: "unseen", "unfitted", "diverged", "too short", "wrong labels", "redundant" or "nothing".
         sentences: the verdict in words.
     """
 
@@ -86,7 +86,7 @@ def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, cha
         level = float(np.nanpercentile(columns["last"], LEARNED))
         diverged = level > 1.5 * chance
         return Verdict(
-            "unfitted",
+            "diverged" if diverged else "unfitted",
             (
                 f"The model has not fitted the data: three quarters of the samples have a loss above {level:.2f}, "
                 f"where chance has {chance:.2f}.",

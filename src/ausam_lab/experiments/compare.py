@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import changes
@@ -30,11 +31,19 @@ SETTINGS = (
     *("data", "label_noise", "labels", "imbalance", "validation", "train_size"),
     *("model", "quantize", "batch_size", "lr", "weight_decay", "rho"),
 )
-FIGURES = ("train_seconds", "samples_forward", "samples_backward", "skipped_steps", "parameters", "weights_sha256")
+FIGURES = (
+    "train_seconds",
+    "cpu_seconds",
+    "samples_forward",
+    "samples_backward",
+    "skipped_steps",
+    "parameters",
+    "weights_sha256",
+)
 COLUMNS = (
     *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "better", "test_score", "train_score"),
     *("nll", "calibration_error", "parts"),
-    *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "torch"),
+    *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "threads", "system", "python", "torch"),
 )
 
 
@@ -146,8 +155,19 @@ def write(results: Comparison, out: Path) -> Comparison:
     """Write results.json, results.csv and report.html; return their record."""
     store.write(out / "results.json", results)
     files.write(out / "results.csv", runs_csv(("", named) for named in results.runs))
-    files.write(out / "report.html", page.render(results))
+    files.write(out / "report.html", page.render(results, links(results, out)))
     return results
+
+
+def links(results: Comparison, out: Path) -> dict[tuple[str, int], str]:
+    """Where report.html leads for each run that is beside it: to its audit page, or else to its folder."""
+    found = {}
+    for named in results.runs:
+        folder = run_folder(out, named.name, named.run.seed)
+        if folder.is_dir():
+            page = "audit.html" if (folder / "audit.html").exists() else ""
+            found[named.name, named.run.seed] = f"{quote(folder.relative_to(out).as_posix())}/{page}"
+    return found
 
 
 def runs_csv(runs: Iterable[tuple[str, NamedRun]]) -> str:
@@ -170,8 +190,8 @@ def _values(block: str, named: NamedRun) -> dict[str, Any]:
         "calibration_error": run.test.calibration_error,
         "train_score": run.train.value,
         "commit": run.environment.commit,
-        "torch": run.environment.versions.get("torch"),
+        **{k: run.environment.versions.get(k) for k in ("system", "python", "torch")},
         **{k: getattr(run, k) for k in ("seed", "method", "policy", "epochs", "init_sha256", *FIGURES)},
         **{k: getattr(run.config, k) for k in SETTINGS},
-        **{k: getattr(hardware, k) for k in ("device", "cpu", "gpu")},
+        **{k: getattr(hardware, k) for k in ("device", "cpu", "gpu", "threads")},
     }

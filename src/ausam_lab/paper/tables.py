@@ -256,7 +256,7 @@ def _fragments(paper: PaperTable) -> Iterator[Markup]:
     for note in footnotes(paper):
         yield html.paragraph(note, "note")
     for column in paper.columns:
-        yield html.heading(column.title, link=f"{column.name}/report.html")
+        yield html.heading(html.link(f"{column.name}/report.html", column.title))
         yield html.paragraph(column.about, "soft")
         yield html.paragraph(column.headline)
     yield html.heading("Conditions")

@@ -72,6 +72,8 @@ class Row(Checked):
     nlls: tuple[float, ...] = ()  # of a classifier, one per seed; empty if not known for every seed
     calibration_errors: tuple[float, ...] = ()  # likewise, in percent
     unfitted: Count = 0  # runs whose network has not fitted its data
+    diverged: Count = 0  # of these, the runs whose losses ended far above chance
+    cpu_seconds: tuple[float, ...] = ()  # of training, one per seed; empty if not known, or not on the CPU
     kind: str = ""  # contender, baseline, own or method: see ausam_lab.names.Pair
 
     def __post_init__(self) -> None:
@@ -88,6 +90,11 @@ class Row(Checked):
     def underfits(self) -> bool:
         """Whether most of its runs have not fitted their data."""
         return 2 * self.unfitted > self.n
+
+    @property
+    def diverges(self) -> bool:
+        """Whether most of its runs have diverged."""
+        return 2 * self.diverged > self.n
 
     @property
     def mean(self) -> float:

@@ -55,6 +55,7 @@ class Epoch(Checked):
     images_per_second: NonNegative
     skipped: Count
     ranks: PositiveCount
+    cpu_seconds: NonNegative = 0.0  # of all threads and ranks, without data workers
 
 
 def epochs_text(epochs: Iterable[Epoch]) -> str:
@@ -108,30 +109,6 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class SampleGroup(Checked):
-    """A group of samples: size, mean score if known, mean times chosen, and the fraction mislabelled."""
-
-    n: Count
-    score: float | None
-    chosen: NonNegative
-    wrong: Probability | None = None
-
-
-@dataclass(frozen=True)
-class SelectionSummary:
-    """What a policy chose: samples in bins of ascending score, correctly and wrongly labelled ones, and each class.
-
-    Right and wrong are present if known; the classes, by label, only for long-tailed data.
-    """
-
-    signal: str
-    bins: tuple[SampleGroup, ...]
-    right: SampleGroup | None = None
-    wrong: SampleGroup | None = None
-    classes: dict[str, SampleGroup] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Samples(Checked):
     """The amount of data in a run."""
 
@@ -162,8 +139,8 @@ class Findings(Checked):
 
     @property
     def unfitted(self) -> bool:
-        """Whether the network has not fitted its data."""
-        return self.kind == "unfitted"
+        """Whether the network has not fitted its data, or has diverged."""
+        return self.kind in ("unfitted", "diverged")
 
 
 @dataclass(frozen=True)
@@ -188,9 +165,9 @@ class Run(Record):
     parameters: Count
     ranks: PositiveCount
     data: Samples
-    selection: SelectionSummary | None
     environment: Environment
     config: Config
+    cpu_seconds: NonNegative = 0.0  # of training, all threads and ranks; 0 if not recorded
     steps: Count | None = None  # taken, without the skipped ones; None if not recorded
     best_epoch: PositiveCount | None = None  # whose weights were kept, if held-out samples selected it
     audit: Findings | None = None  # None if the losses say nothing about labels

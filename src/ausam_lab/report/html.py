@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-CHART = '<figure class="chart">'
-POINT_AND_CLICK = "Hover for values. Click a legend entry to isolate it, and again to show all."
+CHART = '<figure class="chart'
+CLICK = "Click a legend entry to isolate it."
 
 
 def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
@@ -48,24 +48,24 @@ def fill(template: str, **values: object) -> Markup:
     return _safe(_templates().get_template(template).render(**values))
 
 
-def heading(text: str, level: int = 2, *, link: str = "", key: str = "") -> Markup:
-    """A heading; ``link`` is where it leads, ``key`` its name in the page."""
-    inside = _safe('<a href="{}">{}</a>').format(link, prose(text)) if link else prose(text)
-    anchor = _safe(' id="{}"').format(key) if key else ""
-    return _safe("<h{}{}>{}</h{}>").format(level, anchor, inside, level)
+def heading(text: Markup | str, level: int = 2) -> Markup:
+    """A heading."""
+    return _safe("<h{}>{}</h{}>").format(level, prose(text), level)
 
 
-def paragraph(text: str, style: str = "", *, mark: Markup | str = "") -> Markup:
-    """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain.
-
-    ``mark`` is a fragment in front of the text, such as a badge.
-    """
-    return _safe("<p{}>{}{}</p>").format(_safe(' class="{}"').format(style) if style else "", mark, prose(text))
+def paragraph(text: Markup | str, style: str = "") -> Markup:
+    """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain."""
+    return _safe("<p{}>{}</p>").format(_safe(' class="{}"').format(style) if style else "", prose(text))
 
 
-def badge(text: str, good: bool) -> Markup:
-    """A word in front of a sentence, green or orange."""
-    return _safe('<b class="{}">{}</b> · ').format("good" if good else "bad", text)
+def link(address: str, text: str) -> Markup:
+    """A link to a file beside the page; the text alone without an address."""
+    return _safe('<a href="{}">{}</a>').format(address, text) if address else escape(text)
+
+
+def links(addresses: Mapping[str, str]) -> Markup:
+    """Several of them, by their texts, in a row."""
+    return _safe(", ").join(link(address, text) for text, address in addresses.items())
 
 
 def code(text: str) -> Markup:
@@ -91,19 +91,20 @@ def details(summary: str, inside: Iterable[Markup]) -> Markup:
     return _safe("<details><summary>{}</summary>{}</details>").format(summary, _safe("").join(inside))
 
 
-def pictures(shown: Iterable[Picture], level: int = 2, *, hint: bool = True) -> Iterator[Markup]:
-    """Charts with their headings and notes; with ``hint``, the first says how to use them."""
-    for i, picture in enumerate(shown):
+def pictures(shown: Iterable[Picture]) -> Iterator[Markup]:
+    """Charts with their headings and notes."""
+    for picture in shown:
         if picture.title:
-            yield heading(picture.title, level)
+            yield heading(picture.title)
         yield figure(picture.spec)
-        if note := " ".join(filter(None, (picture.note, POINT_AND_CLICK if hint and not i else ""))):
-            yield paragraph(note, "note")
+        if picture.note:
+            yield paragraph(picture.note, "note")
 
 
 def figure(spec: vega.Spec) -> Markup:
     """A chart of :mod:`ausam_lab.report.charts` in a page; the browser draws it."""
-    return fill("figure.html", spec=vega.live(spec), about=spec["description"])
+    square = spec["width"] == spec["height"]
+    return fill("figure.html", spec=vega.live(spec), about=spec["description"], square=square)
 
 
 @functools.cache
@@ -114,7 +115,7 @@ def javascript() -> str:
     return str(vl_convert.javascript_bundle(vl_version=vega.VEGA_LITE))  # type: ignore[call-arg]  # its stub lacks the default
 
 
-def prose(text: str) -> str:
+def prose(text: Markup | str) -> Markup | str:
     """Text that keeps a figure, its spread and its unit on one line."""
     return text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
@@ -135,6 +136,13 @@ def _templates() -> Environment:
 def source(name: str) -> Markup:
     """A file of ``report/templates`` as it is: a script or a style of a page."""
     return _safe(resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8"))
+
+
+def escape(text: str) -> Markup:
+    """Text as a fragment."""
+    from markupsafe import escape
+
+    return escape(text)
 
 
 def _safe(text: str) -> Markup:

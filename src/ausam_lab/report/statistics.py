@@ -160,6 +160,8 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
         nlls=_every(r.test.nll for r in runs),
         calibration_errors=_every(r.test.calibration_error for r in runs),
         unfitted=sum(r.audit is not None and r.audit.unfitted for r in runs),
+        diverged=sum(r.audit is not None and r.audit.kind == "diverged" for r in runs),
+        cpu_seconds=_every((r.cpu_seconds or None) if r.environment.hardware.device == "cpu" else None for r in runs),
     )
 
 

@@ -14,21 +14,25 @@ from ausam_lab.report.text import NONE, Screen, capital, join, show, wrapped
 SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
 RULE = (
-    "± is the standard deviation over seeds. The difference from SAM is the mean over common seeds, with its 95 % "
-    "interval. A star means significant at 5 % (Holm's correction over the rows). Cost counts samples in forward and "
-    "backward passes, Time is that of training. Plain SGD has 1x."
+    "± is the standard deviation over seeds. Cost counts samples in forward and backward passes. CPU time is that of "
+    "all threads in training. Plain SGD has 1x."
+)
+AGAINST_SAM = (
+    "The difference from SAM is the mean over common seeds, with its 95 % interval. A star means significant at 5 % "
+    "(Holm's correction over the rows)."
 )
 PROBABILITIES = "NLL is the mean negative log-likelihood of the right class, ECE the expected calibration error."
+# what the further scores mean, by the name of the score
+FURTHER_SCORES = {
+    "accuracy": "Balanced accuracy is the mean over the classes. Head, middle and tail are the first, middle and last "
+    "third of the classes, of which later ones have fewer training samples.",
+    "PCKh@0.5": "Score of each group of joints.",
+}
 
 
 def metric(comparison: Comparison) -> tuple[str, str]:
     """The score of its runs, and its unit: ("accuracy", "%"), ("PCKh@0.5", "%"), ("MSE", "")."""
     return (comparison.rows[0].metric, comparison.rows[0].unit) if comparison.rows else ("accuracy", "%")
-
-
-def heading(name: str, unit: str, lower: bool, comma: str = "") -> str:
-    """The score as a column heading: ``Accuracy %``, ``MSE (lower is better)``."""
-    return " ".join(filter(None, (capital(name) + (comma if unit else ""), unit, "(lower is better)" if lower else "")))
 
 
 def lower_is_better(comparison: Comparison) -> bool:
@@ -73,15 +77,14 @@ def cost_words(comparison: Comparison, row: Row) -> str:
 
 def headline(comparison: Comparison) -> str:
     """At most three sentences: the best row and its cost, our row, and what the seeds cannot tell."""
-    rows = comparison.rows
-    if not rows:
+    if not comparison.rows:
         return "No run has finished yet."
     best, *others = by_score(comparison)
-    name, _ = metric(comparison)
     if not others:
-        return f"{best.label} reaches {_score(best)} {measured_on(name)} at {cost_words(comparison, best)}."
+        name = measured_on(metric(comparison)[0])
+        return f"{best.label} reaches {_score(best)} {name} at {cost_words(comparison, best)}."
     text = best_text(comparison)
-    mine = featured_rows(rows)
+    mine = featured_rows(comparison.rows)
     if not mine:
         known = [row for row in others if row.name in ("sgd", "sam") and _score(row) != _score(best)]
         return " ".join([text, *(f"{row.label} reaches {_score(row)}." for row in known)])
@@ -106,7 +109,7 @@ def best_text(comparison: Comparison) -> str:
     shared = [best, *(row for row in others if _score(row) == _score(best))]
     costs = list(dict.fromkeys(cost_words(comparison, row) for row in shared))
     have = "has" if len(shared) == 1 else "share"
-    at = f", at {join(costs)}" if len(shared) == 1 or len(costs) == 1 else ""
+    at = f", at {costs[0]}" if len(costs) == 1 else ""
     names = join([row.label for row in shared])
     return f"{names} {have} the best {measured_on(metric(comparison)[0])}: {_score(best)}{at}."
 
@@ -116,8 +119,7 @@ def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | No
 
     Holm's correction covers all of these differences, because they are read together.
     """
-    rows = comparison.rows
-    mine = featured_rows(rows)[:2]
+    mine = featured_rows(comparison.rows)[:2]
     asked = [(row, rival) for row in mine for rival in _rivals(comparison, row) if rival is not row]
     return [(*pair, d) for pair, d in zip(asked, holm([paired(*pair) for pair in asked]), strict=True)]
 
@@ -154,12 +156,10 @@ def verdict_table(comparison: Comparison) -> Table:
 
 def verdict_notes(comparison: Comparison) -> list[str]:
     """How to read that table, and what is missing in it."""
-    compared = compare_rows(comparison)
-    known = sum(difference is not None and difference.p is not None for _, _, difference in compared)
+    known = sum(difference is not None and difference.p is not None for *_, difference in compare_rows(comparison))
     notes = [f"p and verdict are corrected for {known} comparisons (Holm), intervals are not."] if known > 1 else []
     alone = [row.label for row in featured_rows(comparison.rows)[:1] if not same_cost(comparison, row)]
-    notes += [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
-    return notes
+    return notes + [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
 
 
 def conclusion(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
@@ -173,13 +173,17 @@ def conclusion(comparison: Comparison, screen: Screen | None = None, *, verbose:
 
 
 def underfitting(rows: Sequence[Row]) -> str:
-    """What to do first about rows that have not fitted their data; empty if all have."""
-    labels = [row.label for row in rows if row.underfits]
-    if not labels:
-        return ""
-    which = "" if len(labels) == len(rows) else f"{join(labels)}: "
-    text = f"{which}your model has not fitted the data. Train longer, or use smaller batches."
-    return capital(f"{text} Until then, rows may differ only in how fast they learn.")
+    """What to do first about rows that have diverged or have not fitted their data; empty if all have."""
+    diverged = [row for row in rows if row.diverges]
+    rest = [row for row in rows if row.underfits and row not in diverged]
+    texts = []
+    if diverged:
+        texts.append(f"{join([row.label for row in diverged])} diverged. Lower the learning rate.")
+    if rest:
+        which = "" if len(rest) == len(rows) else f"{join([row.label for row in rest])}: "
+        texts.append(capital(f"{which}your model has not fitted the data. Train longer, or use smaller batches."))
+        texts.append("Until then, rows may differ only in how fast they learn.")
+    return " ".join(texts)
 
 
 def _score(row: Row) -> str:
@@ -187,71 +191,84 @@ def _score(row: Row) -> str:
     return f"{show(row.mean, row.decimals)} {row.unit}".rstrip()
 
 
-def seconds_digits(rows: Sequence[Row]) -> int:
-    """The number of decimals needed to tell the training times in a table apart."""
-    least = min((r.mean_seconds for r in rows), default=1.0)
+def time_column(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """The head and the cells of the time of training: CPU time if it is known, in multiples of SGD's if SGD is there.
+
+    Wall time depends on what else the machine does, so it is shown only for other devices than the CPU.
+    """
+    on_cpu = all(row.cpu_seconds for row in rows)
+    spent = [fmean(row.cpu_seconds if on_cpu else row.seconds) for row in rows]
+    title = "CPU time" if on_cpu else "Time"
+    for row, of_sgd in zip(rows, spent, strict=True):
+        if row.name == "sgd":
+            return title, [times(seconds / of_sgd) for seconds in spent]
+    return f"{title} (s)", [show(seconds, seconds_digits(spent)) for seconds in spent]
+
+
+def seconds_digits(seconds: Sequence[float]) -> int:
+    """The number of decimals needed to tell times apart."""
+    least = min(seconds, default=1.0)
     return 2 if least < 1 else 1 if least < 100 else 0
 
 
 def score_table(comparison: Comparison) -> Table:
     """Every row, best first: score, cost, time, difference from SAM."""
-    rows = by_score(comparison)
-    sgd = next((row.mean_seconds for row in rows if row.name == "sgd"), None)
-    mine, uneven = featured_rows(rows), len({row.n for row in rows}) > 1
+    rows, lower = by_score(comparison), lower_is_better(comparison)
+    name, unit = metric(comparison)
+    score = " ".join(filter(None, (capital(name), unit, "(lower is better)" if lower else "")))
+    time, spent = time_column(rows)
+    columns: dict[str, list[object]] = {
+        "Method": [row.label for row in rows],
+        score: [show(row.mean, row.decimals, row.std) for row in rows],
+        "Cost": [cost_text(comparison, row) for row in rows],
+        time: [*spent],
+    }
+    if any(row.against_sam for row in rows):
+        columns["From SAM [95 %]"] = [interval(row.against_sam, row.decimals) for row in rows]
+    if len({row.n for row in rows}) > 1:
+        columns["Seeds"] = [row.n for row in rows]
+    mine = featured_rows(rows)
     lines = [
-        Line(
-            (
-                row.label,
-                show(row.mean, row.decimals, row.std),
-                cost_text(comparison, row),
-                show(row.mean_seconds, seconds_digits(rows)) if sgd is None else times(row.mean_seconds / sgd),
-                interval(row.against_sam, row.decimals),
-                *([row.n] if uneven else []),
-            ),
-            style="ours" if row in mine else "",
-            detail=row.pair,
-        )
-        for row in rows
+        Line(cells, style="ours" if row in mine else "", detail=row.pair)
+        for row, cells in zip(rows, zip(*columns.values(), strict=True), strict=True)
     ]
-    lower = lower_is_better(comparison)
     lines = marked(lines, 1, [round(row.mean, row.decimals) for row in rows], lower=lower)
-    head = ("Method", heading(*metric(comparison), lower), "Cost", "Time" if sgd else "Time (s)", "From SAM [95 %]")
-    return Table((*head, *(["Seeds"] if uneven else [])), (Section(tuple(lines)),))
+    return Table(tuple(columns), (Section(tuple(lines)),))
 
 
-def further_table(comparison: Comparison) -> Table | None:
-    """The further figures that all rows have: seconds, likelihood, calibration, balanced accuracy, groups of joints."""
+def further_table(comparison: Comparison) -> tuple[Table, str]:
+    """The further figures that all rows have, and what they mean: seconds, likelihood, calibration, parts of the score.
+
+    Parts are balanced accuracy or groups of joints.
+    """
     rows = by_score(comparison)
-    if not rows:
-        return None
+    wall = [row.mean_seconds for row in rows]
+    columns = {
+        "Method": [row.label for row in rows],
+        "Wall time (s)": [show(seconds, seconds_digits(wall)) for seconds in wall],
+    }
+    notes = ""
+    if all(row.nlls for row in rows):
+        columns["NLL"] = [show(fmean(row.nlls), 3) for row in rows]
+        columns["ECE %"] = [show(fmean(row.calibration_errors), 1) for row in rows]
+        notes = PROBABILITIES
     parts = [name for name in rows[0].parts if all(name in row.parts for row in rows)]
-    probable = probability_head(rows)
-    lines = [
-        [
-            row.label,
-            show(row.mean_seconds, seconds_digits(rows)),
-            *(probability_cells(row) if probable else []),
-            *(show(row.parts[k], row.decimals) for k in parts),
-        ]
-        for row in rows
-    ]
-    return Table.of(("Method", "Training (s)", *probable, *map(capital, parts)), lines)
+    columns |= {capital(name): [show(row.parts[name], row.decimals) for row in rows] for name in parts}
+    if parts:
+        notes = f"{notes} {FURTHER_SCORES.get(metric(comparison)[0], '')}".strip()
+    return Table.of(tuple(columns), zip(*columns.values(), strict=True)), notes
 
 
-def probability_head(rows: Sequence[Row]) -> list[str]:
-    """The columns that evaluate a classifier's probabilities; none unless every row has them."""
-    return ["NLL", "ECE %"] if rows and all(row.nlls for row in rows) else []
-
-
-def probability_cells(row: Row) -> list[str]:
-    """Mean negative log-likelihood and calibration error."""
-    return [show(fmean(row.nlls), 3), show(fmean(row.calibration_errors), 1)]
+def notes(comparison: Comparison, *, verbose: bool = True) -> list[str]:
+    """What stands under the table: how to read it, if ``verbose``, and the skipped steps."""
+    against = [AGAINST_SAM] if any(row.against_sam for row in comparison.rows) else []
+    return [*([" ".join([RULE, *against])] if verbose else []), *skipped_notes(comparison.rows)]
 
 
 def comparison_text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
     """The table for a terminal; with ``verbose``, how to read it."""
-    notes = [*([RULE] if verbose else []), *skipped_notes(comparison.rows)]
-    return "\n".join([to_text(score_table(comparison), screen), *(f"\n{wrapped(note, screen)}" for note in notes)])
+    under = (f"\n{wrapped(note, screen)}" for note in notes(comparison, verbose=verbose))
+    return "\n".join([to_text(score_table(comparison), screen), *under])
 
 
 def skipped_text(run: Run) -> str:

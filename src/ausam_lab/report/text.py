@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NONE = "–"
@@ -54,20 +53,6 @@ def percent(value: float) -> str:
 def number(value: float) -> str:
     """A figure with three significant digits."""
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
-
-
-def span(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """``a to b``, from the smallest to the largest; one of them if they read the same."""
-    known = [v for v in values if not math.isnan(v)]
-    if not known:
-        return "unknown"
-    low, high = text(min(known)), text(max(known))
-    return low if low == high else f"{low} to {high}"
-
-
-def times(a: float, b: float) -> str:
-    """How many times ``b`` goes into ``a``."""
-    return f"{number(a / b)} times" if b else "infinitely many times"
 
 
 def duration(seconds: float) -> str:

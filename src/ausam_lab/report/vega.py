@@ -1,13 +1,11 @@
-"""What all charts share: axes, colours, legends and tooltips as Vega-Lite, and a chart as PNG.
+"""What all charts share: axes, colours, legends and tooltips as Vega-Lite.
 
 Colours are CSS variables of the page (``var(--c0)``), so a chart follows the light or dark theme without being drawn
-twice; :func:`png` replaces them by the colours of one theme.
+twice.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any, Literal
 Spec = dict[str, Any]
 PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
 
-VEGA_LITE = "5.20"  # the version that the charts are written for, in vl-convert's notation
+VEGA_LITE = "6.1"  # the version that the charts are written for, in vl-convert's notation
 WIDTH = 640  # of a chart outside a page
 THEMES = {  # the CSS variables of a page
     "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
@@ -27,10 +25,8 @@ THEMES = {  # the CSS variables of a page
     | {"--c4": "#e8c547", "--c5": "#b3a1ff", "--c6": "#9fdcff", "--c7": "#b4bcc6"},
 }
 PAPER, INK, SOFT, RULE = (f"var(--{name})" for name in ("paper", "ink", "soft", "rule"))
-COLOURS = tuple(f"var(--c{i})" for i in range(8))  # of names; beyond that, dashes and shapes tell them apart
-SHADES = (SOFT, INK)  # of kinds, because colours stand for names
+COLOURS = tuple(f"var(--c{i})" for i in range(8))  # of names; beyond that, dashes tell them apart
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
-SHAPES = ("circle", "square", "triangle-up", "diamond")
 SYMBOL, LETTER = 25, 7  # the width of a legend entry: its symbol with gaps, and a letter
 TITLE = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
 CONFIG: Spec = {
@@ -65,31 +61,26 @@ def names_of(rows: Iterable[PlainRow], by: Field) -> list[str]:
     return list(dict.fromkeys(row[by.key] for row in rows))
 
 
-def name_channels(
-    rows: Sequence[PlainRow], by: Field, order: Sequence[str] = (), symbol: str = "", colours: Sequence[str] = COLOURS
-) -> dict[str, Spec]:
-    """The channels that tell names apart: ``color``, and ``shape`` and ``strokeDash`` for more than eight names.
+def name_channels(rows: Sequence[PlainRow], by: Field, order: Sequence[str] = ()) -> dict[str, Spec]:
+    """The channels that tell names apart: ``color``, and ``strokeDash`` for more than eight names.
 
     Arguments:
-        rows: the rows of the chart.
+        rows: the rows of the chart; a single name needs no legend.
         by: the name.
         order: every name of a page, so that a name looks the same in all of its charts; none: those of the rows.
-        symbol: the legend symbol; "": the shape.
-        colours: of the names, in this order.
     """
     present = names_of(rows, by)
     names = list(order) or present
-    legend: Spec = {"title": None, "values": [name for name in names if name in present]}
-    legend |= {"symbolType": symbol} if symbol else {}
+    known = [name for name in names if name in present]
+    legend = {"title": None, "values": known, "symbolType": "stroke"} if len(known) > 1 else None
 
     def channel(values: Sequence[Any]) -> Spec:
         scale = {"domain": names, "range": list(values)}
         return {"field": by.key, "type": "nominal", "scale": scale, "legend": legend}
 
-    places, n = range(len(names)), len(colours)
+    places, n = range(len(names)), len(COLOURS)
     return {
-        "color": channel([colours[i % n] for i in places]),
-        "shape": channel([SHAPES[i // n % len(SHAPES)] for i in places]),
+        "color": channel([COLOURS[i % n] for i in places]),
         "strokeDash": channel([DASHES[i // n % len(DASHES)] for i in places]),
     }
 
@@ -100,24 +91,33 @@ def isolating(by: Field) -> list[Spec]:
     return [{"name": "isolated", "select": select, "bind": "legend"}]
 
 
-def axis(name: Literal["x", "y"], field: Field, *, log: bool = False, **limits: float) -> Spec:
+def axis(
+    name: Literal["x", "y"],
+    field: Field,
+    *,
+    log: bool = False,
+    at: Sequence[float] = (),
+    limits: Mapping[str, float] | None = None,
+) -> Spec:
     """An axis of figures.
 
     Arguments:
         name: which axis; the title of a vertical one stands above the chart.
         field: what it shows; the format "d" allows whole numbers only.
         log: whether it is logarithmic.
+        at: where its ticks are; none: Vega decides.
         limits: ``domainMin`` and ``domainMax``.
     """
     channel: Spec = {"field": field.key, "type": "quantitative", "title": field.title if name == "x" else None}
     if log:
-        return channel | {"scale": {"type": "log", "nice": True, **limits}, "axis": {"tickCount": 6, "format": "~g"}}
+        ticks: Spec = {"values": list(at)} if at else {"tickCount": 5}
+        return channel | {"scale": {"type": "log", "nice": False, "padding": 12}, "axis": ticks | {"format": "~g"}}
     count = "width / 60" if name == "x" else "height / 45"
     if field.form == "d":  # no ticks between whole numbers
         count = f"min({count}, span(domain('{name}')))"
-    ticks: Spec = {"tickCount": {"expr": f"max(1, ceil({count}))"}}
+    ticks = {"tickCount": {"expr": f"max(1, ceil({count}))"}}
     ticks |= {"format": "d"} if field.form == "d" else {}
-    return channel | {"scale": {"zero": False, "nice": True, **limits}, "axis": ticks}
+    return channel | {"scale": {"zero": False, "nice": True, **(limits or {})}, "axis": ticks}
 
 
 def tooltip(fields: Sequence[Field]) -> list[Spec]:
@@ -186,18 +186,3 @@ def live(spec: Spec) -> Spec:
     legend = spec["config"]["legend"]
     columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {legend['labelLimit'] + SYMBOL}))"}
     return {**spec, "width": "container", "config": {**spec["config"], "legend": {**legend, "columns": columns}}}
-
-
-def png(spec: Spec, theme: Literal["light", "dark"] = "light", scale: float = 2.0) -> bytes:
-    """The chart as a picture for the docs.
-
-    Arguments:
-        spec: the chart.
-        theme: the colour theme, with its background.
-        scale: pixels per unit; the chart is 640 units wide.
-    """
-    import vl_convert
-
-    colours = THEMES[theme]
-    text = re.sub(r"var\((--\w+)\)", lambda name: colours[name[1]], json.dumps({**spec, "background": PAPER}))
-    return bytes(vl_convert.vegalite_to_png(text, vl_version=VEGA_LITE, scale=scale))

@@ -131,7 +131,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
     state.wrapped.train()
     total, finite, count = torch.zeros((), device=config.device), torch.zeros((), device=config.device), 0
     with random_numbers(state.random) as state.random:
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         batches = len(sampler)
         for b, (x, y, index) in enumerate(state.data.batches(sampler, epoch, ranks.rank_seed(config.seed))):
             lr = learning_rate(config, epoch + b / batches)
@@ -153,8 +153,9 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
             count += len(index)
             on_step(Batch(epoch + 1, b + 1, batches, ranks.world_size * len(index)))
         # reading the total waits for the device, so stop the clock afterwards
-        loss, finite, count, forward, backward = ranks.sum_over_ranks(
-            float(total), float(finite), count, opt.samples_forward, opt.samples_backward
+        cpu = time.process_time() - cpu_start
+        loss, finite, count, forward, backward, cpu = ranks.sum_over_ranks(
+            float(total), float(finite), count, opt.samples_forward, opt.samples_backward, cpu
         )
         spent = time.perf_counter() - start
     state.seconds += spent
@@ -177,6 +178,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
         images_per_second=count / spent,
         skipped=opt.skipped,
         ranks=ranks.world_size,
+        cpu_seconds=cpu + (state.epochs[-1].cpu_seconds if state.epochs else 0.0),
     )
 
 

@@ -1,4 +1,4 @@
-"""The record of a finished run: its scores and cost, how often samples were chosen, and where it was computed."""
+"""The record of a finished run: its scores, its cost, and where it was computed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import ausam
-from ausam.policies import Policy
-from ausam.policies.signals import signal_name
-from ausam.sampler.scores import Scores
 from ausam_lab.names.expressions import brief_pair, stable_repr
-from ausam_lab.records.run import Environment, Hardware, Run, SampleGroup, Samples, Score, SelectionSummary
+from ausam_lab.records.run import Environment, Hardware, Run, Samples, Score
 from ausam_lab.training import auditing
 from ausam_lab.training.initial_weights import sha256
 from ausam_lab.training.state import State
@@ -36,6 +32,7 @@ def record(state: State, train: Score) -> Run:
         test=(best or last).test,
         train=train,
         train_seconds=state.seconds,
+        cpu_seconds=last.cpu_seconds,
         samples_forward=last.samples_forward,
         samples_backward=last.samples_backward,
         steps=state.opt.steps,
@@ -45,45 +42,11 @@ def record(state: State, train: Score) -> Run:
         parameters=sum(p.numel() for p in state.model.parameters()),
         ranks=last.ranks,
         data=Samples(len(data.train_y), len(data.test_y), data.num_outputs),
-        selection=selection_summary(
-            state.policy, state.sampler.scores, data.wrong, data.train_y if data.long_tailed else None
-        ),
         environment=environment(config.device),
         config=config,
         best_epoch=None if best is None else best.epoch,
         audit=None if state.ranks.rank else auditing.findings(state.audit, data, config.policy),
     )
-
-
-def selection_summary(
-    policy: Policy, scores: Scores, wrong: Tensor | None, labels: Tensor | None = None, bins: int = 20
-) -> SelectionSummary | None:
-    """How often samples were chosen, in equal-sized bins of their score; mislabelled samples separately.
-
-    With ``labels``, also per class.
-    """
-    if policy.kept >= 1:
-        return None
-    score, chosen = scores.mean, scores.count.double()
-    seen = score.isfinite()
-    order = torch.argsort(torch.where(seen, score, torch.inf))[: int(seen.sum())]
-    noisy = wrong is not None and bool(wrong.any())
-
-    def group(index: Tensor, part: float | None = None) -> SampleGroup:
-        known = score[index][seen[index]]
-        return SampleGroup(len(index), float(known.mean()) if len(known) else None, float(chosen[index].mean()), part)
-
-    groups = tuple(
-        group(index, float(wrong[index].double().mean()) if noisy and wrong is not None else None)
-        for index in torch.tensor_split(order, bins)
-        if len(index)
-    )
-    present = [] if labels is None else torch.bincount(labels).nonzero().flatten().tolist()
-    classes = {str(c): group((labels == c).nonzero().flatten().cpu()) for c in present}
-    if not noisy or wrong is None:
-        return SelectionSummary(signal_name(policy.signal), groups, classes=classes)
-    right, mistaken = (group(which.nonzero().flatten()) for which in (~wrong, wrong))
-    return SelectionSummary(signal_name(policy.signal), groups, right, mistaken, classes)
 
 
 def environment(device: str) -> Environment:

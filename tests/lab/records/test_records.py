@@ -15,15 +15,8 @@ from ausam_lab.config import Config
 from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
-from ausam_lab.records.run import Epoch, Run, SampleGroup, Score, SelectionSummary, epochs_text, read_epochs
+from ausam_lab.records.run import Epoch, Run, Score, epochs_text, read_epochs
 from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
-
-SELECTION = SelectionSummary(
-    "loss",
-    (SampleGroup(3, 0.5, 1.5, 0.25), SampleGroup(1, None, 2.0)),
-    SampleGroup(3, 0.1, 1.0),
-    SampleGroup(1, 0.2, 2.0),
-)
 
 
 def a_table():
@@ -38,7 +31,7 @@ def a_table():
 
 
 EVERY = [
-    a_run(selection=SELECTION, config=Config(rho=0.1, augment="cutout"), init_sha256="1" * 64, parts={"head": 7.5}),
+    a_run(config=Config(rho=0.1, augment="cutout"), init_sha256="1" * 64, parts={"head": 7.5}),
     a_comparison(named("sam", 90.0, 91.5, curve=[50, 90]) + named("sgd", 80.0, 82.0)),
     a_table(),
 ]
@@ -76,8 +69,8 @@ CHANGES = [
     ({"test": {"value": 1.0, "parts": {"head": "much"}}}, "float.* `test.parts"),
     ({"test": {}}, "`value`.* `test"),
     ({"data": None}, "`data"),
-    ({"selection": {"signal": "loss", "bins": [{"n": -1, "score": None, "chosen": 0}]}}, r"n is -1.*selection.bins\[0"),
-    ({"selection": {"signal": "loss", "bins": 3}}, "`selection.bins"),
+    ({"audit": {"kind": 3}}, "`audit"),
+    ({"cpu_seconds": -1.0}, "cpu_seconds is -1"),
     ({"colour": "red"}, "colour is not known"),
     ({"config": {"lr": -1}}, "lr is -1.*`config"),
 ]
@@ -147,7 +140,7 @@ def test_epochs_go_a_line_each_and_a_line_that_is_none_is_named(tmp_path):
 
 @given(
     st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3), st.lists, max_leaves=4),
-    st.sampled_from(["seed", "test", "data", "config", "selection", "pair"]),
+    st.sampled_from(["seed", "test", "data", "config", "audit", "pair"]),
 )
 def test_anything_in_a_field_is_a_record_or_a_value_error(tmp_path_factory, value, name):
     path = tmp_path_factory.getbasetemp() / "any.json"

@@ -4,18 +4,17 @@ import math
 
 from ausam_lab.config import Config
 from ausam_lab.records.comparison import CurvePoint, NamedRun
-from ausam_lab.records.run import SampleGroup, SelectionSummary
 from tests.lab.helpers import a_comparison, a_run
 
-# Per name: scores of three seeds, seconds, samples through both passes (SGD: 2000), times chosen (right, wrong).
+# Per name: scores of three seeds, CPU seconds, samples through both passes (SGD: 2000).
 # AUSAM-0.5 less SGD is 1.6, 1.5, 1.4; less SAM (half the epochs) 1.0, 1.1, 0.9; less SAM+Random 0.0, 0.8, 0.1; less SAM
 # -0.5, -0.4, -0.6
 FIGURES = {
-    "sgd": ([93.6, 94.1, 94.3], 6.0, 2000, None),
-    "sam": ([95.7, 96.0, 96.3], 12.0, 4000, None),
-    "sam@0.5": ([94.2, 94.5, 94.8], 6.0, 2000, None),
-    "ausam-0.5": ([95.2, 95.6, 95.7], 6.41, 2068, (10.0, [14.0, 16.0, 15.0])),
-    "sam+random": ([95.2, 94.8, 95.6], 6.2, 2068, (12.0, [12.1, 12.1, 12.1])),
+    "sgd": ([93.6, 94.1, 94.3], 6.0, 2000),
+    "sam": ([95.7, 96.0, 96.3], 12.0, 4000),
+    "sam@0.5": ([94.2, 94.5, 94.8], 6.0, 2000),
+    "ausam-0.5": ([95.2, 95.6, 95.7], 6.41, 2068),
+    "sam+random": ([95.2, 94.8, 95.6], 6.2, 2068),
 }
 LABELS = {
     "sgd": "SGD",
@@ -27,22 +26,16 @@ LABELS = {
 KINDS = {"sgd": "method", "sam": "method", "sam@0.5": "baseline", "sam+random": "baseline"}
 
 
-def runs(name, scores, seconds, samples, chosen=None, kind="contender"):
+def runs(name, scores, seconds, samples, kind="contender"):
     made = []
     for seed, score in enumerate(scores):
-        selection = None
-        if chosen:
-            bins = SampleGroup(10, 0.1, 2.0, 0.0), SampleGroup(30, 0.9, 4.0, 0.5)
-            selection = SelectionSummary(
-                "sharpness", bins, SampleGroup(20, 0.1, chosen[0]), SampleGroup(20, 0.1, chosen[1][seed])
-            )
         run = a_run(
             score,
             seed,
-            seconds + 0.1 * (seed - 1),
+            2 * seconds,
+            cpu_seconds=seconds + 0.1 * (seed - 1),
             samples_forward=samples // 2,
             samples_backward=samples // 2,
-            selection=selection,
             config=Config(kind=KINDS.get(name, kind)),
         )
         curve = CurvePoint(1, 1.0, 40.0 + seed, 1.0), CurvePoint(2, math.nan, score, 2.0)

@@ -16,6 +16,8 @@ FIRST = (Suspect(17, 3, 5), Suspect(4, 1, None))
 NOISY = Findings("wrong labels", ("2 labels look wrong.",), "SAM + Trusted(alpha=0.5)", 2, 0.4, FIRST)
 UNFITTED = Findings("unfitted", ("Your model has not fitted the data.",), "", 0, 0.0, ())
 
+DIVERGED = Findings("diverged", ("The model has not fitted the data.",), "", 0, 0.0, ())
+
 
 def compared(**audits):
     """A comparison of rows with these findings, one per seed; later rows have better scores."""
@@ -37,6 +39,14 @@ def test_underfitting_comes_first_and_names_the_rows():
     assert data.sentence(both) == ""  # it is said already
 
 
+def test_a_run_that_diverged_is_told_so_and_not_to_train_longer():
+    some = underfitting(compared(sgd=[DIVERGED, DIVERGED], sam=[UNFITTED, UNFITTED]).rows)
+    assert some.startswith("SGD diverged. Lower the learning rate. SAM: your model has not fitted")
+    every = underfitting(compared(sam=[DIVERGED]).rows)
+    assert "Train longer" not in every
+    assert data.sentence(compared(sam=[DIVERGED])) == ""
+
+
 def test_a_minority_of_unfitted_seeds_is_no_underfitting():
     assert underfitting(compared(sam=[NOISY, NOISY, UNFITTED]).rows) == ""
     assert underfitting(compared(sam=[None, None]).rows) == ""
@@ -53,7 +63,7 @@ def test_the_best_row_that_has_fitted_speaks_for_the_data():
 def test_a_run_that_has_not_fitted_flags_no_label():
     text = page.render(compared(sgd=[NOISY, UNFITTED], sam=[UNFITTED]))
     cells = [re.findall("<td.*?>(.*?)</td>", row) for row in re.findall('<th scope="row">S.*', text)[-2:]]
-    assert [row[1] for row in cells] == ["2", NONE]
+    assert [row[1] for row in cells] == [NONE, "2"]  # best first
 
 
 @pytest.mark.parametrize("audits", [{}, {"sam": [None]}])

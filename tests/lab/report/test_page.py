@@ -12,10 +12,10 @@ from ausam_lab.experiments import compare
 from ausam_lab.paper import tables
 from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
 from ausam_lab.records.comparison import NamedRun
-from ausam_lab.records.run import Environment, SampleGroup, Score, SelectionSummary
+from ausam_lab.records.run import Environment, Score
 from ausam_lab.report import html
 from ausam_lab.report.pages.comparison import pictures, render
-from ausam_lab.report.summary import compare_rows, comparison_text, conclusion, headline, verdict_table
+from ausam_lab.report.summary import compare_rows, comparison_text, conclusion, headline, score_table, verdict_table
 from tests.lab.helpers import HARDWARE, a_comparison, named
 from tests.lab.report.example import FIGURES, LABELS, compared
 
@@ -145,7 +145,7 @@ def test_rivals_come_from_the_kind_of_a_row_and_its_cost():
 
     dear = FIGURES | {"sam@0.5": (FIGURES["sam@0.5"][0], 6.0, 2800)}  # a third more than 2068
     assert rivals(dear, "ausam-0.5") == ["sam", "sgd", "sam+random"]
-    own = FIGURES | {"mine": ([95.0, 95.1, 95.2], 6.0, 2000, None, "own")}
+    own = FIGURES | {"mine": ([95.0, 95.1, 95.2], 6.0, 2000, "own")}
     assert rivals(own, "mine") == ["sam", "sgd", "sam@0.5", "sam+random", "ausam-0.5"]
     assert next(iter(compare_rows(compared(own))))[0].name == "mine"  # the user's own come first
     three = FIGURES | {f"ausam-0.{i}": ([95.0, 95.1, 94.7], 6.0, 2000) for i in (4, 6)}
@@ -160,6 +160,17 @@ def test_the_table_of_a_terminal_is_sorted_and_has_80_columns(results):
     assert lines[2].split() == ["SAM", "96.00", "±", "0.30", "●", "2x", "2x", "–"]
     # SGD less SAM: -2.1, -1.9, -2.0
     assert lines[6].split() == ["SGD", "94.00", "±", "0.36", "1x", "1x", "−2.00", "[−2.25,", "−1.75]*"]
+
+
+def test_time_is_cpu_time_or_that_of_the_device(results):
+    assert "CPU time" in score_table(results).head  # half of the seconds that went by, in the example
+    gpu = replace(HARDWARE, device="cuda")
+    runs = [*named("sam", 90, 91, seconds=8.0, hardware=gpu), *named("sgd", 80, 81, seconds=5.0, hardware=gpu)]
+    runs = [replace(r, run=replace(r.run, cpu_seconds=1.0)) for r in runs]
+    table = score_table(a_comparison(runs))
+    assert (table.head[3], [line.cells[3] for line in table.lines]) == ("Time", ["1.6x", "1x"])
+    alone = score_table(a_comparison(named("sam", 90, 91, seconds=8.0)))
+    assert (alone.head[3:], alone.lines[0].cells[3]) == (("Time (s)",), "8.0")  # no SGD: no multiple, no SAM: no column
 
 
 def test_the_table_of_the_page_is_the_same(results):
@@ -179,7 +190,7 @@ def test_the_page_is_whole_and_fetches_nothing(results):
     page = Page(text)
     for part in (headline(results), "ausam compare sgd sam ausam-0.5", "a cpu", "resnet-tiny", "abc"):
         assert part in page.text
-    assert len(page.charts) == len(pictures(results)) == 3
+    assert len(page.charts) == len(pictures(results)) == 2
     assert "default-src 'none'" in text
     assert not [value for name, value in page.attributes if name in ("src", "href") and not value.startswith("data:")]
     assert len(text.encode()) < 1.3e6
@@ -208,19 +219,16 @@ def test_every_name_is_escaped(results):
 @pytest.mark.parametrize(
     ("part", "charts"),
     [
-        ("nothing", ["scores", "curves", "mislabelled"]),
+        ("nothing", ["scores", "curves"]),
         ("rows", []),
         ("runs", ["scores"]),
-        ("curve", ["scores", "mislabelled"]),
-        ("selection", ["scores", "curves"]),
+        ("curve", ["scores"]),
     ],
 )
 def test_a_page_with_a_part_missing_has_all_the_others(results, part, charts):
     every = results.runs
     if part == "curve":
         every = [replace(r, curve=()) for r in every]
-    elif part == "selection":
-        every = [replace(r, run=replace(r.run, selection=None)) for r in every]
     changed = replace(results, runs=() if part in ("runs", "rows") else tuple(every))
     changed = replace(changed, rows=()) if part == "rows" else changed
     assert [picture.name for picture in pictures(changed)] == charts
@@ -231,7 +239,7 @@ def test_a_page_with_a_part_missing_has_all_the_others(results, part, charts):
 
 
 def test_charts_carry_the_figures(results):
-    scores, curves, labels = Page(render(results)).charts
+    scores, curves = Page(render(results)).charts
     rows, hover = rows_of(scores)
     assert hover == ["method", "score", "cost", "seed"]
     assert [row["method"] for row in rows][:2] == ["SAM · 2x", "AUSAM-0.5 · 1x"]  # best first
@@ -240,27 +248,13 @@ def test_charts_carry_the_figures(results):
     assert (mine["low"], mine["high"]) == pytest.approx((95.2354, 95.7646), abs=1e-3)  # 95.2, 95.6, 95.7
     runs, _ = rows_of(scores, "small")
     assert [row["x"] for row in runs if row["method"] == mine["method"]] == [95.2, 95.6, 95.7]
-    assert [(row["x"], row["text"]) for row in rows_of(scores, "rules")[0]] == [(94.0, "SGD"), (96.0, "SAM")]
+    rules = [row for name in ("SGD", "SAM") for row in rows_of(scores, f"rule {name}")[0]]
+    assert [(row["x"], row["text"]) for row in rules] == [(94.0, "SGD"), (96.0, "SAM")]
     rows, _ = rows_of(curves, "dots")
     ends = [(r["x"], r["y"], r["low"], r["high"], r["runs"]) for r in rows if r["method"] == "AUSAM-0.5"]
     assert ends == [(1, 41, 40, 42, 3), (2, 95.5, 95.2, 95.7, 3)]
-    rows, _ = rows_of(labels)
-    times = {(row["method"], row["kind"]): row["x"] for row in rows}
-    assert (times["AUSAM-0.5", "correctly labelled"], times["AUSAM-0.5", "mislabelled"]) == (10.0, 15.0)
     one = compared({k: (v[0][:1], *v[1:]) for k, v in FIGURES.items()})
     assert not [row for row in rows_of(Page(render(one)).charts[0])[0] if "low" in row]  # one run has no bars
-
-
-def test_who_is_chosen_by_class():
-    def chosen(head, tail):
-        classes = {str(c): SampleGroup(10 - c, 0.1, head if c < 3 else tail) for c in range(9)}
-        return SelectionSummary("sharpness", (SampleGroup(54, 0.1, 2.0),), classes=classes)
-
-    runs = [*named("ausam-0.5", 90.0, 91.0, selection=chosen(4.0, 6.0)), *named("sam", 90.0, 91.0)]
-    picture = next(p for p in pictures(a_comparison(runs, config=Config(imbalance=0.1))) if p.name == "classes")
-    points = {(r["method"], r["x"]): (r["y"], r["n"]) for r in picture.spec["data"]["values"]}
-    assert points == {("ausam-0.5", c): (4.0 if c < 3 else 6.0, 10 - c) for c in range(9)}
-    assert "Class 0 has 10 training samples, class 8 has 2." in picture.note
 
 
 def lower(name, *scores, curve=(), **changes):

@@ -8,13 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ausam import AUSampling, Full, Scores, SelectiveBatchSampler
+from ausam import Full, SelectiveBatchSampler
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.networks.build import build
 from ausam_lab.training import checkpoint
 from ausam_lab.training.initial_weights import sha256
 from ausam_lab.training.loop import finish, random_numbers, train
-from ausam_lab.training.result import selection_summary
 from ausam_lab.training.state import learning_rate
 from tests.lab.helpers import load, read, run
 
@@ -159,39 +158,6 @@ def test_digits_are_1000_with_exactly_200_wrong_labels_and_797_clean_ones():
     )
     assert noisy.normalise(noisy.train_x).mean().abs() < 1e-5
     assert load("digits", "", 0.2).train_y.tolist() == noisy.train_y.tolist()
-
-
-def test_selection_summary_against_a_slow_twin():
-    n = 103
-    scores = Scores(n)
-    rng = torch.Generator().manual_seed(3)
-    wrong = torch.rand(n, generator=rng) < 0.3
-    scores.sum.copy_(torch.rand(n, generator=rng))
-    scores.count.copy_(torch.randint(0, 4, (n,), generator=rng, dtype=torch.int32))
-    summary = selection_summary(AUSampling(0.5), scores, wrong, bins=7)
-    mean = [float(s) / int(c) if c else None for s, c in zip(scores.sum, scores.count, strict=True)]
-    seen = sorted((i for i in range(n) if mean[i] is not None), key=lambda i: mean[i])
-    assert sum(b.n for b in summary.bins) == len(seen)
-    at = 0
-    for b in summary.bins:
-        group = seen[at : at + b.n]
-        at += b.n
-        assert b.score == pytest.approx(sum(mean[i] for i in group) / len(group), rel=1e-5)
-        assert b.chosen == pytest.approx(sum(int(scores.count[i]) for i in group) / len(group))
-        assert b.wrong == pytest.approx(sum(bool(wrong[i]) for i in group) / len(group))
-    ones = [i for i in range(n) if wrong[i]]
-    assert summary.wrong.n == len(ones)
-    assert summary.wrong.chosen == pytest.approx(sum(int(scores.count[i]) for i in ones) / len(ones))
-    assert selection_summary(AUSampling(0.5), scores, torch.zeros(n, dtype=torch.bool)).right is None
-    assert summary.classes == {}
-    labels = torch.randint(0, 4, (n,), generator=rng)
-    labels[labels == 2] = 3  # a class without a sample
-    by_class = selection_summary(AUSampling(0.5), scores, wrong, labels).classes
-    assert sorted(by_class) == ["0", "1", "3"]
-    for c, group in by_class.items():
-        of = [i for i in range(n) if int(labels[i]) == int(c)]
-        assert group.n == len(of)
-        assert group.chosen == pytest.approx(sum(int(scores.count[i]) for i in of) / len(of))
 
 
 def test_random_numbers_of_a_run_are_its_own():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,11 @@ from ausam_lab.report.text import NONE, capital
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-SEE_ALL = "ausam audit, with the folder of a run, shows the flagged samples and writes them to a CSV file."
+Links = Mapping[tuple[str, int], str]  # from a page to its runs, by name and seed: the audit page, or the folder
+SEE_ALL = (
+    "A seed leads to the run's audit page, or to its folder if it has none yet: ausam audit FOLDER makes one, with a "
+    "ranked list to review. Each seed may have other wrong labels."
+)
 
 
 def representative_run(comparison: Comparison) -> tuple[Row, int, Findings] | None:
@@ -31,50 +35,25 @@ def representative_run(comparison: Comparison) -> tuple[Row, int, Findings] | No
 def sentence(comparison: Comparison) -> str:
     """The verdict on the data; empty if no run can say anything, or none has fitted them."""
     run = representative_run(comparison)
-    return "" if run is None or run[2].unfitted else _verdict(*run)
-
-
-def _verdict(row: Row, seed: int, findings: Findings) -> str:
+    if run is None or run[2].unfitted:
+        return ""
+    row, seed, findings = run
     return f"The data, by {row.label} with seed {seed}: {' '.join(findings.sentences)}"
 
 
-def fragments(comparison: Comparison) -> Iterator[Markup]:
-    """The section: the verdict, what each row says, and the first flagged samples."""
-    run = representative_run(comparison)
-    if run is None:
-        return
-    _, seed, findings = run
-    yield html.heading("What the training says about the data", key="data")
-    yield html.paragraph(_verdict(*run))
-    yield to_html(_rows_table(comparison))
-    if findings.first:
-        yield html.heading(f"First flagged samples, seed {seed}", 3)
-        yield to_html(_suspects_table(findings))
-    yield html.paragraph(f"{SEE_ALL} Each seed may have other wrong labels.", "note")
-
-
-def _rows_table(comparison: Comparison) -> Table:
+def fragments(comparison: Comparison, links: Links) -> Iterator[Markup]:
+    """The section: the verdict, and what each row says."""
     lines = []
-    for row in comparison.rows:
-        audits = [r.run.audit for r in comparison.runs if r.name == row.name and r.run.audit is not None]
+    for row in sorted(comparison.rows, key=lambda row: -row.merit):
+        audits = {r.run.seed: r.run.audit for r in comparison.runs if r.name == row.name and r.run.audit is not None}
         if audits:
-            kinds = list(dict.fromkeys(a.kind for a in audits))
-            fitted = [a for a in audits if not a.unfitted]  # the others flag no label
-            lines.append([row.label, ", ".join(map(capital, kinds)), _flagged(fitted), _mean(audits, "redundant")])
-    head = ["Method", "Verdict", "Flagged labels", "Learned early, never forgotten"]
-    return Table.of(head, lines, left=(0, 1))
-
-
-def _mean(audits: Sequence[Findings], name: str) -> str:
-    """The mean over seeds, in per cent; a dash without any."""
-    return f"{100 * fmean(getattr(a, name) for a in audits):.1f} %" if audits else NONE
-
-
-def _flagged(audits: Sequence[Findings]) -> str:
-    """The mean number over seeds; a dash without any."""
-    return f"{fmean(a.flagged for a in audits):,.0f}" if audits else NONE
-
-
-def _suspects_table(findings: Findings) -> Table:
-    lines = [[s.index, s.given, NONE if s.likely is None else s.likely] for s in findings.first]
-    return Table.of(["Sample", "Given", "Likely"], lines)
+            kinds = ", ".join(dict.fromkeys(capital(a.kind) for a in audits.values()))
+            fitted = [a.flagged for a in audits.values() if not a.unfitted]  # the others flag no label
+            runs = html.links({str(seed): links.get((row.name, seed), "") for seed in audits})
+            lines.append([row.label, kinds, f"{fmean(fitted):,.0f}" if fitted else NONE, runs])
+    if lines:
+        yield html.heading("What the training says about the data")
+        if said := sentence(comparison):
+            yield html.paragraph(said)
+        yield to_html(Table.of(["Method", "Verdict", "Flagged labels", "Seeds"], lines, left=(0, 1)))
+        yield html.paragraph(SEE_ALL, "note")
