@@ -1,115 +1,91 @@
-"""An epoch of 10^7 samples is planned in 2 s with at most 24 bytes a sample; its scores are exchanged in seconds.
+"""Every policy plans an epoch of 10^7 samples in 2 s of CPU time with at most 24 bytes a sample beyond the scores.
 
     python benchmarks/sampler.py [--samples 10000000] [--only planning | exchange | peak]
 
-"exchange" is of an epoch's scores between two processes, "peak" SAM's memory beyond SGD's, in copies of the weights.
+"exchange" is of an epoch's scores between two processes, in seconds; "peak" SAM's memory beyond SGD's, in copies of the
+weights.
 Each measurement has a process of its own, on one CPU thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import multiprocessing
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ausam import SAM, AUSampling, Feedback, Plain, SelectiveBatchSampler, SharpnessAware
+from ausam import (
+    POLICIES,
+    SAM,
+    AUSampling,
+    ClassBalanced,
+    Feedback,
+    Plain,
+    Policy,
+    SelectiveBatchSampler,
+    SharpnessAware,
+    Trusted,
+    Weighted,
+)
 from ausam.common.random import generator
 
 BATCH = 128
-TABLE = 12  # bytes per sample of the scores
-FED_BACK = 1 << 15  # samples at a time: batch by batch would take longer than everything else
 WORLD, EXCHANGES = 2, 5
 WIDTHS, STEPS = (1500, 3000), 3
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # larger blocks are mapped, and unmapped when freed: a step's own peak
 
 
-@dataclass(frozen=True)
-class Planning:
-    """The cost of planning one epoch."""
-
-    samples: int
-    build_seconds: float
-    first_batch_seconds: float
-    nanoseconds_per_sample: float
-    bytes_per_sample: float
-    state_bytes: int
+def variants(samples: int) -> dict[str, Policy]:
+    """Every policy, and options with a cost of their own."""
+    labels = torch.arange(samples, dtype=torch.int32) % 10
+    own: dict[str, Policy] = {
+        "AUSampling": AUSampling(ramp=0),
+        "AUSampling, unbiased": AUSampling(ramp=0, unbiased=True),
+        "AUSampling, by rank": AUSampling(ramp=0, odds="rank"),
+        "ClassBalanced": ClassBalanced(labels),
+        "Trusted": Trusted(labels, start=1),
+        "Weighted, without replacement": Weighted(0.5, replacement=False),
+    }
+    return {name: policy() for name, policy in POLICIES.items() if name not in own} | own
 
 
 def planning(samples: int) -> Iterator[str]:
-    """Time and memory of planning an epoch."""
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        p = pool.apply(measure, (samples,))
-    yield (
-        f"planning an epoch of {p.samples:,} samples: built in {p.build_seconds:.2f} s, first batch after "
-        f"{p.first_batch_seconds:.2f} s, {p.nanoseconds_per_sample:.0f} ns per sample, "
-        f"{p.bytes_per_sample:.1f} bytes per sample beyond the scores, {p.state_bytes:,} bytes to resume"
-    )
+    """CPU time and memory of planning an epoch."""
+    for name in variants(10):
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+            seconds, held = pool.apply(first_batch, (name, samples))
+        yield f"{name}: {samples:,} samples planned in {seconds:.2f} s of CPU time, {held:.1f} bytes per sample"
 
 
-def measure(samples: int) -> Planning:
-    """Plan the second epoch of AUSampling batch by batch, with scores present and losses fed back as in training."""
+def first_batch(name: str, samples: int) -> tuple[float, float]:
+    """Seconds of CPU time until the first batch of the second epoch, and peak bytes per sample beyond the scores."""
     torch.set_num_threads(1)
-    _epoch(SelectiveBatchSampler(1000, BATCH, AUSampling(0.5, ramp=30)))  # warm-up: one-time allocations
-    before = resident(forget=True)
-    start = time.perf_counter()
-    sampler = SelectiveBatchSampler(samples, BATCH, AUSampling(0.5, ramp=30))
-    build = time.perf_counter() - start
-    first, seconds, state, peak = _epoch(sampler)
-    held = (max(peak, resident()) - before) / samples - TABLE
-    return Planning(samples, build, first, 1e9 * seconds / samples, held, state)
-
-
-def _epoch(sampler: SelectiveBatchSampler) -> tuple[float, float, int, int]:
-    """Seconds until the first batch, and for all; bytes of a mid-epoch state without the scores; peak before it.
-
-    The copy of the scores in a state is not part of planning, nor is the time of feeding back.
-    """
+    if samples > BATCH:
+        first_batch(name, BATCH)  # warm-up: one-time allocations
+    sampler = SelectiveBatchSampler(samples, BATCH, variants(samples)[name])
     scores = sampler.scores
     scores.sum.uniform_(generator=generator(1))
-    scores.count.fill_(1)
+    scores.last.copy_(scores.sum)
+    scores.count.fill_(2)
     sampler.set_epoch(1)
-    half, state, other, first, peak = len(sampler) // 2, 0, 0.0, 0.0, 0
-    consumed: list[int] = []
-    start = time.perf_counter()
-    for number, index in enumerate(sampler):
-        if number == 0:
-            first = time.perf_counter() - start
-        consumed += index
-        if number == half or len(consumed) >= FED_BACK:
-            before = time.perf_counter()
-            _feed_back(sampler, consumed)
-            consumed = []
-            if number == half:
-                peak = resident()
-                state = _saved(sampler)
-                resident(forget=True)
-            other += time.perf_counter() - before
-    return first, time.perf_counter() - start - other, state, peak
+    before = resident(forget=True)
+    start = time.process_time()
+    next(iter(sampler))
+    return time.process_time() - start, (resident() - before) / samples
 
 
 def _feed_back(sampler: SelectiveBatchSampler, index: list[int]) -> None:
-    """Feed back the losses of consumed samples: without them the sampler keeps its plan, in case it is saved."""
+    """Feed back the losses of consumed samples."""
     loss = torch.ones(len(index))
     sampler.update(Feedback(torch.tensor(index), loss, loss + 0.1))
-
-
-def _saved(sampler: SelectiveBatchSampler) -> int:
-    state = sampler.state_dict()
-    del state["scores"]
-    file = io.BytesIO()
-    torch.save(state, file)
-    return len(file.getvalue())
 
 
 def exchange(samples: int) -> Iterator[str]:

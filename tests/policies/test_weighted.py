@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ausam import Feedback, SelectiveBatchSampler, TopLoss, Weighted
+from ausam.policies.contrib import weighted
 from tests.helpers import few_or_many, refused
 from tests.processes import group
 
@@ -36,6 +37,15 @@ def test_draws_with_replacement_are_in_proportion_to_the_weights():
     assert counts[0] == counts[11] == 0
     for i, p in enumerate((WEIGHTS / WEIGHTS.sum()).tolist()):
         assert within(counts[i], 30_000, p), i
+
+
+@pytest.mark.parametrize("part", [1, 3, 5, 12])
+def test_draws_are_the_same_whatever_is_summed_at_a_time(part, monkeypatch):
+    weights = torch.tensor([0.0, 0, 0, 0, 2, 0, 0, 0, 5, 1, 0, 0])
+    expected = next(iter(sampler_of(Weighted(length=300), weights, size=300)))
+    assert set(expected) == {4, 8, 9}
+    monkeypatch.setattr(weighted, "PART", part)
+    assert next(iter(sampler_of(Weighted(length=300), weights, size=300))) == expected
 
 
 @pytest.mark.parametrize("draws", few_or_many(400, 4000))

@@ -290,6 +290,16 @@ def test_rows_that_are_not_finite_leave_no_trace():
     assert sampler.scores.sum.tolist() == [1.0, 0.0, 0.0, 2.0]
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_scores_are_the_same_whatever_is_read_at_a_time(decay, monkeypatch):
+    scores, index = Scores(50, decay), torch.randperm(50).view(5, 10)
+    for _ in range(2):
+        scores.record(torch.arange(40), torch.rand(40))
+    expected = scores.of(index)
+    monkeypatch.setattr("ausam.sampler.scores.READ", 7)
+    assert torch.equal(scores.of(index).nan_to_num(-1.0), expected.nan_to_num(-1.0))
+
+
 # -- epochs and sizes --------------------------------------------------------------------------------------------------
 
 

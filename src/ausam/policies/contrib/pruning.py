@@ -28,12 +28,12 @@ class _Pruning(Policy):
         """The largest bounds, and some of the others at random."""
         bound = scores.of(candidates[0])
         if self.c and scores.spread is not None:
-            bound.add_(scores.spread[candidates[0]], alpha=self.c)
+            bound.add_(scores.spread.index_select(0, candidates[0]), alpha=self.c)
         k = kept_count(self.kept, len(bound))
         at_random = int(self.eps * k)
         mask = top_k_mask(bound, k - at_random, rng)
         if at_random:
-            mask[random_subset((~mask).nonzero()[:, 0], at_random, rng)] = True
+            mask.index_fill_(0, random_subset(mask_positions(~mask)[0], at_random, rng), True)
         return mask_positions(mask), None
 
 
