@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -72,7 +71,7 @@ class MovingRange(nn.Module):
         if not self.training and not self.seen:
             raise RuntimeError(
                 "The ranges of this quantised network are unknown, because they come from batches. "
-                "Train it, or run a few batches in train mode, before you evaluate or export it."
+                "Train it, or run a few batches in train mode, before you evaluate it."
             )
         return grid(self.low, self.high, self.bits)
 
@@ -92,8 +91,8 @@ class OwnRange(nn.Module):
 class QuantConv2d(nn.Conv2d):
     """A convolution with quantised inputs and weights; its bias and output are not quantised."""
 
-    inputs: Any  # MovingRange and OwnRange; once exported, Fixed and Integers
-    weights: Any
+    inputs: MovingRange
+    weights: OwnRange
 
     def forward(self, x: Tensor) -> Tensor:
         """Like nn.Conv2d."""
@@ -104,8 +103,8 @@ class QuantConv2d(nn.Conv2d):
 class QuantLinear(nn.Linear):
     """A linear layer with quantised inputs and weights; its bias and output are not quantised."""
 
-    inputs: Any
-    weights: Any
+    inputs: MovingRange
+    weights: OwnRange
 
     def forward(self, x: Tensor) -> Tensor:
         """Like nn.Linear."""
@@ -141,50 +140,3 @@ def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
         layer.inputs = MovingRange(its_bits).to(device).train(layer.training)
         layer.weights = OwnRange(its_bits)
     return model
-
-
-class Integers(nn.Module):
-    """Weights of an exported network: integers with their scale and zero point."""
-
-    scale: Tensor
-    zero_point: Tensor
-
-    def __init__(self, scale: Tensor, zero_point: Tensor, bits: int) -> None:
-        super().__init__()
-        self.register_buffer("scale", scale)
-        self.register_buffer("zero_point", zero_point)
-        self.top = 2**bits - 1
-
-    def forward(self, q: Tensor) -> Tensor:
-        """The values S (q - Z)."""
-        return (q.float() - self.zero_point) * self.scale
-
-
-class Fixed(Integers):
-    """Activations of an exported network, in plain arithmetic because torch.export cannot trace torch's operator."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The batch on the grid."""
-        q = (x * self.scale.reciprocal()).round() + self.zero_point
-        return (q.clamp(0, self.top) - self.zero_point) * self.scale
-
-
-@torch.no_grad()
-def export(model: nn.Module, x: Tensor) -> Any:
-    """The trained network as a ``torch.export`` program for batches like ``x``, of any length above 1.
-
-    Its weights are uint8 integers below 2^bits; ``LAYER.weights`` and ``LAYER.inputs`` hold scale and zero point. Its
-    outputs are those of the network in eval mode. ``torch.export.save`` writes it to a file.
-    """
-    model = copy.deepcopy(model).eval()
-    for layer in model.modules():
-        if isinstance(layer, QuantConv2d | QuantLinear):
-            weight, bits = layer.weight, layer.weights.bits
-            scale, zero_point = grid(*extremes(weight), bits)
-            integers = (on_grid(weight, scale, zero_point, bits) / scale).round() + zero_point
-            del layer.weight
-            layer.register_buffer("weight", integers.to(torch.uint8))
-            layer.weights = Integers(scale, zero_point, bits)
-            scale, zero_point = layer.inputs.grid()
-            layer.inputs = Fixed(scale, zero_point, bits)
-    return torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ausam_lab.data.loading import DataError
 from ausam_lab.data.sources import DownloadError
-from ausam_lab.paper.pose.crop import Array
-from ausam_lab.paper.pose.people import SC_BIAS, People, estimated_head
-from ausam_lab.paper.pose.pose_set import PoseSet
-from ausam_lab.paper.pose.skeleton import JOINTS
+from ausam_lab.paper.pose.people import SC_BIAS, Array, People, PoseSet, estimated_head
+from ausam_lab.paper.pose.simcc import JOINTS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,52 +51,32 @@ def annotated(annotation: Path, images: Path) -> People:
     """The people of an annotation file, with centre and scale corrected and pixels counted from 0, as in HRNet."""
     content = json.loads(annotation.read_text(encoding="utf-8"))
     try:
-        names = [str(person["image"]) for person in content]
-        centre, joints, visible = (_array(content, k) for k in ("center", "joints", "joints_vis"))
-        scale = _array(content, "scale")
+        paths = [images / str(person["image"]) for person in content]
+        centre, scale, joints, visible = (
+            np.array([person[key] for person in content], np.float64)
+            for key in ("center", "scale", "joints", "joints_vis")
+        )
+        n = len(paths)
+        fits = centre.shape == (n, 2) and scale.shape == (n,) and visible.shape == joints.shape[:2] == (n, len(JOINTS))
+        if not (n and fits and joints.shape[2:] == (2,)):
+            raise ValueError(f"shapes {centre.shape}, {scale.shape}, {joints.shape} and {visible.shape}")
     except (KeyError, TypeError, ValueError) as error:
-        raise _unfit(annotation, f"a person has a missing or an unexpected field ({error!r})") from None
-    n = len(names)
-    shapes = (centre.shape, scale.shape, joints.shape, visible.shape)
-    if n == 0 or shapes != ((n, 2), (n,), (n, len(JOINTS), 2), (n, len(JOINTS))):
-        raise _unfit(annotation, f"centres, scales, joints and joints_vis have the shapes {shapes}")
+        raise ValueError(
+            f"{annotation} is not in HRNet's format ({error!r}). Use a list of people with image, center, scale, "
+            f"joints and joints_vis of {len(JOINTS)} joints."
+        ) from None
     known = centre[:, 0] != -1
     centre[known, 1] += 15 * scale[known]  # the annotators' centre is too high for the feet
     scale[known] *= 1.25
-    return People(
-        Pictures(images, names), np.arange(n), centre - 1, scale, joints - 1, visible, estimated_head(joints, visible)
-    )
+    head = estimated_head(joints, visible)
+    return People(partial(_picture, paths), np.arange(n), centre - 1, scale, joints - 1, visible, head)
 
 
-def _array(content: list[dict[str, Any]], key: str) -> Array:
-    return np.array([person[key] for person in content], np.float64)
+def _picture(paths: list[Path], i: int) -> Image:
+    from PIL import Image
 
-
-def _unfit(annotation: Path, why: str) -> ValueError:
-    return ValueError(
-        f"{annotation} is not in HRNet's format: {why}. Use a list of people with image, center, scale, joints and "
-        f"joints_vis of {len(JOINTS)} joints."
-    )
-
-
-class Pictures:
-    """The pictures of a folder by number, read on access."""
-
-    def __init__(self, folder: Path, names: list[str]) -> None:
-        self._folder, self._names = folder, names
-
-    def __call__(self, i: int) -> Image:
-        """The picture; a DataError if it is missing or not a picture."""
-        from PIL import Image
-
-        path = self._folder / self._names[i]
-        try:
-            with Image.open(path) as picture:
-                return picture.convert("RGB")
-        except FileNotFoundError:
-            raise DataError(f"{path} is missing. Get MPII's images from {SOURCE} and put them there.") from None
-        except OSError as error:
-            raise DataError(f"{path} is not a readable picture ({error}). Replace it.") from None
+    with Image.open(paths[i]) as picture:
+        return picture.convert("RGB")
 
 
 def head_sizes(path: Path, test: People) -> Array:

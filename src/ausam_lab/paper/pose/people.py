@@ -1,23 +1,99 @@
-"""People in pictures, and the crop of one of them for a network."""
+"""Pose estimation: people in pictures, the crop of one of them for a network, and the problem that they make.
+
+A crop is the image of a square around a person under an affine map. Only the samples that the sampler chose are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ausam_lab.paper.pose.crop import PLAIN, Array, Change, cut, mapped, random_change, to_crop
-from ausam_lab.paper.pose.skeleton import HEAD, MIRRORED, NECK
+from ausam.common.random import generator
+from ausam.sampler.batch_sampler import SelectiveBatchSampler
+from ausam_lab.config import Config
+from ausam_lab.data.images import normalise
+from ausam_lab.data.labels import arrange, refuse_labels
+from ausam_lab.data.loading import load_batches
+from ausam_lab.data.problem import Batches, Problem
+from ausam_lab.paper.pose.simcc import HEAD, JOINTS, MIRRORED, NECK, SIMCC, SPLIT
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Array = NDArray[np.float64]
+
+UNIT = 200.0  # a person's scale is in units of this many pixels
+TURN, GROWTH = 30.0, 0.25  # HRNet's for MPII: standard deviations of the rotation in degrees and of the scale
 SC_BIAS = 0.6  # MPII's: the head's size divided by the diagonal of its box
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of the pixels of ImageNet
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a person is shown: rotated by some degrees, with the square scaled by a factor, and mirrored."""
+
+    turn: float = 0.0
+    growth: float = 1.0
+    mirror: bool = False
+
+
+PLAIN = Change()
+
+
+def random_change(seed: int, epoch: int, index: int) -> Change:
+    """The augmentation of a person in an epoch, as in HRNet: depends on the arguments only.
+
+    Scale by clip(1 + 0.25 N, 0.75, 1.25); rotate with probability 0.6, by clip(30 N, -60, 60) degrees; mirror with
+    probability 0.5.
+    """
+    rng = generator(seed, epoch, index, 0x905E)
+    grow, turn = torch.randn(2, generator=rng).tolist()
+    turned, mirrored = torch.rand(2, generator=rng).tolist()
+    growth = min(max(1 + GROWTH * grow, 1 - GROWTH), 1 + GROWTH)
+    angle = min(max(TURN * turn, -2 * TURN), 2 * TURN) if turned <= 0.6 else 0.0
+    return Change(angle, growth, mirrored <= 0.5)
+
+
+def to_crop(centre: Array, scale: float, size: int, change: Change = PLAIN) -> Array:
+    """The 2x3 matrix from pixels of the picture to pixels of the crop; pixel centres are at whole numbers.
+
+    The centre maps to (size / 2, size / 2), and a square of 200 * scale pixels fills the crop. Mirroring comes first.
+    """
+    angle = np.deg2rad(change.turn)
+    ratio = size / (UNIT * scale * change.growth)
+    linear = ratio * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    if change.mirror:
+        linear[:, 0] *= -1
+    return np.column_stack([linear, size / 2 - linear @ centre])
+
+
+def inverse(matrix: Array) -> Array:
+    """The inverse map."""
+    linear = np.linalg.inv(matrix[:, :2])
+    return np.column_stack([linear, -linear @ matrix[:, 2]])
+
+
+def mapped(points: Array, matrix: Array) -> Array:
+    """Points (..., 2) mapped by a 2x3 matrix."""
+    return points @ matrix[:, :2].T + matrix[:, 2]
+
+
+def cut(picture: Image, matrix: Array, size: int) -> Tensor:
+    """The crop as bytes (3, size, size), interpolated bilinearly; black outside the picture."""
+    from PIL.Image import Resampling, Transform
+
+    (a, b, c), (d, e, f) = inverse(matrix)
+    # Pillow counts from the corner of a pixel, we count from its centre.
+    back = (a, b, c + 0.5 - 0.5 * (a + b), d, e, f + 0.5 - 0.5 * (d + e))
+    cropped = picture.transform((size, size), Transform.AFFINE, back, Resampling.BILINEAR)
+    return torch.from_numpy(np.array(cropped)).permute(2, 0, 1).contiguous()
 
 
 @dataclass(frozen=True)
@@ -85,3 +161,66 @@ def estimated_head(joints: Array, visible: Array) -> Array:
     """
     length = np.linalg.norm(joints[:, HEAD] - joints[:, NECK], axis=1)
     return np.where((visible[:, HEAD] > 0) & (visible[:, NECK] > 0), SC_BIAS * length, 0.0)
+
+
+@dataclass(frozen=True)
+class PoseSet(Problem):
+    """A pose problem: people to train and to evaluate on, as crops of ``size`` pixels."""
+
+    name: str
+    train: People
+    test: People
+    size: int
+    augment: str = "none"  # or "standard": mirrored, rotated and scaled as in HRNet
+    workers: int = 0
+    device: str = "cpu"
+    kept: Tensor | None = None
+    evaluated_on: str = "test"
+    classes = len(JOINTS)
+    channels = 3
+    task = SIMCC
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of a network's output for a person: for every joint, a score per bin of x and of y."""
+        return (self.classes, 2, SPLIT * self.size)
+
+    @cached_property
+    def train_y(self) -> Tensor:  # type: ignore[override]
+        """The targets of the training people, not augmented."""
+        return self._targets(self.train)
+
+    @cached_property
+    def test_y(self) -> Tensor:  # type: ignore[override]
+        """The targets of the test people."""
+        return self._targets(self.test)
+
+    def prepare(self, config: Config) -> PoseSet:
+        """The data set that a run specifies; a ValueError for wrong labels or cutout, which poses do not support."""
+        refuse_labels(self.name, "joints", config)
+        if config.augment == "cutout":
+            raise ValueError('augment is "cutout". For poses, use none or standard.')
+        return arrange(self, config).changed(augment=config.augment, workers=config.workers, device=config.device)
+
+    def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Crops, targets and indices of one pass of the sampler; the augmentation depends on seed, epoch and index."""
+        shown = Crops(self.train, self.size, None if self.augment == "none" else (seed, epoch))
+        return self._loaded(shown, batch_sampler=sampler)
+
+    def in_order(self, which: str, size: int) -> Batches:
+        """Every person of "train" or "test" once, in order, not augmented."""
+        people = self.train if which == "train" else self.test
+        for x, y, _ in self._loaded(Crops(people, self.size), batch_size=min(size, 64)):
+            yield x, y
+
+    def example(self) -> Tensor:
+        """The inputs of a few training samples, in the form that a network gets."""
+        x, _ = self.train.shown(0, self.size, PLAIN)
+        return normalise(torch.stack([x, x]).to(self.device), MEAN, STD)
+
+    def _targets(self, people: People) -> Tensor:
+        return torch.stack([people.target(i, self.size) for i in range(len(people))])
+
+    def _loaded(self, crops: Crops, **how: Any) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for x, y, index in load_batches(crops, self.workers, self.device, generator(0), **how):
+            yield normalise(x.to(self.device, non_blocking=True), MEAN, STD), y.to(self.device), index

@@ -11,10 +11,33 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ausam_lab.paper.pose.skeleton import GROUPS, MIRRORED, NOT_EVALUATED
 from ausam_lab.records.run import Score
 
+# The sixteen joints of MPII, in the order of its annotations.
+JOINTS = (
+    *("right ankle", "right knee", "right hip", "left hip", "left knee", "left ankle"),
+    *("pelvis", "thorax", "upper neck", "head top"),
+    *("right wrist", "right elbow", "right shoulder", "left shoulder", "left elbow", "left wrist"),
+)
+RANK, RKNE, RHIP, LHIP, LKNE, LANK, PELVIS, THORAX, NECK, HEAD, RWRI, RELB, RSHO, LSHO, LELB, LWRI = range(16)
+
+# The mirror image of each joint: left and right are swapped.
+MIRRORED = (LANK, LKNE, LHIP, RHIP, RKNE, RANK, PELVIS, THORAX, NECK, HEAD, LWRI, LELB, LSHO, RSHO, RELB, RWRI)
+
+# The columns of the published tables; the figure of a group is the mean over its joints.
+GROUPS = {
+    "head": (HEAD,),
+    "shoulder": (RSHO, LSHO),
+    "elbow": (RELB, LELB),
+    "wrist": (RWRI, LWRI),
+    "hip": (RHIP, LHIP),
+    "knee": (RKNE, LKNE),
+    "ankle": (RANK, LANK),
+}
+NOT_EVALUATED = (PELVIS, THORAX)
+
 THRESHOLD = 0.5
+SPLIT = 2  # bins per pixel
 
 
 def counts(located: Tensor, y: Tensor) -> Tensor:
@@ -44,9 +67,6 @@ def pckh(count: Tensor) -> tuple[float, dict[str, float]]:
     rest = [j for j in range(len(evaluated)) if j not in NOT_EVALUATED]
     total = float(evaluated[rest].sum())
     return 100 * float(right[rest].sum()) / total if total else 0.0, groups
-
-
-SPLIT = 2  # bins per pixel
 
 
 class SimCC:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ausam_lab.paper.pose import skeleton as s
-from ausam_lab.paper.pose.crop import UNIT, Array
-from ausam_lab.paper.pose.people import SC_BIAS, People
-from ausam_lab.paper.pose.pose_set import PoseSet
+from ausam_lab.paper.pose import simcc as s
+from ausam_lab.paper.pose.people import SC_BIAS, UNIT, Array, People, PoseSet
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -139,17 +138,10 @@ def many(seed: int, n: int) -> People:
     pictures = np.stack([painted(points, rng) for points, rng in zip(joints, rngs, strict=True)])
     visible = np.asarray(((joints >= 0) & (joints <= SIDE - 1)).all(2), np.float64)
     centre, scale = np.full((n, 2), SIDE / 2), np.full(n, SIDE / UNIT)
-    return People(InMemory(pictures), np.arange(n), centre, scale, joints, visible, head_size(joints))
+    return People(partial(_picture, pictures), np.arange(n), centre, scale, joints, visible, head_size(joints))
 
 
-class InMemory:
-    """Pictures in memory, by number."""
+def _picture(pictures: NDArray[np.uint8], i: int) -> Image:
+    from PIL import Image
 
-    def __init__(self, pictures: NDArray[np.uint8]) -> None:
-        self._pictures = pictures
-
-    def __call__(self, i: int) -> Image:
-        """The picture."""
-        from PIL import Image
-
-        return Image.fromarray(self._pictures[i])
+    return Image.fromarray(pictures[i])

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ausam_lab.paper.pose.people import People
-from ausam_lab.paper.pose.pose_set import PoseSet
+from ausam_lab.paper.pose.people import People, PoseSet
 from ausam_lab.paper.pose.stick_figures import SIDE
 from ausam_lab.paper.pose.stick_figures import many as drawn_figures
 

@@ -1,4 +1,4 @@
-"""The crop of a person is HRNet's, joints move with the pixels, and a drawing shows both."""
+"""The crop of a person is HRNet's, and joints move with the pixels."""
 
 import math
 
@@ -7,14 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from ausam_lab.networks.build import build
-from ausam_lab.paper.pose.crop import PLAIN, Change, cut, inverse, mapped, random_change, to_crop
-from ausam_lab.paper.pose.overlay import RIGHT, overlay, sheet
-from ausam_lab.paper.pose.people import People
-from ausam_lab.paper.pose.skeleton import LANK, RANK, RWRI
-from tests.lab.paper.pose.helpers import small_set
-
-# crops
+from ausam_lab.paper.pose.people import PLAIN, Change, People, cut, inverse, mapped, random_change, to_crop
+from ausam_lab.paper.pose.simcc import LANK, RANK
 
 
 @pytest.mark.parametrize("change", [PLAIN, Change(25.0, 1.1, False), Change(-40.0, 0.8, True)])
@@ -97,19 +91,3 @@ def test_augmentation_is_hrnets_and_a_function_of_seed_epoch_and_person():
     assert np.mean(np.abs(turn) == 60) == pytest.approx(0.6 * 0.0455, abs=0.012)
     assert np.std(turn[(turn != 0) & (np.abs(turn) < 60)]) == pytest.approx(30 * 0.88, rel=0.06)
     assert np.mean([c.mirror for c in changes]) == pytest.approx(0.5, abs=0.04)
-
-
-# drawing
-
-
-def test_drawing_shows_truth_and_prediction():
-    crop = torch.zeros(3, 64, 64, dtype=torch.uint8)
-    y = torch.zeros(16, 4)
-    y[:, 3] = 8
-    y[RWRI] = torch.tensor([20.0, 30.0, 1, 8])
-    picture = overlay(crop, y, torch.full((16, 2), 50.0), zoom=2)
-    assert picture.size == (128, 128)
-    assert picture.getpixel((38, 60)) == RIGHT
-    assert overlay(crop, y).getpixel((96, 101)) == (0, 0, 0)
-    assert picture.getpixel((96, 101)) != (0, 0, 0)
-    assert sheet(small_set(), build("hrnet-w16-small", 16, 3), n=3, zoom=1, across=2).size == (128, 128)

@@ -8,7 +8,7 @@ from ausam_lab.cli.main import main
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.paper import recipe
 from ausam_lab.paper.pose import stick_figures
-from ausam_lab.paper.pose.skeleton import GROUPS
+from ausam_lab.paper.pose.simcc import GROUPS
 from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import store
 from ausam_lab.training.loop import learning_rate, train

@@ -6,9 +6,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ausam_lab.paper.pose.crop import inverse, mapped
-from ausam_lab.paper.pose.simcc import SIMCC, counts, located, pckh, unmirrored
-from ausam_lab.paper.pose.skeleton import GROUPS, HEAD, JOINTS, MIRRORED, RANK, RWRI
+from ausam_lab.paper.pose.people import inverse, mapped
+from ausam_lab.paper.pose.simcc import (
+    GROUPS,
+    HEAD,
+    JOINTS,
+    MIRRORED,
+    RANK,
+    RWRI,
+    SIMCC,
+    counts,
+    located,
+    pckh,
+    unmirrored,
+)
 from tests.lab.paper.pose.helpers import crowd, some
 
 # the loss of a person
