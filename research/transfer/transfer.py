@@ -83,7 +83,7 @@ ROWS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "sam": ("sam", "sam", "full", {}),
     "sam-random-first": ("sam-random", "sam", "random-first", {}),
     "ausam": ("ausam", "sam", "ausam-0.5", {}),
-    "sgd-short": ("sgd-short", "plain", "full", {}),
+    "sgd-20": ("sgd-20", "plain", "full", {}),
     "sam-random": ("sam-random", "sam", "random", {}),
     "ausam-smax-1": ("ausam", "sam", "ausam-1", {}),
     "ausam-lower-rate": ("ausam", "sam", "ausam-0.5", {"lr_divided_by": 1.5}),
@@ -279,11 +279,11 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def tuned(family: str, noise: str, done: list[dict[str, Any]]) -> Settings:
-    """The settings with the best validation accuracy; sgd-short: the best with 5 epochs."""
-    short = family == "sgd-short"
-    cells = [r for r in done if r["family"] == ("sgd" if short else family) and r["noise"] == noise]
-    cells = [r for r in cells if not short or r["settings"]["epochs"] == 5]
-    if len(cells) < (DRAWS // 4 if short else DRAWS):
+    """The settings with the best validation accuracy; sgd-20: the best with 20 epochs."""
+    epochs = 20 if family == "sgd-20" else None
+    cells = [r for r in done if r["family"] == ("sgd" if epochs else family) and r["noise"] == noise]
+    cells = [r for r in cells if epochs in (None, r["settings"]["epochs"])]
+    if len(cells) < (DRAWS // 4 if epochs else DRAWS):
         raise SystemExit(f"{family} is not tuned for {noise} yet. Run: transfer.py tune")
     return Settings(**max(cells, key=lambda r: r["accuracy"])["settings"])
 
@@ -307,6 +307,8 @@ def cells(
                     if "oracle" in row and noise == "clean":
                         continue
                     settings = best[ROWS[row][0], noise]
+                    if row == "sgd-20" and settings == best["sgd", noise]:
+                        continue  # the row "sgd" is this one
                     yield {"n": n, "noise": noise, "seed": seed, "row": row, "settings": asdict(settings)}
 
 
@@ -355,6 +357,9 @@ CONTRASTS = (
     ("ausam", "sam-random-first"),
     ("sam", "sgd"),
     ("ausam", "sgd"),
+    ("sgd", "sgd-20"),
+    ("sam-random-first", "sgd-20"),
+    ("ausam", "sgd-20"),
     ("ausam", "sam"),
     ("ausam", "shuffled"),
     ("gradient-norm", "ausam"),
