@@ -30,7 +30,7 @@ PositiveCount = Annotated[int, Range(low=1, high=1e9, whole=True)]
 Seed = Annotated[int, Range(low=0, high=1e12, whole=True)]
 
 # Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
-NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "every", "keep", "label", "kind")
+NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "keep", "label", "kind")
 
 # Settings that a comparison chooses for each pair.
 PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
@@ -143,7 +143,6 @@ class Config:
         "what a finished run keeps of its last two checkpoints: all, the weights alone (for --init and ausam "
         "diagnose), or none",
     )
-    every: Count = setting(0, "keep the weights of every N-th epoch, for ausam diagnose; 0: only of the last two")
     label: str = ""  # what reports call the run, and the kind of its pair (ausam_lab.names): they have no flags
     kind: str = ""
 

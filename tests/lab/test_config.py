@@ -17,7 +17,7 @@ def test_choices_are_those_of_the_library(name, allowed):
     assert set(rule.names) == set(get_args(allowed))
 
 
-@pytest.mark.parametrize("name", ["batch_size", "epochs", "every", "seed", "data_seed", "train_size", "workers"])
+@pytest.mark.parametrize("name", ["batch_size", "epochs", "seed", "data_seed", "train_size", "workers"])
 @pytest.mark.parametrize("number", [10**18, 10**30])
 def test_a_number_that_no_file_of_a_run_holds_is_refused(tmp_path, capsys, name, number):
     assert run("train", "--epochs", 1, f"--{name.replace('_', '-')}", number, "--out", tmp_path / "run") == 2

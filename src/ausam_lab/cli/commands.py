@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -252,9 +250,7 @@ def audit_command(args: argparse.Namespace) -> int:
 
 def list_command(args: argparse.Namespace) -> int:
     """List everything, or describe one entry."""
-    shown: Any = listing.everything() if args.name is None else listing.named(args.name)
-    show: Callable[[Any], str] = listing.text if args.name is None else listing.named_text
-    terminal.write((json.dumps(shown, indent=1) if args.json else show(shown)) + "\n")
+    terminal.write((listing.everything() if args.name is None else listing.named(args.name)) + "\n")
     return 0
 
 

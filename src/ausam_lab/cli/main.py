@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -106,7 +105,7 @@ def _run(name: str, argv: list[str]) -> int:
 
         return selftest.main(argv[1:])
     from ausam_lab.cli import commands
-    from ausam_lab.cli.parser import parser
+    from ausam_lab.cli.parser import parse
     from ausam_lab.data.sources import DownloadError
     from ausam_lab.paper import catalogue
     from ausam_lab.training import logs
@@ -115,9 +114,7 @@ def _run(name: str, argv: list[str]) -> int:
 
     catalogue.register()
     keep_freed_memory()
-    args = parser(name, "--help-all" in argv).parse_args(
-        argv[1:], argparse.Namespace(command=shlex.join(["ausam", *argv]))
-    )
+    args = parse(argv)
     terminal.log_warnings()
     with signals() as received:
         try:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any, NoReturn
 
-from ausam.common.settings import OneOf, rules
+from ausam.common.settings import OneOf, Range, rules
 from ausam_lab.cli.main import COMMANDS, MISUSE
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import DATASETS
@@ -43,75 +44,44 @@ GROUPS = {
     ),
     "Data": ("task", "data_dir", "labels", "train_size", "test_size", "imbalance", "data_seed", "workers"),
     "Evaluation": ("validation", "average", "select_epoch"),
-    "Machine and files": ("threads", "memory_format", "keep", "every"),
+    "Machine and files": ("threads", "memory_format", "keep"),
 }
-METAVARS = (
-    dict.fromkeys(("label_noise", "alpha", "validation", "select_epoch", "label_smoothing", "s_min", "s_max"), "PART")
-    | dict.fromkeys(("data", "method", "policy", "device", "model", "task"), "NAME")
-    | dict.fromkeys(("rho", "lr", "momentum", "average", "weight_decay", "imbalance"), "NUMBER")
-    | {
-        "data_dir": "FOLDER",
-        "labels": "FILE",
-        "init": "PATH",
-        "lr_steps": "PARTS",
-        "quantize": "BITS",
-        "ramp": "EPOCHS",
-    }
-)
-CHOICES = {name: list(rule.names) for name, (rule, _) in rules(Config).items() if isinstance(rule, OneOf)}
+METAVARS = {
+    **{"data_dir": "FOLDER", "labels": "FILE", "init": "PATH"},
+    **{"lr_steps": "PARTS", "quantize": "BITS", "ramp": "EPOCHS"},
+}
 
-# What other programs call our flags; the spelling is too different to guess.
-SYNONYMS = {
-    "--learning-rate": "--lr",
-    "--wd": "--weight-decay",
-    "--optimizer": "--base",
-    "--network": "--model",
-    "--noise": "--label-noise",
-    "--gpu": "--device",
-}
+# Settings that a comparison has no flags for, and why.
+SET_BY_NAME = "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses in one line what it does not know. No flag may be abbreviated: --seed would become --seeds."""
+    """Prints an error in one line. No flag may be abbreviated: --seed would become --seeds."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.elsewhere: Mapping[str, str] = {}  # flags of other commands, and what to do instead
-        self._mixing = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Flags may stand between the names of a command: compare sgd --epochs 5 sam. The rest is refused."""
-        if self._mixing:
-            return super().parse_known_args(args, namespace)
-        if self._subparsers is not None:
-            known, rest = super().parse_known_args(args, namespace)
-        else:
-            self._mixing = True  # argparse takes the flags first and then the names, each time through this method
-            try:
-                known, rest = self.parse_known_intermixed_args(args, namespace)
-            finally:
-                self._mixing = False
-        if rest:
-            self.error(self._unknown(rest))
-        return known, rest
 
     def error(self, message: str) -> NoReturn:
         """One line without the usage, which would hide it."""
         whole = message if message.endswith((".", "?")) else f"{message}."
         self.exit(MISUSE, f"ausam: {whole} See {self.prog} --help.\n")
 
-    def _unknown(self, rest: list[str]) -> str:
-        flags = [text.partition("=")[0] for text in rest if text.startswith("-")]
-        if not flags:
-            return f"{' '.join(rest)}: too many arguments"
-        flag = flags[0]
-        if flag in self.elsewhere:
-            return f"{flag}: {self.elsewhere[flag]}"
-        known = [name for name in self._option_string_actions if name.startswith("--")]
-        plain = flag.lower().replace("_", "-")
-        other = SYNONYMS.get(plain, "")
-        near = other if other in known else nearest(plain, known)
-        return f"There is no flag {flag}." + (f" Did you mean {near}?" if near else "")
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line. Flags may stand between the names: compare sgd --epochs 5 sam."""
+    made = parser(argv[0], "--help-all" in argv)
+    args, rest = made.parse_known_intermixed_args(argv[1:])
+    if rest:
+        flag = next((text.partition("=")[0] for text in rest if text.startswith("-")), "")
+        if not flag:
+            made.error(f"{' '.join(rest)}: too many arguments")
+        if argv[0] == "compare" and flag in map(_flag, PAIR_SETTINGS):
+            made.error(f"{flag}: {SET_BY_NAME}")
+        known = [name for name in made._option_string_actions if name.startswith("--")]
+        near = nearest(flag.lower().replace("_", "-"), known)
+        made.error(f"There is no flag {flag}." + (f" Did you mean {near}?" if near else ""))
+    args.command = shlex.join(["ausam", *argv])
+    return args
 
 
 def parser(command: str, everything: bool = False) -> Parser:
@@ -136,22 +106,25 @@ def _settings(
 
     ``own`` are the defaults that the command has instead of Config's.
     """
-    known = {f.name: f for f in fields(Config)}
-    hints = typing.get_type_hints(Config)
+    known, hints, ranges = {f.name: f for f in fields(Config)}, typing.get_type_hints(Config), rules(Config)
     for title, names in GROUPS.items():
-        shown = everything or title == "Basics"
         group = made.add_argument_group(title)
         for name in (name for name in names if name not in skip):
-            about = f"{known[name].metadata['help']}{_default(known[name], own or {})}".replace("%", "%%")
-            how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": about if shown else argparse.SUPPRESS}
             # X | None is a union of types, or of typing if X is annotated
             kind = next((t for t in typing.get_args(hints[name]) if t is not type(None)), hints[name])
-            if kind is bool:
-                how["help"] = known[name].metadata["help"] if shown else argparse.SUPPRESS
-                group.add_argument(_flag(name), action="store_true", **how)
-                continue
-            metavar = None if name in CHOICES else METAVARS.get(name, "N" if kind is int else "NUMBER")
-            group.add_argument(_flag(name), type=kind, choices=CHOICES.get(name), metavar=metavar, **how)
+            rule = ranges[name][0] if name in ranges else None
+            how: dict[str, Any] = {"action": "store_true"}
+            if isinstance(rule, OneOf):
+                how = {"choices": rule.names}
+            elif kind is not bool:
+                word = "N" if kind is int else "NAME" if kind is str else "NUMBER"
+                word = "PART" if isinstance(rule, Range) and rule.high == 1 else word
+                how = {"type": kind, "metavar": METAVARS.get(name, word)}
+            about = known[name].metadata["help"]
+            about += "" if kind is bool else _default(known[name], own or {})
+            shown = everything or title == "Basics"
+            how["help"] = about.replace("%", "%%") if shown else argparse.SUPPRESS
+            group.add_argument(_flag(name), default=argparse.SUPPRESS, **how)
 
 
 def _flag(name: str) -> str:
@@ -162,15 +135,11 @@ def _default(f: Field[Any], own: Mapping[str, object]) -> str:
     """The text that says what a setting is without its flag."""
     if f.name in own:
         return f" (default: {own[f.name]})"
-    data = [name for name, entry in DATASETS.items() if f.name in entry.settings]
-    suited = f", {data[0]}: {DATASETS[data[0]].settings[f.name]}" if len(data) == 1 else ", or the data's"
+    data = {name: entry.settings[f.name] for name, entry in DATASETS.items() if f.name in entry.settings}
+    suited = ", or the data's" if len(data) > 1 else "".join(f", {name}: {value}" for name, value in data.items())
     if f.name in ARGUMENTS:
-        text = f"the {ARGUMENTS[f.name]}'s own"
-    elif f.default is None:
-        return ""  # the help says what stands in
-    else:
-        text = f"{f.default}" or "none"
-    return f" (default: {text}{suited if data else ''})"
+        return f" (default: the {ARGUMENTS[f.name]}'s own{suited})"
+    return "" if f.default is None else f" (default: {f.default if f.default != '' else 'none'}{suited})"
 
 
 def _common(made: Parser, folder: str, what: str, seeds: str = "") -> None:
@@ -211,8 +180,6 @@ def _compare(made: Parser, everything: bool) -> None:
     _common(made, "runs/compare", "comparison", "pair")
     _verbose(made)
     _settings(made, everything, {*PAIR_SETTINGS, *TORCHRUN_SETTINGS} - {"seed"})
-    own = "the names of the pairs set it, e.g. ausam-0.5 for SAM with AUSampling and alpha 0.5. Leave it out."
-    made.elsewhere = {_flag(name): own for name in PAIR_SETTINGS if name != "seed"}
 
 
 def _tune(made: Parser, everything: bool) -> None:
@@ -289,7 +256,6 @@ def _audit(made: Parser, _: bool) -> None:
 
 def _list(made: Parser, _: bool) -> None:
     made.add_argument("name", nargs="?", metavar="NAME", help="one of them: arguments, when to use it, cost")
-    made.add_argument("--json", action="store_true", help="as JSON")
 
 
 # By name: its flags, its arguments, what it does if the overview does not say it all, and examples.

@@ -31,7 +31,7 @@ from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.report.pages import flatness
 from ausam_lab.report.pages.flatness import Flatness, Minimum
-from ausam_lab.training import evaluated_weights, run_folder
+from ausam_lab.training import checkpoint, run_folder, weights
 from ausam_lab.training.state import network
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times rho
@@ -110,10 +110,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
             f"{folder} is a run with {config.quantize}-bit weights, whose loss is a staircase without a gradient or "
             "curvature to measure. Diagnose the same run in full precision."
         )
-    kept = evaluated_weights.available(folder)
-    if not kept:
-        raise ValueError(f"{folder} has no checkpoint, so there is nothing to measure. Train again with --every N.")
-    last = max(kept)
+    values, ended = weights.of_run(folder), run_folder.finished(folder)
     data, _ = split_problem(config)
     if not isinstance(data.task, Classification):
         raise ValueError(
@@ -128,7 +125,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     xs, ys = zip(*part.plain_batches(), strict=True)
     x, y = to_memory_format(torch.cat(xs), config.memory_format), torch.cat(ys)
     model = network(config, data).eval()
-    model.load_state_dict(evaluated_weights.load_weights(kept[last]))
+    model.load_state_dict(values)
 
     def losses(x: Tensor, y: Tensor) -> Tensor:
         return data.task.losses(model(x), y, config.label_smoothing)
@@ -140,11 +137,10 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     radii = [r * rho for r in RADII]
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     steps = max(10, min(60, BASIS // parameters))
-    ended = run_folder.finished(folder)
     return Minimum(
         name=label(name, config.base) if name else brief_pair(method, policy),
         config=config,
-        epoch=last,
+        epoch=checkpoint.saved_epochs(folder) if ended is None else ended.epochs,
         parameters=parameters,
         samples=len(y),
         rho=rho,

@@ -10,11 +10,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from ausam.common.settings import Decay, Range, validate
+from ausam.common.settings import Range, validate
 from ausam_lab.names.expressions import canonical, parse
 from ausam_lab.names.lookup import nearest
 from ausam_lab.names.user_code import is_own
 
+Fraction = Annotated[float, Range(low=0.0, high=1.0, low_open=True, high_open=True)]
 Share = Annotated[float, Range(low=0.0, high=10.0, low_open=True)]
 
 
@@ -27,8 +28,8 @@ class Pair:
     policy: str = "Full"
     epochs: Share = 1.0  # fraction of a comparison's epochs
     batch: Share = 1.0  # fraction of its batch size
-    average: Decay | None = None  # decay of averaged weights; None: that of the comparison
-    select_epoch: Decay | None = None  # fraction of the samples that selects the epoch; None: that of the comparison
+    average: Fraction | None = None  # decay of averaged weights; None: that of the comparison
+    select_epoch: Fraction | None = None  # fraction of the samples that selects the epoch; None: that of the comparison
     full_precision: bool = False  # the row that quantised rows start from
     name: str = ""  # as it was written, which also names its folder; empty in the table, whose keys are the names
 

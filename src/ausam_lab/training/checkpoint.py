@@ -36,7 +36,7 @@ class Checkpoint:
     init: str | None = None  # digest of the initial weights
     others: list[dict[str, Any]] = field(default_factory=list)  # the method's memory and random state of other ranks
     average: dict[str, Tensor] | None = None  # of AveragedModel
-    best: dict[str, Any] | None = None  # of evaluated_weights.Best
+    best: dict[str, Any] | None = None  # of weights.Best
     scaler: dict[str, Any] = field(default_factory=dict)  # of GradScaler; empty without one
 
 

@@ -18,13 +18,13 @@ from ausam_lab.data.problem import Problem
 from ausam_lab.networks.memory_format import to_memory_format
 from ausam_lab.records import files, store
 from ausam_lab.records.run import VALIDATION, Epoch, Run, Score
-from ausam_lab.training import auditing, checkpoint, evaluated_weights, initial_weights, run_folder
+from ausam_lab.training import auditing, checkpoint, run_folder, weights
 from ausam_lab.training.checkpoint import Checkpoint
-from ausam_lab.training.evaluated_weights import Best
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.ranks import SINGLE_PROCESS, Ranks
 from ausam_lab.training.result import record
 from ausam_lab.training.state import State, begin, learning_rate
+from ausam_lab.training.weights import Best
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def train(
         ended = ranks.from_rank0(lambda: run_folder.claim(out, config, resume, until))
         if ended is not None:
             if ranks.rank == 0:
-                evaluated_weights.discard_checkpoints(out, config.keep)
+                weights.discard_checkpoints(out, config.keep)
             with logs.opened(out, run_folder.epochs(out)):
                 return ended
         state = begin(config, ranks)
@@ -80,7 +80,7 @@ def train(
         if ranks.rank == 0:
             auditing.write(out, state.audit)
             store.write(out / "result.json", run)
-            evaluated_weights.discard_checkpoints(out, config.keep)
+            weights.discard_checkpoints(out, config.keep)
         return run
 
 
@@ -117,8 +117,8 @@ def restore(state: State, out: Path) -> None:
         state.epochs, state.seconds, state.init = saved.epochs, saved.seconds, saved.init
         state.random = state.random if random is None else random
     elif config.init:
-        state.init = initial_weights.start_from(state.model, config.init)
-        state.averaged = evaluated_weights.averaged(state.model, config.average)
+        state.init = weights.start_from(state.model, config.init)
+        state.averaged = weights.averaged(state.model, config.average)
     if state.ranks.rank == 0:
         files.sweep(out)
         files.write_json(out / "config.json", asdict(config))
@@ -186,7 +186,7 @@ def select(state: State, held: Problem, epoch: int) -> int:
     """Keep the weights if they are the best so far on the held-out samples; their number, which counts as cost."""
     start = time.perf_counter()
     score = evaluate(state.ranks.for_evaluation(state.evaluated), held, "test", state.config.memory_format)
-    state.best = evaluated_weights.better_of(state.best, epoch, score, state.evaluated)
+    state.best = weights.better_of(state.best, epoch, score, state.evaluated)
     state.seconds += time.perf_counter() - start
     state.opt.samples_forward += len(held.test_y) if state.ranks.rank == 0 else 0  # rank 0 counts for all
     return len(held.test_y)
@@ -206,7 +206,7 @@ def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = C
 
 def save(state: State, out: Path) -> None:
     """Write the checkpoint of the finished epoch; rank 0 writes for all ranks."""
-    config, last = state.config, state.epochs[-1]
+    last = state.epochs[-1]
     mine = state.opt.state_dict()
     others = state.ranks.gather_others({"memory": mine["ausam"]["memory"], "random": state.random})
     if state.ranks.rank:
@@ -226,9 +226,6 @@ def save(state: State, out: Path) -> None:
         best=None if state.best is None else vars(state.best),
         scaler=state.scaler.state_dict(),
     )
-    if config.every and last.epoch % config.every == 0:
-        # first: a run killed here passes this point again
-        evaluated_weights.save_snapshot(out, last.epoch, state.evaluated.state_dict())
     checkpoint.save(out, saved)
     run_folder.write_epochs(out, state.epochs)
 

@@ -15,8 +15,8 @@ import ausam
 from ausam_lab.names.expressions import brief_pair, stable_repr
 from ausam_lab.records.run import Environment, Hardware, Run, Samples, Score
 from ausam_lab.training import auditing
-from ausam_lab.training.initial_weights import sha256
 from ausam_lab.training.state import State
+from ausam_lab.training.weights import sha256
 
 
 def record(state: State, train: Score) -> Run:

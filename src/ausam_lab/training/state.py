@@ -24,9 +24,9 @@ from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.build import TRANSFORMS, build, check_fit
 from ausam_lab.networks.memory_format import to_memory_format, with_format
 from ausam_lab.records.run import Epoch
-from ausam_lab.training import auditing, evaluated_weights
-from ausam_lab.training.evaluated_weights import Best
+from ausam_lab.training import auditing, weights
 from ausam_lab.training.ranks import Ranks
+from ausam_lab.training.weights import Best
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -118,7 +118,7 @@ def begin(config: Config, ranks: Ranks) -> State:
         opt=opt,
         rho=rho_schedule(config, opt),
         random=generator(ranks.rank_seed(config.seed), 0xD509).get_state(),
-        averaged=evaluated_weights.averaged(model, config.average),
+        averaged=weights.averaged(model, config.average),
         held=held,
         audit=auditing.start(data),
         scaler=grad_scaler(config),

@@ -11,8 +11,7 @@ from ausam.diagnostics import hessian_eigenvalues, sharpness
 from ausam_lab.data.catalogue import resolve, split_problem
 from ausam_lab.experiments import diagnose
 from ausam_lab.names.from_config import method_and_policy
-from ausam_lab.training import run_folder
-from ausam_lab.training.evaluated_weights import available, load_weights
+from ausam_lab.training import run_folder, weights
 from ausam_lab.training.state import network
 from tests.lab.helpers import read, run
 
@@ -57,7 +56,7 @@ def test_the_figures_are_those_of_the_last_weights_on_shared_samples(compared):
         index = torch.randperm(100, generator=diagnose.generator(diagnose.DRAWN))[:SAMPLES]
         x, y = data.normalise(data.train_x[index]), data.train_y[index]
         model = network(config, data).eval()
-        model.load_state_dict(load_weights(list(available(folder).values())[-1]))
+        model.load_state_dict(weights.of_run(folder))
         losses = lambda x, y, model=model: F.cross_entropy(model(x), y, reduction="none")  # noqa: E731
         with torch.no_grad():
             fitted = (model(x).argmax(1) == y).float()
@@ -103,7 +102,7 @@ def test_a_run_without_weights_is_named_beside_others_and_refused_alone(copied, 
     assert [m["name"] for m in read(copied / "flatness.json")["minima"]] == ["SGD", "ASAM"]
     assert f"{sam} was not measured" in capsys.readouterr().out
     assert run("diagnose", sam, "--samples", SAMPLES) == 2
-    assert "--every N" in capsys.readouterr().err
+    assert "--keep" in capsys.readouterr().err
 
 
 def pretending(folder, **settings):
@@ -120,7 +119,7 @@ def pretending(folder, **settings):
         ({"quantize": 4}, [], "full precision"),
         ({}, ["--samples", 5], "--samples is 5"),
         ({}, ["--device", "gpu"], 'no device "gpu"'),
-        ({}, [], "checkpoint-00001.pt"),  # damaged
+        ({}, [], "no intact checkpoint"),
         pytest.param(
             {"data": "stick-figures", "model": "hrnet-w16-small", "train_size": 8, "test_size": 8},
             [],

@@ -1,4 +1,4 @@
-"""Averaged weights, the best epoch, snapshots and what a finished run keeps; a killed run resumes bit for bit."""
+"""Averaged weights, the best epoch, and what a finished run keeps; a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from ausam_lab.config import Config
 from ausam_lab.data.catalogue import resolve, split_problem
 from ausam_lab.names.from_config import configured
 from ausam_lab.names.pairs import pair
-from ausam_lab.training import checkpoint, evaluated_weights, initial_weights
-from ausam_lab.training.evaluated_weights import available, load_weights
+from ausam_lab.training import checkpoint, weights
 from ausam_lab.training.loop import finish, train
 from ausam_lab.training.state import network
 
@@ -36,28 +35,26 @@ def test_the_average_is_that_of_the_steps(tmp_path):
     """Against a plain recursion over the weights of each step."""
     seen = []
     config = resolve(**SMALL, average=0.9)
-    hook = evaluated_weights.AveragedModel.update_parameters
+    hook = weights.AveragedModel.update_parameters
 
     def watched(self, model):
         seen.append({k: v.double().clone() for k, v in model.state_dict().items()})
         hook(self, model)
 
-    evaluated_weights.AveragedModel.update_parameters = watched
+    weights.AveragedModel.update_parameters = watched
     try:
         list(train(config, tmp_path))
     finally:
-        evaluated_weights.AveragedModel.update_parameters = hook
+        weights.AveragedModel.update_parameters = hook
     expected = seen[0]
     for state in seen[1:]:
         expected = {k: 0.9 * expected[k] + 0.1 * v for k, v in state.items()}
     saved = checkpoint.load(tmp_path)
-    final = evaluated_weights.final_weights(saved)
+    final = weights.final_weights(saved)
     for name, value in final.items():
         if value.is_floating_point():
             torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-6)
-    assert any(
-        not torch.equal(value, saved.model[name]) for name, value in evaluated_weights.final_weights(saved).items()
-    )
+    assert any(not torch.equal(value, saved.model[name]) for name, value in weights.final_weights(saved).items())
 
 
 @pytest.mark.parametrize("settings", [{"average": 0.9}, {"select_epoch": 0.25}, {"average": 0.9, "select_epoch": 0.25}])
@@ -68,26 +65,31 @@ def test_a_stopped_run_continues_bit_for_bit(tmp_path, settings):
     assert parts.weights_sha256 == whole.weights_sha256
     assert (parts.test, parts.best_epoch) == (whole.test, whole.best_epoch)
     assert (parts.samples_forward, parts.samples_backward) == (whole.samples_forward, whole.samples_backward)
-    assert initial_weights.sha256(initial_weights.read(tmp_path / "whole")) == whole.weights_sha256  # what --init takes
+    assert weights.sha256(weights.read(tmp_path / "whole")) == whole.weights_sha256  # what --init takes
 
 
 def test_the_best_epoch_is_kept_and_paid_for(tmp_path):
-    run = trained(tmp_path / "run", select_epoch=0.25, every=1)
-    config = run.config
-    data, held = split_problem(config)
+    settings = resolve(**SMALL, select_epoch=0.25)
+    data, held = split_problem(settings)
+    model = network(settings, data).eval()
+    accuracy, digests, training = {}, {}, train(settings, tmp_path / "run")
+    while True:
+        try:
+            epoch = next(training).epoch
+        except StopIteration as end:
+            run = end.value
+            break
+        values = checkpoint.load(tmp_path / "run").model
+        digests[epoch] = weights.sha256(values)
+        model.load_state_dict(values)
+        with torch.no_grad():
+            accuracy[epoch] = sum(int((model(x).argmax(1) == y).sum()) for x, y in held.test_batches())
     assert (run.data.train, len(held.test_y)) == (72, 24)
     assert run.samples_forward == 4 * (2 * 72 + 24)  # SAM's two passes, and the held-out samples
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert run.test.value == rows[run.best_epoch - 1]["test"]["value"]
-    model = network(config, data).eval()
-    accuracy = {}
-    weights = {epoch: load_weights(path) for epoch, path in available(tmp_path / "run").items()}
-    for epoch, values in weights.items():
-        model.load_state_dict(values)
-        with torch.no_grad():
-            accuracy[epoch] = sum(int((model(x).argmax(1) == y).sum()) for x, y in held.test_batches())
     assert run.best_epoch == max(accuracy, key=accuracy.get)  # the first of equal ones
-    assert initial_weights.sha256(weights[run.best_epoch]) == run.weights_sha256
+    assert digests[run.best_epoch] == run.weights_sha256
 
 
 def test_the_held_out_samples_keep_their_wrong_labels():
@@ -120,7 +122,7 @@ def test_too_small_a_fraction_is_refused(tmp_path):
         ("sgd~ema", "sgd~ema", 0.99, None),
         ("SGD~EMA.999", "sgd~ema.999", 0.999, None),
         ("ausam-0.5~best", "ausam-0.5~best", None, 0.1),
-        ("sam~best0.2~ema0.9@1x0.5", "sam~best0.2~ema0.9@1x0.5", 0.9, 0.2),
+        ("sam~ema0.9~best0.2@1x0.5", "sam~ema0.9~best0.2@1x0.5", 0.9, 0.2),
         ("SAM + AUSampling(alpha=0.5, ema=0.5)~ema", "SAM + AUSampling(alpha=0.5, ema=0.5)~ema", 0.99, None),
     ],
 )
@@ -134,53 +136,30 @@ def test_a_pair_says_which_weights_it_keeps(text, name, average, held):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("sgd~ema~ema", "twice"), ("sgd~ema0.0", "above 0"), ("sgd~swa", "no pair"), ("sgd~best2", "below 1")],
+    [("sgd~ema~ema", "no pair"), ("sgd~ema0.0", "average is 0"), ("sgd~swa", "no pair"), ("sgd~best2", "epoch is 2")],
 )
 def test_what_it_cannot_keep_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         pair(text)
 
 
-# -- snapshots, and what a finished run keeps --------------------------------------------------------------------------
-
-
-KEPT = ("checkpoint-00003", "checkpoint-00004", "snapshot-00002", "snapshot-00004")
+# -- what a finished run keeps -----------------------------------------------------------------------------------------
 
 
 def kept(folder):
     return sorted(path.name for path in folder.glob("*.pt"))
 
 
-def test_snapshots_stay_and_change_nothing(tmp_path):
-    whole = trained(tmp_path / "whole", every=2)
-    assert list(available(tmp_path / "whole")) == [2, 3, 4]
-    assert kept(tmp_path / "whole") == [
-        *(f"checkpoint-0000{e}.pt" for e in (3, 4)),
-        "snapshot-00002.pt",
-        "snapshot-00004.pt",
-    ]
-    assert trained(tmp_path / "without").weights_sha256 == whole.weights_sha256
-    trained(tmp_path / "parts", stop=2, every=2)
-    then = checkpoint.load(tmp_path / "parts")
-    second = load_weights(available(tmp_path / "whole")[2])
-    assert all(torch.equal(second[name], value) for name, value in then.model.items())
-    assert trained(tmp_path / "parts", every=2).weights_sha256 == whole.weights_sha256
-    assert kept(tmp_path / "parts") == kept(tmp_path / "whole")
-    available(tmp_path / "whole")[2].write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"snapshot-00002.pt is damaged"):
-        load_weights(available(tmp_path / "whole")[2])
-
-
 @pytest.mark.parametrize("settings", [{}, {"average": 0.9, "select_epoch": 0.25}], ids=["plain", "best"])
 def test_a_finished_run_may_keep_its_weights_alone(tmp_path, settings):
     whole = trained(tmp_path / "all", **settings)
     assert trained(tmp_path / "weights", keep="weights", **settings).weights_sha256 == whole.weights_sha256
-    assert kept(tmp_path / "weights") == ["snapshot-00004.pt"]
-    assert initial_weights.sha256(initial_weights.read(tmp_path / "weights")) == whole.weights_sha256  # for --init
+    assert kept(tmp_path / "weights") == ["weights.pt"]
+    assert weights.sha256(weights.read(tmp_path / "weights")) == whole.weights_sha256  # for --init
     one, other = (sum(p.stat().st_size for p in (tmp_path / name).glob("*.pt")) for name in ("weights", "all"))
     assert one < other / 3
     trained(tmp_path / "all", keep="weights", **settings)  # as if it had been killed before it removed them
-    assert kept(tmp_path / "all") == ["snapshot-00004.pt"]
+    assert kept(tmp_path / "all") == ["weights.pt"]
 
 
 def test_a_finished_run_may_keep_nothing(tmp_path):
@@ -188,4 +167,4 @@ def test_a_finished_run_may_keep_nothing(tmp_path):
     assert kept(tmp_path) == []
     assert trained(tmp_path, keep="none") == run  # it has ended
     with pytest.raises(ValueError, match="no intact checkpoint"):
-        initial_weights.read(tmp_path)
+        weights.read(tmp_path)

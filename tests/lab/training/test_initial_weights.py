@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ausam_lab.paper.quantisation import quantize
-from ausam_lab.training import initial_weights
+from ausam_lab.training import weights
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def test_weights_from_a_file_by_name(two, tmp_path, caplog, form):
     else:
         torch.save({("module." if form == "module." else "") + k: v for k, v in state.items()}, path)
     target = quantize(target)  # the names are the same
-    digest = initial_weights.start_from(target, str(path))
+    digest = weights.start_from(target, str(path))
     assert all(torch.equal(target.state_dict()[k], v) for k, v in state.items())
-    assert form == "safetensors" or digest == initial_weights.sha256(state)  # safetensors keeps an order of its own
+    assert form == "safetensors" or digest == weights.sha256(state)  # safetensors keeps an order of its own
     assert not caplog.text
 
 
@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_left_and_told(two, tmp_path, caplog):
     del state["1.running_var"]
     torch.save(state, tmp_path / "w.pt")
     before = copy.deepcopy(target.state_dict())
-    initial_weights.start_from(target, str(tmp_path / "w.pt"))
+    weights.start_from(target, str(tmp_path / "w.pt"))
     after = target.state_dict()
     assert torch.equal(after["0.weight"], state["0.weight"])
     assert torch.equal(after["2.weight"], before["2.weight"])
@@ -56,11 +56,11 @@ def test_escape_sequences_in_names_reach_neither_terminal_nor_logs(two, tmp_path
     source, target = two
     evil = "\x1b]0;owned\x07"
     torch.save({**source.state_dict(), evil: torch.zeros(1)}, tmp_path / "w.pt")
-    initial_weights.start_from(target, str(tmp_path / "w.pt"))
+    weights.start_from(target, str(tmp_path / "w.pt"))
     assert "owned" in caplog.text
     torch.save({evil: torch.zeros(1)}, tmp_path / "w.pt")
     with pytest.raises(ValueError, match="owned") as refused:
-        initial_weights.start_from(target, str(tmp_path / "w.pt"))
+        weights.start_from(target, str(tmp_path / "w.pt"))
     assert "\x1b" not in caplog.text + str(refused.value)
 
 
@@ -95,6 +95,6 @@ def test_weights_that_cannot_be_used_are_refused(two, tmp_path):
         ("nothing", "no such file"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
-            initial_weights.start_from(target, str(tmp_path / name))
+            weights.start_from(target, str(tmp_path / name))
         assert "weights_only" not in str(refused.value)
     assert not (tmp_path / "executed").exists()

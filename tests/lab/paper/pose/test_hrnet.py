@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from ausam_lab.networks.build import MODELS, build, check_fit
 from ausam_lab.paper import catalogue
 from ausam_lab.paper.networks.hrnet import Module
-from ausam_lab.training import initial_weights
+from ausam_lab.training import weights
 from tests.lab.paper.pose.helpers import some
 
 catalogue.register()
@@ -94,7 +94,7 @@ def test_weights_of_a_classifier_land_where_names_fit(tmp_path, caplog):
     torch.save(backbone | foreign, tmp_path / "imagenet.pth")
     model = build("hrnet-w16-small", 16, 3, seed=2)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    initial_weights.start_from(model, str(tmp_path / "imagenet.pth"))
+    weights.start_from(model, str(tmp_path / "imagenet.pth"))
     for name, value in model.state_dict().items():
         assert torch.equal(value, (backbone if name in backbone else before)[name]), name
     assert "classifier.weight" in caplog.text

@@ -16,7 +16,7 @@ from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.experiments import run_cells
 from ausam_lab.paper import recipe
 from ausam_lab.records.files import file_lock
-from ausam_lab.training import initial_weights
+from ausam_lab.training import weights
 from ausam_lab.training.loop import train
 from ausam_lab.training.state import network
 from tests.lab.helpers import pausing, read
@@ -92,7 +92,7 @@ def test_an_unfinished_run_may_be_started_from_and_is_told(tmp_path, caplog):
     rows = train(config, tmp_path / "run")
     next(rows)
     rows.close()
-    initial_weights.start_from(network(config, problem(config)), str(tmp_path / "run"))
+    weights.start_from(network(config, problem(config)), str(tmp_path / "run"))
     assert "has not ended; its last checkpoint is used" in caplog.text
 
 

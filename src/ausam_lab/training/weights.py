@@ -1,23 +1,99 @@
-"""Weights to start from: matched by name and shape, never executed; and their digest."""
+"""The weights of a run: those it is evaluated with, those it keeps, those it starts from; and their digest.
+
+A run is evaluated with its own weights, their moving average, or those of its best epoch.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ausam_lab.records.run import Score
 from ausam_lab.training import checkpoint
-from ausam_lab.training.evaluated_weights import available, final_weights, load_weights
+from ausam_lab.training.checkpoint import Checkpoint
 
 log = logging.getLogger("ausam")
 
+FILE = "weights.pt"  # of a run that keeps its weights alone
+PREFIX = "module."  # of the names of AveragedModel, and of weights saved from inside DistributedDataParallel
 KEYS = ("state_dict", "model", "model_state_dict")  # of the weights in a file that holds more
 SHOWN = 5  # names in a message
+
+
+@dataclass(frozen=True)
+class Best:
+    """The epoch with the best score so far on samples that are held out to select it, and its weights."""
+
+    epoch: int
+    value: float
+    model: dict[str, Tensor]
+
+
+def averaged(model: nn.Module, decay: float) -> AveragedModel | None:
+    """The exponential moving average of the weights and the buffers, updated once a step; None without a decay.
+
+    BatchNorm's statistics are averaged with the weights that they were measured at.
+    """
+    if not decay:
+        return None
+    ema = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=ema, use_buffers=True)
+
+
+def better_of(best: Best | None, epoch: int, score: Score, model: nn.Module) -> Best:
+    """The better of the best epoch so far and this one; of equal ones, the earlier."""
+    sign = -1 if score.lower_is_better else 1
+    if best is not None and sign * score.value <= sign * best.value:
+        return best
+    return Best(epoch, score.value, {name: value.detach().clone() for name, value in model.state_dict().items()})
+
+
+def final_weights(saved: Checkpoint) -> dict[str, Tensor]:
+    """The weights that the run of a checkpoint is evaluated with, as far as it has come."""
+    if saved.best is not None:
+        weights: dict[str, Tensor] = saved.best["model"]
+        return weights
+    if saved.average is None:
+        return saved.model
+    return {name.removeprefix(PREFIX): value for name, value in saved.average.items() if name.startswith(PREFIX)}
+
+
+def discard_checkpoints(folder: Path, keep: str) -> None:
+    """Remove what a finished run need not keep (all, weights or none); a second call changes nothing.
+
+    "weights" keeps the final weights, without the state of the optimizer: for ``ausam diagnose`` and ``--init``, not to
+    resume from. They are written before anything is removed.
+    """
+    if keep == "all":
+        return
+    if keep == "weights" and (saved := checkpoint.load(folder)) is not None:
+        checkpoint.write(folder / FILE, {"model": final_weights(saved)})
+    for path in checkpoint.newest_first(folder):
+        path.unlink(missing_ok=True)
+
+
+def of_run(folder: Path) -> dict[str, Tensor]:
+    """The weights that the run in a folder is evaluated with; a ValueError if it has none."""
+    if (saved := checkpoint.load(folder)) is not None:
+        if not (folder / "result.json").exists():
+            log.warning("The run in %s has not ended; its last checkpoint is used.", folder)
+        return final_weights(saved)
+    try:
+        weights: dict[str, Tensor] = checkpoint.read(folder / FILE)["model"]
+    except (ValueError, TypeError, LookupError) as error:
+        raise ValueError(
+            f"The weights in {folder} cannot be read: it has no intact checkpoint, and of {FILE}, {error}. Use another "
+            "run, or train again with --keep all or weights."
+        ) from error
+    return weights
 
 
 def start_from(model: nn.Module, source: str) -> str:
@@ -49,7 +125,7 @@ def start_from(model: nn.Module, source: str) -> str:
 def read(path: Path) -> dict[str, Tensor]:
     """The named tensors of a run's folder or of a file; a ValueError if it cannot be read or there are none."""
     if path.is_dir():
-        return _of_run(path)
+        return of_run(path)
     try:
         content: Any = _safetensors(path) if path.suffix == ".safetensors" else checkpoint.read(path)
     except ValueError as error:
@@ -62,20 +138,8 @@ def read(path: Path) -> dict[str, Tensor]:
     tensors = {str(k): v for k, v in inner.items() if isinstance(v, Tensor)}
     if not tensors:
         raise ValueError(f"{path} holds no named tensors. Give --init a file that does, or the folder of a run.")
-    if all(k.startswith("module.") for k in tensors):  # saved from inside DistributedDataParallel
-        tensors = {k.removeprefix("module."): v for k, v in tensors.items()}
-    return tensors
-
-
-def _of_run(folder: Path) -> dict[str, Tensor]:
-    saved = checkpoint.load(folder)
-    if saved is not None:
-        if not (folder / "result.json").exists():
-            log.warning("The run in %s has not ended; its last checkpoint is used.", folder)
-        return final_weights(saved)
-    if (folder / "result.json").exists() and (files := available(folder)):  # a run with --keep weights
-        return load_weights(files[max(files)])
-    raise ValueError(f"The weights in {folder} cannot be read: it has no intact checkpoint. Give --init another run.")
+    inside = all(name.startswith(PREFIX) for name in tensors)
+    return {name.removeprefix(PREFIX): value for name, value in tensors.items()} if inside else tensors
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
@@ -102,6 +166,7 @@ def sha256(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _some(names: Collection[str]) -> str:
-    first = [name.encode("unicode_escape").decode() for name in names]  # no escape sequence reaches a terminal or a log
+    """The first names, without escape sequences: they come from a file, and reach a terminal and logs."""
+    first = [name.encode("unicode_escape").decode() for name in names]
     more = f" and {len(first) - SHOWN} more" if len(first) > SHOWN else ""
     return ", ".join(first[:SHOWN]) + more
