@@ -7,10 +7,8 @@ from functools import partial
 from ausam_lab.data.catalogue import DATASETS, Entry
 from ausam_lab.networks.build import MODELS, POSE_MODELS, TRANSFORMS, Builder
 from ausam_lab.networks.resnet import ResNet, basic
+from ausam_lab.paper.networks.convolutional import MobileNet, PyramidNet, WideResNet
 from ausam_lab.paper.networks.hrnet import HRNet
-from ausam_lab.paper.networks.mobilenet import MobileNet
-from ausam_lab.paper.networks.pyramidnet import PyramidNet
-from ausam_lab.paper.networks.wideresnet import WideResNet
 from ausam_lab.paper.pose.mpii import mpii
 from ausam_lab.paper.pose.stick_figures import stick_figures
 from ausam_lab.paper.quantisation import quantize
@@ -28,7 +26,7 @@ NETWORKS: dict[str, Builder] = {
     "mobilenetv1-224": partial(MobileNet, 1.0, 2, pixels=224),
 }
 
-# where classes are joints
+# for poses, whose outputs are joints
 POSE_NETWORKS: dict[str, Builder] = {
     "resnet10-w16": partial(ResNet, basic, (1, 1, 1, 1), 16),
     "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels

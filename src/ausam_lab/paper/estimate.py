@@ -20,11 +20,6 @@ from ausam_lab.training import run_folder
 BATCH, STEPS = 8, 3  # samples of a step that is timed, and steps: the fastest counts
 
 
-def network_of(config: Config) -> tuple[str, str, int]:
-    """What decides how long a sample takes: the network, the data and the bits."""
-    return config.model, config.data, config.quantize
-
-
 def sample_seconds(config: Config) -> float:
     """Seconds of one sample's forward and backward through the network of a run, from steps on random samples.
 
@@ -50,18 +45,10 @@ def sample_seconds(config: Config) -> float:
     return min(spent) / BATCH
 
 
-def training_samples(config: Config) -> int:
-    """Approximate number of training samples in a run of a named data set, assuming classes of equal size."""
-    known = entry(config.data)
-    whole = round(known.train * (1 - config.validation))
-    ratio, classes = config.imbalance or 1.0, known.num_outputs
-    tail: float = sum(ratio ** (c / (classes - 1)) for c in range(classes)) / classes
-    return max(1, round((config.train_size or whole) * tail))
-
-
 def samples_of(config: Config, epochs: int) -> float:
     """Samples through forward and backward in so many epochs; forward is a third of the work, as for test samples."""
-    train, test = training_samples(config), config.test_size or entry(config.data).test
+    about = entry(config.data)
+    train, test = config.train_size or about.train, config.test_size or about.test
     method, policy = method_and_policy(config, steps=config.epochs * -(-train // config.batch_size))
     forward, backward = method.passes
     return epochs * (train * policy.kept * (forward + 2 * backward) + test) / 3
@@ -69,21 +56,22 @@ def samples_of(config: Config, epochs: int) -> float:
 
 def plan(cells: list[Cell], out: Path) -> str:
     """The total first, then each block, and the estimate of each network."""
-    lines, total = [], 0.0
-    speed: dict[tuple[str, str, int], float] = {}
+    speed: dict[tuple[str, str, int], float] = {}  # of a network on its data, in so many bits
+    lines, count, total = [], 0, 0.0
     for block in dict.fromkeys(cell.block for cell in cells):
-        left = [(c, c.config.epochs - len(run_folder.epochs(c.folder(out)))) for c in cells if c.block == block]
-        left = [(cell, epochs) for cell, epochs in left if epochs > 0]
-        for cell, _ in left:
-            if (network := network_of(cell.config)) not in speed:
-                speed[network] = sample_seconds(cell.config)
-        samples = [samples_of(cell.config, epochs) for cell, epochs in left]
-        seconds = sum(n * speed[network_of(cell.config)] for (cell, _), n in zip(left, samples, strict=True))
-        epochs = sum(epochs for _, epochs in left)
-        lines.append((block, str(len(left)), str(epochs), f"{sum(samples):,.0f}", duration(seconds)))
-        total += seconds
+        left = [(c.config, c.config.epochs - len(run_folder.epochs(c.folder(out)))) for c in cells if c.block == block]
+        left = [(config, epochs) for config, epochs in left if epochs > 0]
+        samples = seconds = 0.0
+        for config, epochs in left:
+            network = config.model, config.data, config.quantize
+            if network not in speed:
+                speed[network] = sample_seconds(config)
+            samples += (of_cell := samples_of(config, epochs))
+            seconds += of_cell * speed[network]
+        every = str(sum(epochs for _, epochs in left))
+        lines.append((block, str(len(left)), every, f"{samples:,.0f}", duration(seconds)))
+        count, total = count + len(left), total + seconds
     where = cells[0].config.device
-    count = sum(int(line[1]) for line in lines)
     head = f"{count} of {len(cells)} cells are left: about {duration(total)} in one process on {where}."
     table = text_table(("Block", "Cells", "Epochs", "Samples", "Time"), lines)
     clock = "CPU time of one thread" if where == "cpu" else "time"

@@ -34,7 +34,6 @@ class HRNet(nn.Module):
         channels: int = 3,
     ) -> None:
         super().__init__()
-        self.size = size
         self.conv1, self.bn1 = _convolution(channels, stem, 3, 2)
         self.conv2, self.bn2 = _convolution(stem, stem, 3, 2)
         self.relu = nn.ReLU()
@@ -60,8 +59,6 @@ class HRNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(n, channels, size, size)`` to ``(n, joints, 2, bins)``."""
-        if x.shape[2:] != (self.size, self.size):
-            raise ValueError(f"this network needs images of {self.size}x{self.size} pixels")
         maps = self.final_layer(self.features(x)).flatten(2)
         return torch.stack([self.mlp_head_x(maps), self.mlp_head_y(maps)], 2)
 

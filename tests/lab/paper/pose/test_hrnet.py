@@ -133,7 +133,7 @@ def test_the_head_reads_every_joints_own_map():
     assert z.shape == (2, 5, 2, 128)
     torch.testing.assert_close(z[1, 3, 0], model.mlp_head_x(maps[1, 3].reshape(-1)))
     torch.testing.assert_close(z[0, 4, 1], model.mlp_head_y(maps[0, 4].reshape(-1)))
-    with pytest.raises(ValueError, match=r"cannot take a batch of shape \(2, 3, 32, 32\): this network needs .* 64x64"):
+    with pytest.raises(ValueError, match=r"cannot take a batch of shape \(2, 3, 32, 32\)"):
         check_fit("hrnet-w16-small", model, x[:, :, :32, :32], (5, 2, 128))
 
 
