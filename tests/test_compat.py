@@ -425,6 +425,16 @@ def test_gradients_may_become_sparse_after_backward():
     assert opt.skipped == 0
 
 
+def test_parameters_that_are_no_leaves():
+    """As torch's differentiable=True has them."""
+    weight = torch.ones(3, requires_grad=True).clone()
+    weight.grad = torch.ones(3)
+    opt = quiet([weight], SGD, lr=0.1, differentiable=True)
+    with pytest.warns(RuntimeWarning, match="step of the base"):
+        opt.step()
+    assert torch.equal(weight, torch.full((3,), 0.9))
+
+
 def test_errors():
     model, opt = one()
     with pytest.raises(RuntimeError, match=r"loss.backward\(\) before"):

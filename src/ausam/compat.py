@@ -125,7 +125,7 @@ class SAM(OptimizerWrapper):
         self._saved: list[tuple[Tensor, Tensor]] = []  # (parameter, its value at w) between the two steps
         self._buffers = Snapshot()
         # The gradient of one small parameter right after backward, to see whether it was clipped or unscaled since.
-        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad]
+        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad and p.is_leaf]
         self._watched = min(params, key=Tensor.numel, default=None)
         self._noted = noted = list[Tensor]()
         self._changed = torch.tensor(False, device=CPU)  # whether that of the first pass was
