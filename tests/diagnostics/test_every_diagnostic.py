@@ -195,9 +195,9 @@ def test_number_of_samples(net):
     result = dg.sharpness(model, losses, batches, 0.1, samples=13)
     assert plain(result) == pytest.approx(plain(dg.sharpness(model, losses, [(x[:13], y[:13])], 0.1)), rel=1e-12)
     assert result.samples == 13
-    with pytest.raises(ValueError, match="samples is 19, but batches holds only 18"):
+    with pytest.raises(ValueError, match=r"only 18 samples .samples is 19"):
         dg.sharpness(model, losses, batches, 0.1, samples=19)
-    with pytest.raises(ValueError, match="batches is empty"):
+    with pytest.raises(ValueError, match="only 0 samples"):
         dg.sharpness(model, losses, iter([]), 0.1)
     with pytest.raises(TypeError, match=r"\[\(x, y\)\], not \(x, y\)"):
         dg.sharpness(model, losses, (x, y), 0.1)

@@ -555,19 +555,19 @@ def test_refusals(outcomes):
     for mine in outcomes:
         seeds, tables = mine["check_apart"][3:5]
         assert seeds[0] == tables[0] == "RuntimeError"
-        assert "seeds: by rank [0, 5]" in seeds[1]
+        assert "seed differs between the processes: [0, 5] by rank" in seeds[1]
         assert "the same seed" in seeds[1]
         assert "sampler.load_state_dict(state), in every process" in tables[1]
         assert mine["check_apart"][:3] + mine["check_apart"][5:] == [
             (
                 "RuntimeError",
-                "The processes are at different positions: (epoch, batches left) by rank is [[0, 0], [3, 0]]. "
+                "The epoch differs between the processes: [0, 3] by rank. "
                 "Begin every pass in every process, and load the same state in all.",
             ),
             (
                 "RuntimeError",
-                "world_size is 3, but the process group that exchanges the scores has 2 processes. Leave out "
-                "rank and world_size to use torch.distributed's.",
+                "The scores of 3 samplers must be exchanged, but torch.distributed has 2 processes. Call "
+                "torch.distributed.init_process_group(...) before the first pass, and leave out rank and world_size.",
             ),
             (
                 "ValueError",
@@ -757,7 +757,7 @@ def test_the_scores_of_several_need_a_process_group():
     sampler.update(Feedback(index, torch.ones(2), torch.ones(2)))
     assert not bool(sampler.scores.count.any())  # they wait for the exchange
     for act in (sampler.exchange, lambda: next(iter(sampler))):
-        with refused(RuntimeError, "2 samplers", "no process group", "torch.distributed.init_process_group(...)"):
+        with refused(RuntimeError, "2 samplers", "has 1 processes", "torch.distributed.init_process_group(...)"):
             act()
 
 

@@ -46,7 +46,7 @@ def test_whole_numbers_count_epochs_however_they_are_written():
 
 def test_without_the_number_of_epochs_a_fraction_is_refused_before_the_first_batch():
     sampler = SelectiveBatchSampler(8, 4, AUSampling(0.5))
-    for first in (lambda: next(iter(sampler)), lambda: sampler.pick(torch.arange(4)), sampler.announce):
+    for first in (lambda: next(iter(sampler)), lambda: sampler.pick(torch.arange(4)), lambda: sampler.begin_stream(0)):
         with pytest.raises(ValueError, match=r"ramp is 0\.15.*epochs=30.*ramp=5"):
             first()
     assert len(next(iter(SelectiveBatchSampler(8, 4, AUSampling(1.0))))) == 4  # nothing is drawn

@@ -16,7 +16,6 @@ from ausam import (
     Random,
     Repeated,
     SelectiveBatchSampler,
-    SelectiveStream,
     TopLoss,
 )
 from tests.helpers import feedback, policy_for, refused
@@ -88,8 +87,6 @@ def test_wrong_feedback_and_indices_are_refused():
         sampler.weight("a")
     with refused(ValueError, f"outside the dataset of {N}", f"from 0 to {N - 1}"):
         sampler.weight([N])
-    with refused(TypeError, "keys is a list", "enumerate(names)"):
-        SelectiveStream([(0, 0)], int, SelectiveBatchSampler(1, 1, Full()), keys=[])
 
 
 def test_the_sampler_says_what_it_is():

@@ -4,15 +4,12 @@ Every function takes ``(model, loss_fn, batches)``, measures in eval mode and le
 frozen dataclasses of plain numbers, so ``json.dumps(dataclasses.asdict(result))`` works.
 """
 
-from ausam.diagnostics.during_training import MEASURES, Diagnostics
 from ausam.diagnostics.geometry import StepGeometry, step_geometry
 from ausam.diagnostics.hessian import Eigenvalues, Trace, hessian_eigenvalues, hessian_product, hessian_trace
 from ausam.diagnostics.landscape import Slice, Surface, loss_between, loss_line, loss_surface
 from ausam.diagnostics.sharpness import Sharpness, sharpness
 
 __all__ = [
-    "MEASURES",
-    "Diagnostics",
     "Eigenvalues",
     "Sharpness",
     "Slice",

@@ -289,26 +289,25 @@ def rows(batch: Batch, start: int, end: int) -> Batch:
 
 def take_samples(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
     """The batches as a list, cut off after ``samples`` samples."""
-    if isinstance(batches, Tensor) or (isinstance(batches, tuple) and any(isinstance(b, Tensor) for b in batches)):
-        raise TypeError("batches is a single batch, but a list of batches is needed: [(x, y)], not (x, y).")
     left = None if samples is None else count("samples", samples)
     kept: list[Batch] = []
     for batch in batches:
         if not isinstance(batch, (tuple, list)):
             raise TypeError(
-                f"A batch is a {type(batch).__name__}, but a tuple of loss_fn's arguments is needed, e.g. (x, y)."
+                f"A batch is a {type(batch).__name__}, but batches is a list of tuples of loss_fn's arguments: "
+                "[(x, y)], not (x, y) and not [x]."
             )
-        whole = tuple(batch)
-        kept.append(whole if left is None else rows(whole, 0, left))
+        kept.append(tuple(batch) if left is None else rows(tuple(batch), 0, left))
         if left is not None:
             left -= size(kept[-1])
             if not left:
                 break
-    if not kept:
-        raise ValueError("There are no samples to measure: batches is empty. Has its iterator already been consumed?")
-    if left:
+    if left or not kept:
         have = sum(size(b) for b in kept)
-        raise ValueError(f"samples is {samples}, but batches holds only {have}. Pass more batches or lower samples.")
+        raise ValueError(
+            f"batches holds only {have} samples (samples is {samples}). Pass more batches, and a list rather than an "
+            "iterator that is consumed once."
+        )
     return kept
 
 

@@ -59,8 +59,7 @@ class Batches(Sampler[list[int]]):
 
 def exchanged_state(sampler: SelectiveBatchSampler) -> dict[str, Any]:
     """The sampler's state with the scores of all processes. Collective: all processes call it."""
-    if sampler.has_unshared_scores:
-        sampler.exchange()
+    sampler.exchange()
     return sampler.state_dict()
 
 

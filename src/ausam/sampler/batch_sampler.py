@@ -179,12 +179,6 @@ class SelectiveBatchSampler(BatchSampler):
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
-    def announce(self) -> None:
-        """Record that the scores are in use, and warn if no score has arrived that the policy needs."""
-        self._unasked = None
-        warn_if_unscored(self.policy, self.scores, self.epoch, updated=self._updated)
-        self._fit(self.epoch)
-
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
         now = dataset_length(self._dataset)
@@ -217,8 +211,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     def _plan(self) -> Plan:
         """Plan the next epoch."""
-        warn_if_unscored(self.policy, self.scores, self.epoch, updated=self._updated)
-        self._fit(self.epoch)
+        self._prepare(self.epoch)
         size = self._candidates_per_batch()
         if self.policy.scope == "batch":
             return plan_batches(self.policy, self.scores, self.epoch, self.seed, size, drop_last=self.drop_last)
@@ -254,12 +247,11 @@ class SelectiveBatchSampler(BatchSampler):
             return self._choice
         return choose_among_all(self.policy, self.scores, self.epoch, self.seed)
 
-    def _fit(self, epoch: int) -> None:
+    def _prepare(self, epoch: int) -> None:
         """Let the policy derive what it needs from all scores, before the first choice of an epoch."""
-        self._scores.fit = tuple(
-            map(float, self.policy.fit(self.scores, epoch))
-        )  # also of NumPy's, which no file takes
-        self._scores.fit_epoch = epoch
+        warn_if_unscored(self.policy, self.scores, epoch, updated=self._updated)
+        fit = self.policy.fit(self.scores, epoch)
+        self._scores.fit, self._scores.fit_epoch = tuple(map(float, fit)), epoch  # NumPy's numbers are in no file
 
     def pick(self, index: Tensor) -> Tensor:
         """Choose inside a loaded batch, with the same policy and scores. Returns the positions to keep, ascending.
@@ -272,16 +264,27 @@ class SelectiveBatchSampler(BatchSampler):
         candidates = batch_index(index, len(self._scores))
         self._unasked = None
         epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
-        warn_if_unscored(self.policy, self.scores, epoch, updated=self._updated)
-        if epoch != self._scores.fit_epoch:
-            self._fit(epoch)
+        if epoch != self._scores.fit_epoch or not self.scores.known:
+            self._prepare(epoch)
         rng = generator(self.seed, epoch, PICK, self._picks)
         kept, weight = self.policy.choose(self.scores, epoch, candidates[None], rng)
         self._picked += len(candidates)
         self._picks += 1
-        if weight is not None:
-            self._weight = put_weights(self._weight, len(self._scores), candidates[kept[0]], weight[0])
+        self.set_weight(candidates[kept[0]], None if weight is None else weight[0])
         return kept[0].to(getattr(index, "device", CPU))
+
+    def begin_stream(self, epoch: int) -> None:
+        """Begin an epoch whose batches a :class:`SelectiveStream` makes, with the policy and the scores from here."""
+        self.set_epoch(epoch)
+        self.exchange()
+        self._unasked = self._weight = None
+        self._prepare(epoch)
+        self.set_epoch(epoch + 1)
+
+    def set_weight(self, index: Tensor, weight: Tensor | None) -> None:
+        """Set the factors that :meth:`weight` returns for samples that were chosen outside of a plan."""
+        if weight is not None:
+            self._weight = put_weights(self._weight, len(self._scores), index, weight)
 
     def weight(self, index: Tensor) -> Tensor | None:
         """The factor of each of these samples' losses, or None if the policy does not reweight."""
@@ -345,11 +348,6 @@ class SelectiveBatchSampler(BatchSampler):
             left = len(self._interrupted.split(world, self.min_batch)) if self._interrupted else 0
             self._scores.exchange((self.epoch, left), self.seed)
 
-    @property
-    def has_unshared_scores(self) -> bool:
-        """Whether this process has scores that the others do not have: ``exchange`` comes before ``state_dict``."""
-        return self.rank_and_world_size[1] > 1 and self._scores.has_unshared
-
     # -- saving --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -358,7 +356,7 @@ class SelectiveBatchSampler(BatchSampler):
         The state is the same in all processes, because they share one plan, and any number of processes can resume from
         it. With several processes, call ``exchange`` in all of them first; then save in one.
         """
-        if self.has_unshared_scores:
+        if self._scores.has_unshared:
             raise RuntimeError(
                 "The scores of this process have not reached the others since the last update, so the state would not "
                 "be whole. Call sampler.exchange() in every process, then sampler.state_dict() in any of them."

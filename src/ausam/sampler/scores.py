@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ausam.common.ranks import gather, rank_and_world_size
@@ -22,6 +21,21 @@ WAITING = 64
 READ, CHUNK = 1 << 16, 1 << 20
 
 Entry = tuple[Tensor, Tensor]  # index and value
+
+BEGIN_ALL = "Begin every pass in every process, and load the same state in all."
+EQUAL_IN_ALL = (
+    ("epoch", BEGIN_ALL),
+    ("number of batches left", BEGIN_ALL),
+    (
+        "seed",
+        "All share one plan, so give the same seed in all; the rank decides which part of a batch a process gets.",
+    ),
+    (
+        "checksum of the scores",
+        "An earlier exchange was interrupted in one of them, or their states are not the same. Load one saved state, "
+        "sampler.load_state_dict(state), in every process.",
+    ),
+)
 
 
 class Scores:
@@ -271,24 +285,13 @@ class SharedScores(Scores):
         if self.rank_and_world_size[1] == 1 or not self._has_group():
             return
         new, settings = _joined(self._unshared), _joined(self._unshared_settings)
-        own = [len(new[0]), len(settings[0]), *position, seed % (1 << 63), self._digest()]
-        heads = [h.tolist() for h in gather(torch.tensor(own, device=CPU))]
-        if any(h[2:4] != own[2:4] for h in heads):
-            raise RuntimeError(
-                f"The processes are at different positions: (epoch, batches left) by rank is "
-                f"{[h[2:4] for h in heads]}. Begin every pass in every process, and load the same state in all."
-            )
-        if any(h[4] != own[4] for h in heads):
-            raise RuntimeError(
-                f"The samplers have different seeds: by rank {[h[4] for h in heads]}. All processes share one plan, so "
-                "give the same seed in all; the rank decides which part of each batch a process gets."
-            )
-        if any(h[5] != own[5] for h in heads):
-            raise RuntimeError(
-                "The scores differ between the processes: an earlier exchange was interrupted in one of them, or their "
-                "states are not the same. Load one saved state, sampler.load_state_dict(state), in every process."
-            )
-        values, set_values = (_of_all(own, [int(h[k]) for h in heads]) for k, own in enumerate((new, settings)))
+        head = torch.tensor([len(new[0]), len(settings[0]), *position, seed % (1 << 63), self._digest()], device=CPU)
+        by_rank = torch.stack(gather(head))
+        for (what, remedy), numbers in zip(EQUAL_IN_ALL, by_rank[:, 2:].T.tolist(), strict=True):
+            if len(set(numbers)) > 1:
+                raise RuntimeError(f"The {what} differs between the processes: {numbers} by rank. {remedy}")
+        lengths = by_rank[:, :2].T.tolist()
+        values, set_values = (_of_all(own, n) for own, n in zip((new, settings), lengths, strict=True))
         self._unshared, self._unshared_settings = [], []
         for visit in split_repeats(*values):
             self._record(*visit)
@@ -305,18 +308,13 @@ class SharedScores(Scores):
 
     def _has_group(self) -> bool:
         """Whether there is a process group to exchange with; without one there must be nothing to exchange."""
-        world = self.rank_and_world_size[1]
-        if not (dist.is_available() and dist.is_initialized()):
-            if not self.has_unshared:
-                return False
+        world, there = self.rank_and_world_size[1], rank_and_world_size()[1]
+        if there == 1 and not self.has_unshared:
+            return False
+        if there != world:
             raise RuntimeError(
-                f"The scores of {world} samplers must be exchanged, but torch.distributed has no process group. "
-                "Call torch.distributed.init_process_group(...) before the first pass."
-            )
-        if dist.get_world_size() != world:
-            raise RuntimeError(
-                f"world_size is {world}, but the process group that exchanges the scores has {dist.get_world_size()} "
-                "processes. Leave out rank and world_size to use torch.distributed's."
+                f"The scores of {world} samplers must be exchanged, but torch.distributed has {there} processes. Call "
+                "torch.distributed.init_process_group(...) before the first pass, and leave out rank and world_size."
             )
         return True
 

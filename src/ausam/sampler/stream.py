@@ -19,20 +19,12 @@ from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
-from ausam.sampler.errors import batch_index
 from ausam.sampler.indexed import Indexed
-from ausam.sampler.plan import STREAM, put_weights
+from ausam.sampler.plan import STREAM
 from ausam.sampler.scores import Scores
 
-REFUSED = {
-    "batch_size": "the sampler has it",
-    "drop_last": "the sampler has it",
-    "shuffle": "the source decides the order",
-    "sampler": "the source decides the order",
-    "batch_sampler": "the source decides the order",
-    "persistent_workers": "each pass sends the scores to new workers",
-    "in_order": "batches are counted in order",
-}
+# Arguments of a DataLoader that would be ignored, or would break the count of batches.
+REFUSED = ("batch_size", "drop_last", "shuffle", "sampler", "batch_sampler", "persistent_workers", "in_order")
 
 Pair = tuple[Hashable, Any]
 
@@ -86,7 +78,7 @@ class SelectiveStream:
         sharded: bool = False,
         **kwargs: Any,
     ) -> None:
-        _check(source, decode, sampler, keys, kwargs)
+        _check(source, sampler, kwargs)
         self.sampler = sampler
         self.sharded = sharded
         self._source, self._decode, self._keys = source, decode, keys
@@ -95,20 +87,13 @@ class SelectiveStream:
         self._workers = int(kwargs.get("num_workers", 0))
         self._epoch = 0  # of the current pass, or of the next
         self._done: list[int] = []  # used mini-batches of the pass, by worker; empty between passes
-        self._waiting: deque[_Choice] = deque()  # handed out but not updated
-        self._weight: Tensor | None = None  # factor of every sample's loss, if the policy sets it
-        self._weighed = False
-        self._warned = False
+        self._waiting: deque[int] = deque()  # which worker made the batches that are handed out but not updated
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
         resumed, self._done = bool(self._done), self._done or [0] * self._shards
         self._waiting.clear()
-        self._weight = None
-        sampler.set_epoch(self._epoch)
-        sampler.exchange()
-        sampler.announce()
-        sampler.set_epoch(self._epoch + 1)
+        sampler.begin_stream(self._epoch)
         reader = _Reader(
             self._source,
             self._decode,
@@ -128,10 +113,13 @@ class SelectiveStream:
             if choice is None:
                 continue
             offered += choice.candidates
-            self._refuse_repeats(offered)
-            self._waiting.append(choice)
-            if choice.weight is not None:
-                self._weight = put_weights(self._weight, len(sampler.scores), choice.rows, choice.weight)
+            if offered > len(sampler.scores):
+                raise RuntimeError(
+                    f"The stream yielded more than the {len(sampler.scores)} samples that the sampler was built for. "
+                    "Each key may occur once per pass. If every worker sees the whole source, use sharded=False."
+                )
+            self._waiting.append(choice.worker)
+            sampler.set_weight(choice.rows, choice.weight)
             yield choice.batch
         if not resumed:
             self._warn_of_gaps(offered)
@@ -141,24 +129,14 @@ class SelectiveStream:
         """Take the losses of the oldest batch that was handed out but not updated: all or nothing, as the sampler's."""
         if not self._waiting:
             raise RuntimeError("There is no batch to update. Call update once per batch, after the stream yielded it.")
-        choice = self._waiting[0]
-        if choice.weight is not None and not self._weighed:
-            raise RuntimeError(
-                f"{type(self.sampler.policy).__name__} weights the samples that it keeps, but no weight was used. "
-                "Pass opt.backward(..., weight=stream.weight(index))."
-            )
         self.sampler.update(feedback)
-        self._waiting.popleft()
-        self._weighed = False
+        worker = self._waiting.popleft()
         if self._done:  # empty if the pass has ended
-            self._done[choice.worker] += 1
+            self._done[worker] += 1
 
     def weight(self, index: Tensor) -> Tensor | None:
         """The factor of each of these samples' losses, or None if the policy does not reweight."""
-        self._weighed = True
-        if self._weight is None:
-            return None
-        return self._weight[batch_index(index, len(self._weight))].to(getattr(index, "device", CPU))
+        return self.sampler.weight(index)
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's scores, the pass and the position in it. After ``exchange`` in all processes."""
@@ -184,23 +162,13 @@ class SelectiveStream:
         """Number of parts of the stream that are counted separately."""
         return max(1, self._workers) if self.sharded else 1
 
-    def _refuse_repeats(self, offered: int) -> None:
-        n = len(self.sampler.scores)
-        if offered > n:
-            raise RuntimeError(
-                f"The stream yielded more than the {n} samples that the sampler was built for. Each key may occur once "
-                "per pass. If every worker sees the whole source, use sharded=False; otherwise build the sampler for "
-                "more samples."
-            )
-
     def _warn_of_gaps(self, offered: int) -> None:
         n, (_, world) = len(self.sampler.scores), self.sampler.rank_and_world_size
         lost = world * self.sampler.mini_batch * max(1, self._workers)  # the last mini-batches may be left out
-        if offered * world < n - lost and not self._warned:
-            self._warned = True
+        if offered * world < n - lost:
             warnings.warn(
                 f"The stream yielded {offered} of the {n} samples that the sampler was built for. If the source "
-                "divides itself among workers or processes, use sharded=True. This warning is shown once.",
+                "divides itself among workers or processes, use sharded=True.",
                 stacklevel=3,
             )
 
@@ -266,15 +234,10 @@ class _Reader(IterableDataset[_Choice | None]):
     def _index(self, key: Hashable) -> int:
         n = len(self.scores)
         index = key if self.keys is None else self.keys.get(key)
-        if isinstance(index, bool) or not isinstance(index, int):
+        if not isinstance(index, int) or not 0 <= index < n:
             raise ValueError(
-                f"The key {key!r} of the stream has no dataset index. Pass one for each key: "
-                "SelectiveStream(..., keys={name: i for i, name in enumerate(names)})."
-            )
-        if not 0 <= index < n:
-            raise ValueError(
-                f"The key {key!r} has index {index}, but the sampler was built for {n} samples. Use indices from 0 to "
-                f"{n - 1}."
+                f"The key {key!r} of the stream has the dataset index {index!r}. Pass one from 0 to {n - 1} for each "
+                "key: SelectiveStream(..., keys={name: i for i, name in enumerate(names)})."
             )
         return index
 
@@ -291,30 +254,24 @@ def _as_it_is(choice: _Choice | None) -> _Choice | None:
     return choice
 
 
-def _check(source: Any, decode: Any, sampler: Any, keys: Any, kwargs: dict[str, Any]) -> None:
-    if not isinstance(sampler, SelectiveBatchSampler):
-        raise TypeError(f"sampler is a {type(sampler).__name__}. Pass a SelectiveBatchSampler.")
-    if not hasattr(source, "__iter__") or not callable(decode):
-        raise TypeError("SelectiveStream needs an iterable of (key, raw) and a function that decodes raw.")
-    if keys is not None and not isinstance(keys, Mapping):
-        raise TypeError(
-            f"keys is a {type(keys).__name__}. Pass a dict with the dataset index of each key, such as "
-            "{name: i for i, name in enumerate(names)}, or None if the keys are indices."
-        )
+def _check(source: Any, sampler: SelectiveBatchSampler, kwargs: dict[str, Any]) -> None:
     if isinstance(source, Iterator):
         raise TypeError(
             f"source is a {type(source).__name__}, which can be iterated only once, but every pass restarts it. "
             "Pass an object whose __iter__ starts the stream, such as an IterableDataset."
         )
-    if getattr(sampler.policy, "scope", "batch") != "batch":
+    if sampler.policy.scope != "batch":
         raise ValueError(
             f"{type(sampler.policy).__name__} chooses among all samples, but a stream yields them one by one. "
             "Use a policy that chooses inside each mini-batch, e.g. AUSampling."
         )
-    if sampler.split or getattr(sampler, "min_batch", 1) > 1:
+    if sampler.split or sampler.min_batch > 1:
         raise ValueError(
             "The sampler has split=True or min_batch > 1, but a mini-batch of a stream belongs to one process and "
             "cannot be joined to another. Leave both at their defaults."
         )
-    for name in REFUSED.keys() & kwargs.keys():
-        raise ValueError(f"SelectiveStream does not take {name}, because {REFUSED[name]}.")
+    for name in kwargs.keys() & set(REFUSED):
+        raise ValueError(
+            f"SelectiveStream does not take {name}. The sampler has the batch size and drop_last, the source has the "
+            "order, and each pass starts new workers, whose batches are counted in order."
+        )
