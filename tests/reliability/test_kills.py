@@ -248,7 +248,7 @@ def test_a_full_disk_stops_a_comparison_at_once(tmp_path, monkeypatch, capsys):
 
 def test_a_place_that_cannot_be_written_is_a_mistake_of_use(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        failing(patch, "", errno.EROFS)
+        failing(patch, "", errno.EACCES)
         assert run(*command(tmp_path / "run")) == 2
     assert "Choose another --out" in capsys.readouterr().err
     (tmp_path / "file").write_text("mine")

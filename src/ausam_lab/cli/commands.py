@@ -39,7 +39,7 @@ from ausam_lab.report.table import to_text
 from ausam_lab.report.text import wrapped
 from ausam_lab.training import ranks, run_folder
 from ausam_lab.training.logs import Logs
-from ausam_lab.training.loop import Batch, finish, train
+from ausam_lab.training.loop import finish, train
 
 
 def train_command(args: argparse.Namespace) -> int:
@@ -64,14 +64,15 @@ def train_command(args: argparse.Namespace) -> int:
             progress.begin(len(run_folder.epochs(out)) if args.resume else 0, config.epochs)
             last = ""
 
-            def on_step(done: Batch) -> None:
-                progress.advance(f"epoch {done.epoch}/{config.epochs} {last}", by=1 / done.batches)
+            def on_step(part: float) -> None:
+                progress.advance(last, by=part)
 
             def on_epoch(epoch: Epoch) -> None:
                 nonlocal last
-                last = f"loss {epoch.train_loss:.3f} {epoch.test} {epoch.images_per_second:,.0f} images/s"
+                figures = f"loss {epoch.train_loss:.3f} {epoch.test} {epoch.images_per_second:,.0f} images/s"
+                last = f"epoch {epoch.epoch}/{config.epochs} {figures}"
                 if not progress.live:
-                    progress.say(f"epoch {epoch.epoch}/{config.epochs} {last}")
+                    progress.say(last)
 
             run = finish(train(config, out, resume=args.resume, on_step=on_step, ranks=mine, logs=logs), on_epoch)
     after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
@@ -149,19 +150,13 @@ def reproduce_command(args: argparse.Namespace) -> int:
 
 def _launcher(args: argparse.Namespace, device: str) -> contextlib.AbstractContextManager[Launch | None]:
     if args.launcher == "local":
-        if args.address is not None:
-            raise ValueError("--address is the address of a Ray cluster. Use --launcher ray with it, or leave it out.")
-        for flag in ("cpus", "gpus"):
-            if getattr(args, flag) is not None:
-                raise ValueError(f"--{flag} is what Ray gives each cell. Use --launcher ray with it, or leave it out.")
+        if idle := [name for name in ("address", "cpus", "gpus") if getattr(args, name) is not None]:
+            raise ValueError(f"--{idle[0]} is for Ray. Use --launcher ray with it, or leave it out.")
         return contextlib.nullcontext()
     if device.startswith("cuda:"):
         raise ValueError(f'device is "{device}", but Ray gives each cell its own GPU. Use --device cuda.')
-    return on_ray(
-        args.address,
-        1.0 if args.cpus is None else args.cpus,
-        float(device == "cuda") if args.gpus is None else args.gpus,
-    )
+    gpus = float(device == "cuda") if args.gpus is None else args.gpus
+    return on_ray(args.address, 1.0 if args.cpus is None else args.cpus, gpus)
 
 
 def tune_command(args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from ausam_lab.records.run import Epoch
 from ausam_lab.training.failures import explain
 from ausam_lab.training.logs import Logs
 from ausam_lab.training.loop import train
-from ausam_lab.training.run_folder import epochs, finished, same_run, saved_config
+from ausam_lab.training.run_folder import epochs, finished, identity, saved_config
 
 OnEpoch = Callable[[str, Epoch], None]
 
@@ -74,7 +74,7 @@ def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
     """The remaining epochs. A run that was moved continues here; ``train`` refuses any other difference."""
     theirs = saved_config(folder)
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
-    if theirs is not None and bool(theirs.init) == bool(config.init) and same_run(theirs, config):
+    if theirs is not None and bool(theirs.init) == bool(config.init) and identity(theirs) == identity(config):
         if _done(folder):
             with logs.opened(folder, epochs(folder)):
                 return iter(())

@@ -103,16 +103,11 @@ def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) 
 def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
     """Raise a ValueError for a setting that was given but that no run uses."""
     for name, kind in ARGUMENTS.items():
-        if given.get(name) is None:
-            continue
         texts = list(dict.fromkeys(getattr(run, kind) for run in runs))
-        if not any(uses(kind, text, name) for text in texts):
-            flag = f"--{name.replace('_', '-')}"
-            own = [text for text in texts if name in parse(kind, text).arguments]
-            takes = f"{' and '.join(texts)} {'takes' if len(texts) == 1 else 'take'} none"
-            why = f"{own[0]} sets it already" if own else takes
-            raise ValueError(f"{flag} is {given[name]:g}, but {why}, so it has no effect. Leave out {flag}.")
+        if given.get(name) is not None and not any(uses(kind, text, name) for text in texts):
+            flag, which = f"--{name.replace('_', '-')}", " and ".join(texts)
+            raise ValueError(f"{flag} has no effect: {which} sets {name} already or has none. Leave out {flag}.")
     shape = given.get("rho_schedule") or "constant"
     if shape != "constant" and not any(has_radius(run.method) for run in runs):
         methods = " and ".join(dict.fromkeys(run.method for run in runs))
-        raise ValueError(f"--rho-schedule is {shape}, but {methods} has no rho to change. Leave out --rho-schedule.")
+        raise ValueError(f"--rho-schedule has no effect: {methods} has no rho. Leave out --rho-schedule.")

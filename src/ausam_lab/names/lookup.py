@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(?::(\d{1,3}))?")
+DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def find(kind: str, name: str, table: Mapping[str, T], forms: str = "") -> T:
@@ -42,32 +42,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def device(name: str) -> str:
-    """The device of this name ("auto": CUDA if available); a ValueError for a device that is not available."""
-    if name == "auto":
-        return "cuda" if _count("cuda") else "cpu"
-    match = DEVICE.fullmatch(name)
-    if match is None:
-        gpu = " torch's names of a GPU are cuda, mps and xpu." if name.lower() == "gpu" else ""
-        raise ValueError(f'There is no device "{name}".{gpu} Use one of {", ".join(devices())}.')
-    kind, number = match[1], int(match[2] or 0)
-    if (there := _count(kind)) == 0:
-        seen = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}[kind]
-        raise ValueError(f'device is "{name}", but torch sees no {seen} device here. Use --device cpu.')
-    if number >= there:
-        raise ValueError(f'device is "{name}", but torch sees {there} of that kind here, counted from 0.')
-    return name
-
-
-def devices() -> list[str]:
-    """The names of the available devices."""
-    return ["auto", *(kind for kind in ("cpu", "cuda", "mps", "xpu") if _count(kind))]
-
-
-def _count(kind: str) -> int:
+    """The device of this name ("auto": CUDA if available); a ValueError for a device that torch cannot use here."""
     import torch  # here, because a command line that only looks up names does not need it
 
-    if kind == "cpu":
-        return 1
-    if kind == "mps":
-        return int(torch.backends.mps.is_available())
-    return torch.cuda.device_count() if kind == "cuda" else torch.xpu.device_count()
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        wanted = torch.device(name)
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).partition("\n")[0]
+    else:
+        if wanted.type in DEVICES and not (wanted.type == "cpu" and wanted.index):
+            return name
+        why = "nothing is trained there"
+    raise ValueError(f'device is "{name}", which cannot be used here: {why}. Use cpu, or auto, cuda, cuda:0, mps, xpu.')

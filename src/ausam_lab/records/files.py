@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -16,16 +15,9 @@ log = logging.getLogger("ausam")
 
 PATIENCE = 10.0  # seconds of waiting for a lock before a word about it
 
-# Errors that another --out fixes. For all others, fix the disk and run the same command again.
-NOT_HERE = (
-    {errno.EACCES, errno.EPERM, errno.EROFS}
-    | {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
-    | {errno.ENAMETOOLONG, errno.ELOOP}
-)
-REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space there."),
-    errno.EFBIG: "Raise the limit on the size of files (ulimit -f), or choose another disk.",
-}
+# Errors that another --out fixes. For all others, free the disk and run the same command again.
+NOT_HERE = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError)
+REMEDY = "Free some space there, raise the limit on the size of files (ulimit -f), or choose another --out."
 
 
 class RunError(RuntimeError):
@@ -43,9 +35,9 @@ def written(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}."
-        if error.errno in NOT_HERE:
+        if isinstance(error, NOT_HERE):
             raise ValueError(f"{what} Choose another --out, or make it writable.") from error
-        raise WriteError(f"{what} {REMEDIES.get(error.errno or 0, 'Check the disk.')}") from error
+        raise WriteError(f"{what} {REMEDY}") from error
 
 
 def write(path: Path, content: bytes | str) -> None:

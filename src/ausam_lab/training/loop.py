@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -26,18 +26,7 @@ from ausam_lab.training.result import record
 from ausam_lab.training.state import State, begin, learning_rate
 from ausam_lab.training.weights import Best
 
-
-@dataclass(frozen=True)
-class Batch:
-    """A finished step: its position in the epoch, and its number of samples."""
-
-    epoch: int
-    batch: int
-    batches: int
-    samples: int
-
-
-OnStep = Callable[[Batch], None]
+OnStep = Callable[[float], None]
 Training = Generator[Epoch, None, Run]
 
 
@@ -54,8 +43,8 @@ def train(
 
     With ``resume=True`` a killed run continues from its last checkpoint. On one CPU thread it ends with the same
     weights, bit for bit, as an uninterrupted run. :func:`finish` gives the record. ``on_step`` is called after every
-    step, for progress bars. ``ranks`` is this process among those that train one network together; rank 0 writes the
-    files and the ``logs``.
+    step with the part of an epoch that it is, for progress bars. ``ranks`` is this process among those that train one
+    network together; rank 0 writes the files and the ``logs``.
     """
     with contextlib.ExitStack() as until:
         logs = NO_LOGS if ranks.rank else logs
@@ -151,7 +140,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
             total += feedback.loss.where(known, 0).sum()
             finite += known.sum()
             count += len(index)
-            on_step(Batch(epoch + 1, b + 1, batches, ranks.world_size * len(index)))
+            on_step(1 / batches)
         # reading the total waits for the device, so stop the clock afterwards
         cpu = time.process_time() - cpu_start
         loss, finite, count, forward, backward, cpu = ranks.sum_over_ranks(

@@ -16,12 +16,8 @@ from ausam_lab.records.store import typed
 LOCK = ".lock"
 
 
-def same_run(a: Config, b: Config) -> bool:
-    """Whether two settings describe the same run, wherever it is computed."""
-    return _identity(a) == _identity(b)
-
-
-def _identity(config: Config) -> dict[str, Any]:
+def identity(config: Config) -> dict[str, Any]:
+    """The settings that make a run the one it is, wherever it is computed."""
     return {k: v for k, v in asdict(config).items() if k not in NOT_PART_OF_IDENTITY}
 
 
@@ -41,7 +37,6 @@ def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) 
             f"none, remove {out / LOCK}: a file system without flock keeps it after a crash."
         )
     until.callback(_tidy, out)
-    refuse_other_run(out, config, resume)  # another process may have finished its run before this one had the lock
     return finished(out)
 
 
@@ -71,7 +66,7 @@ def refuse_other_run(out: Path, config: Config, resume: bool) -> None:
         if out.exists() and any(not p.name.endswith(".tmp") and p.name != LOCK for p in out.iterdir()):
             raise ValueError(f"{out} is not empty, and there is no run in it. Choose another --out.")
         return
-    a, b = ({**_identity(c), "init": c.init} for c in (theirs, config))
+    a, b = ({**identity(c), "init": c.init} for c in (theirs, config))
     if a != b:
         differ = "; ".join(differences(a, b))
         raise ValueError(f"{out} holds another run: {differ}. Choose another --out, or use the settings of that run.")

@@ -41,7 +41,7 @@ def test_what_suits_the_data_is_not_asked_for(tmp_path, capsys):
     assert run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b") == 0
     file = toml(tmp_path / "mine.toml", method="plain", rho=0.3)
     assert run("train", "--config", file, *few, "--out", tmp_path / "c") == 2
-    assert "--rho is 0.3, but Plain takes none, so it has no effect." in capsys.readouterr().err
+    assert "--rho has no effect: Plain sets" in capsys.readouterr().err
 
 
 def test_compare_takes_what_its_runs_share(tmp_path, capsys):

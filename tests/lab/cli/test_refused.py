@@ -10,18 +10,18 @@ import torch
 from ausam_lab.cli import settings
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.names.expressions import canonical
-from ausam_lab.names.lookup import device, devices
+from ausam_lab.names.lookup import device
 from ausam_lab.training.failures import explain
 from tests.lab.helpers import read, run
 
 REFUSED = [
     (["--threads", "100000"], "threads is 100000. It must be a whole number in [0, 1024]."),
-    (["--device", "gpu"], "names of a GPU are cuda, mps and xpu. Use one of auto, cpu"),
+    (["--device", "gpu"], 'device is "gpu", which cannot be used here'),
     (["--data", "foldr:/x"], "Did you mean folder:/x?"),
     (["sgd+ausampling"], "or choose a policy that ranks by loss"),
     (["sam+trusted-50"], "Did you mean sam+trusted?"),
-    (["--device", "nope"], 'There is no device "nope". Use one of auto, cpu'),
-    (["--device", "cpu:7"], 'device is "cpu:7", but torch sees 1 of that kind here, counted from 0.'),
+    (["--device", "meta"], 'device is "meta", which cannot be used here'),
+    (["--device", "cpu:7"], 'device is "cpu:7", which cannot be used here'),
     (["--policy", "UCB(period=0.5)"], "UCB: period is 0.5. It must be a whole number >= 1."),
     (["--method", "SAF(gap=10000000)"], "SAF: gap is 10000000, but a sample is visited at most 3 times (--epochs)"),
     (["--method", "RST(inner=SAF(gap=10000000))"], "RST: inner is SAF, which never evaluates the loss at perturbed"),
@@ -31,18 +31,18 @@ REFUSED = [
     ),
     (["--method", "plain", "--replay"], "--replay affects only later passes, but a step of Plain has one pass only."),
     (["--model", "sys:exit"], 'model "sys:exit" takes ('),
-    (["--policy", "full", "--alpha", "0.5"], "--alpha is 0.5, but Full takes none, so it has no effect."),
-    (["--method", "plain", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so it has no effect."),
-    (["--method", "sam(rho=0.2)", "--rho", "0.1"], "--rho is 0.1, but SAM(rho=0.2) sets it already, so it has no"),
+    (["--policy", "full", "--alpha", "0.5"], "--alpha has no effect: Full sets"),
+    (["--method", "plain", "--rho", "0.1"], "--rho has no effect: Plain sets"),
+    (["--method", "sam(rho=0.2)", "--rho", "0.1"], "--rho has no effect: SAM(rho=0.2) sets"),
     (["--method", "rst(inner=plain())", "--rho", "0.1"], ""),
-    (["--ramp", "3"], "--ramp is 3, but Full takes none"),
-    (["--policy", "random", "--s-min", "0.1"], "--s-min is 0.1, but Random takes none"),
-    (["--policy", "random", "--s-max", "0.9"], "--s-max is 0.9, but Random takes none"),
+    (["--ramp", "3"], "--ramp has no effect: Full sets"),
+    (["--policy", "random", "--s-min", "0.1"], "--s-min has no effect: Random sets"),
+    (["--policy", "random", "--s-max", "0.9"], "--s-max has no effect: Random sets"),
     (["--workers", "2"], "workers is 2, but digits is kept in memory. Use --workers 0."),
     (["--timeout", "5"], "--timeout is for several processes."),
     (["ausam-0.5", "--alpha", "0.4"], "ausam-0.5 names a method and a policy, but alpha is 0.4 too."),
     (["ausam-0.5", "--method", "gsam"], "ausam-0.5 names a method and a policy, but method is 'gsam' too."),
-    (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none"),
+    (["sgd", "--rho", "0.1"], "--rho has no effect: Plain sets"),
     (
         ["sam", "--alpha", ".5"],
         "sam names a method and a policy, but alpha is 0.5 too. Leave out one of the two.",
@@ -54,9 +54,9 @@ REFUSED = [
     (["ausm-0.5"], 'There is no pair "ausm-0.5". Did you mean ausam-0.5? '),
 ]
 if not torch.backends.mps.is_available():
-    REFUSED.append((["--device", "mps"], 'device is "mps", but torch sees no MPS device here. Use --device cpu.'))
+    REFUSED.append((["--device", "mps"], 'device is "mps", which cannot be used here'))
 if not torch.xpu.is_available():
-    REFUSED.append((["--device", "xpu"], 'device is "xpu", but torch sees no XPU device here. Use --device cpu.'))
+    REFUSED.append((["--device", "xpu"], 'device is "xpu", which cannot be used here'))
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
@@ -72,10 +72,10 @@ def test_train_refuses(tmp_path, capsys, flags, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["sgd", "--rho", "0.1"], "--rho is 0.1, but Plain takes none, so it has no effect. Leave out --rho."),
-        (["sgd", "sam", "--ramp", "2"], "--ramp is 2, but Full takes none"),
+        (["sgd", "--rho", "0.1"], "--rho has no effect: Plain sets"),
+        (["sgd", "sam", "--ramp", "2"], "--ramp has no effect: Full sets"),
         (["sam", "--threads", "100000"], "threads is 100000"),
-        (["sam", "--device", "gpu"], 'no device "gpu"'),
+        (["sam", "--device", "gpu"], 'device is "gpu"'),
     ],
     ids=" ".join,
 )
@@ -88,7 +88,7 @@ def test_compare_refuses(tmp_path, capsys, flags, message):
 @pytest.mark.parametrize("flag", ["--cpus", "--gpus"])
 def test_reproduce_refuses_what_only_ray_uses(tmp_path, capsys, flag):
     assert run("reproduce", "table1", flag, 1, "--out", tmp_path / "run") == 2
-    assert f"{flag} is what Ray gives each cell. Use --launcher ray with it" in capsys.readouterr().err
+    assert f"{flag} is for Ray. Use --launcher ray with it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--method", "rst", "--rho", "0.1"], ["--policy", "random", "--alpha", "0.5"]])
@@ -144,7 +144,6 @@ def test_memory_that_ran_out_is_told():
 
 def test_devices_that_are_here():
     assert device("cpu") == device("cpu:0").partition(":")[0] == "cpu"
-    assert devices()[:2] == ["auto", "cpu"]
     assert device("auto") in ("cpu", "cuda")
 
 

@@ -118,7 +118,7 @@ def pretending(folder, **settings):
     [
         ({"quantize": 4}, [], "full precision"),
         ({}, ["--samples", 5], "--samples is 5"),
-        ({}, ["--device", "gpu"], 'no device "gpu"'),
+        ({}, ["--device", "gpu"], 'device is "gpu"'),
         ({}, [], "no intact checkpoint"),
         pytest.param(
             {"data": "stick-figures", "model": "hrnet-w16-small", "train_size": 8, "test_size": 8},
