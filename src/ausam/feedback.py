@@ -28,9 +28,8 @@ class Feedback:
     def __post_init__(self) -> None:
         if self.perturbed is None and isinstance(self.loss, Tensor):
             object.__setattr__(self, "perturbed", torch.full_like(self.loss, torch.nan))
-        for name in ("index", "loss", "perturbed"):
-            value = getattr(self, name)
-            if not isinstance(value, Tensor) and (name, value) != ("index", None):
+        for name, value in (("index", self.index), ("loss", self.loss), ("perturbed", self.perturbed)):
+            if not isinstance(value, Tensor) and (value is not None or name != "index"):
                 raise TypeError(
                     f"Feedback: {name} is a {type(value).__name__}, but a tensor with one number per sample is "
                     "needed: torch.tensor(...)."

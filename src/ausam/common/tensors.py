@@ -58,12 +58,12 @@ def clone_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def present(x: Vector) -> list[Tensor]:
     """The entries that exist."""
-    return where(x, x)  # type: ignore[arg-type]
+    return [t for t in x if t is not None]
 
 
 def where(values: Sequence[T], x: Vector) -> list[T]:
     """The values for which ``x`` has an entry."""
-    return list(itertools.compress(values, map(operator.is_not, x, itertools.repeat(None))))
+    return [v for v, t in zip(values, x, strict=True) if t is not None]
 
 
 def dense(tensors: Iterable[Tensor]) -> bool:
@@ -94,24 +94,20 @@ def norm(x: Vector) -> Tensor:
 
 
 def _norm(kinds: list[list[Tensor]]) -> Tensor:
-    total = _unchecked_norm(kinds)
+    norms = [n for group in kinds for n in _norms(group)]
+    if not norms:
+        return torch.zeros(())
+    if len(kinds) > 1:
+        home, widest = norms[0].device, max((n.dtype for n in norms), key=lambda d: d.itemsize)
+        norms = [n.to(home, widest) for n in norms]
+    total = whole(torch.linalg.vector_norm(torch.stack(norms)))
     return total.add_(total - total)  # adds 0 to a finite number and makes infinity NaN, without a look at it
 
 
-def _unchecked_norm(kinds: list[list[Tensor]]) -> Tensor:
-    norms = [_norms(group) for group in kinds]
-    if len(norms) == 1:
-        return whole(torch.linalg.vector_norm(torch.stack(norms[0])))
-    if not norms:
-        return torch.zeros(())
-    home, widest = norms[0][0].device, max((some[0].dtype for some in norms), key=lambda d: d.itemsize)
-    return whole(torch.linalg.vector_norm(torch.stack([n.to(home, widest) for some in norms for n in some])))
-
-
-def _norms(group: list[Tensor]) -> list[Tensor]:
+def _norms(group: list[Tensor]) -> Sequence[Tensor]:
     """The norm of each, in at least float32."""
     try:
-        return list(torch._foreach_norm(group, 2, dtype=_wide_norm(group[0].dtype)))
+        return torch._foreach_norm(group, 2, dtype=torch.float32 if group[0].dtype in HALF else None)
     except RuntimeError as error:
         if dense(group):
             raise
@@ -211,20 +207,19 @@ def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vecto
 def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
     """The same in place: overwrites ``g``."""
     kinds = _by_kind(present(g))
-    if isinstance(rho, Sequence):
-        factor = _norm(kinds).add_(tiny).reciprocal_()
+    factor = _norm(kinds).add_(tiny).reciprocal_()
+    if isinstance(rho, (int, float)):
+        factor.mul_(rho)
+    else:
         for t, r in zip(g, rho, strict=True):
             if t is not None:
                 t.mul_(r)
-    else:
-        factor = _norm(kinds).add_(tiny).reciprocal_().mul_(rho)
     for group in kinds:
-        torch._foreach_mul_([*map(local, group)] if sharded(group[0]) else group, factor.to(group[0].device))
+        home = group[0].device
+        torch._foreach_mul_(
+            [*map(local, group)] if sharded(group[0]) else group, factor if len(kinds) == 1 else factor.to(home)
+        )
     return g
-
-
-def _wide_norm(dtype: torch.dtype) -> torch.dtype | None:
-    return torch.float32 if dtype in HALF else None
 
 
 def _flat(t: Tensor) -> Tensor:

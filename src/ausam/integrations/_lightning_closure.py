@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from ausam.integrations._batches import SelectiveLoader, mean_loss
-from ausam.optimizer.passes import COMPILED
 from ausam.optimizer.sharpness_aware import SharpnessAware
+from ausam.optimizer.step import COMPILED
 
 
 class BatchClosure:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,15 +36,13 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self._owners: list[dict[str, Tensor | None]] = []
-        self._names: list[str] = []
-        self._buffers: list[Tensor | None] = []
+        self._modules: Sequence[nn.Module] = ()
+        self._owners: list[dict[str, Tensor | None]] = []  # each module's buffers by name
+        self._places: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []  # owner, name, buffer
+        self._ids: list[int] = []
         self._live: list[Tensor] = []
         self._shapes: list[torch.Size] = []
         self._copies: list[Tensor] = []
-        self._modules: Sequence[nn.Module] = ()
-        self._vars: list[dict[str, Any]] = []  # each module's vars(): avoids the slow Module.__getattr__
-        self._ids: list[int] = []
         self._frozen: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # the parameter, its tensor and a copy
 
     def take(self, modules: Sequence[nn.Module], frozen: Sequence[nn.Parameter] = ()) -> None:
@@ -54,17 +51,16 @@ class Snapshot:
         for p in frozen:
             self.add(p, p.data)
         if modules is not self._modules:
-            self._vars = [vars(m) for m in modules]
-        now = list(itertools.chain.from_iterable(v["_buffers"].values() for v in self._vars))
-        known = modules is self._modules and [id(b) for b in now] == self._ids
+            self._owners = [m._buffers for m in modules]
+        now = list(itertools.chain.from_iterable(map(dict.values, self._owners)))
+        known = modules is self._modules and [*map(id, now)] == self._ids
         if known and [b.shape for b in self._live] == self._shapes:
             if self._live:
                 torch._foreach_copy_(self._copies, self._live)
             return
         self._modules = ()  # an interrupted lookup is not used again
-        places = [(m._buffers, name) for m in modules for name in m._buffers]
-        self._owners, self._names = [d for d, _ in places], [name for _, name in places]
-        self._buffers, self._ids = now, [id(b) for b in now]
+        self._places = [(owner, name, b) for owner in self._owners for name, b in owner.items()]
+        self._ids = [*map(id, now)]
         weights = {_address(p) for m in modules for p in m._parameters.values() if type(p) is nn.Parameter} - {0}
         mine = [b for b in now if b is not None and writable(b) and not (weights and _address(b) in weights)]
         self._live = [b.detach() if b.requires_grad else b for b in mine]
@@ -81,7 +77,7 @@ class Snapshot:
         """Put the same tensors back in the same places (a forward may have replaced one), with the same values."""
         for p, home, value in self._frozen:
             p.data = home.copy_(value)
-        for owner, name, buffer in zip(self._owners, self._names, self._buffers, strict=True):
+        for owner, name, buffer in self._places:
             owner[name] = buffer
         if self._live:
             for b, shape in zip(self._live, self._shapes, strict=True):
@@ -112,16 +108,18 @@ class BufferGuard:
         self._update, self._pending = BufferUpdate.NONE, False
         if frozen is not self._frozen:
             self._frozen, self._changing = frozen, []
-        self._marks = [(p.data, p._version) for p in frozen]
+        self._marks = [(p.data, p._version) for p in frozen] if frozen else []
         self._start.take(modules, self._changing)
         undo.append(self._start.restore)
 
     def before_pass(self, *, training: bool, shifted: bool) -> None:
         """Undo the last pass's changes unless it was allowed them, and make this pass undoable."""
-        self.undo_last_pass()
+        if self._pending:
+            self.undo_last_pass()
         last, this = self._update, BufferUpdate.FROM_PERTURBED if shifted else BufferUpdate.FROM_CLEAN
         if not training or last in (BufferUpdate.FROM_CLEAN, this):
-            self._find_changed()
+            if self._frozen:
+                self._find_changed()
             self._before_pass.take(self._modules, self._changing)
             self._pending = True
             if last is not BufferUpdate.NONE:

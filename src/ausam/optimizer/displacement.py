@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ausam.common.tensors import PLAIN, Vector, local, sharded, where
+from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, present, sharded, where
 from ausam.optimizer.undo import Undo
 
 Measured = Literal["loss", "perturbed"]  # the columns of Feedback
@@ -46,7 +46,7 @@ class Displacement:
     ) -> None:
         if len(values) != len(params):
             raise ValueError(f"{len(values)} values for {len(params)} parameters. Give one per parameter, or None.")
-        self._values = [v for v in values if v is not None]
+        self._values = present(values)
         self._params = params if len(self._values) == len(params) else where(params, values)
         self._relative = relative
         self._undo = undo
@@ -148,7 +148,7 @@ def _owns_storage(params: Sequence[Tensor], addresses: list[int]) -> bool:
 
 def _add_into(values: list[Tensor], home: list[Tensor]) -> list[Tensor]:
     """``home + values``, in the memory of ``values`` if the weights can use it."""
-    if any(v.dtype != w.dtype or v.device != w.device for v, w in zip(values, home, strict=True)):
+    if [*map(get_dtype, values)] != [*map(get_dtype, home)] or [*map(get_device, values)] != [*map(get_device, home)]:
         return [(w + v.to(w.device)).to(w.dtype) for v, w in zip(values, home, strict=True)]
     if values:
         torch._foreach_add_(values, home)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.utils._pytree import tree_leaves
 
-from ausam.common.tensors import CPU, HALF
+from ausam.common.tensors import CPU, HALF, PLAIN
 
 Reduction = Literal["mean", "sum"]
+REDUCTIONS = get_args(Reduction)
 
 WRITE = "Write SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model)."
 
@@ -67,6 +68,26 @@ ADDS = (
     "SharpnessAware([muon, adamw], SAM(0.05), model). This warning appears once."
 )
 
+BYPASSED = (
+    "opt.step() found gradients that {} did not compute, so this is an ordinary step of the base optimizer. Replace "
+    "loss.backward() by opt.backward(loss_fn, *batch), or use opt.step(closure). This warning appears once."
+)
+
+CLEARED = (
+    "The gradients were cleared between opt.backward and opt.step, so this step changes nothing. Call zero_grad after "
+    "opt.step. This warning appears once."
+)
+
+SKIPPED = (
+    "The loss or the gradient of step {} is not finite, so this step is skipped. This warning appears once; "
+    "`opt.skipped` counts such steps."
+)
+
+NO_GRADIENT = (
+    "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model other than the "
+    "one whose parameters the optimizer has? This warning appears once."
+)
+
 NO_BACKWARD = (
     "The closure returned a loss but left no gradient, so nothing is trained. Call loss.backward() inside the closure. "
     "This warning appears once."
@@ -75,6 +96,17 @@ NO_BACKWARD = (
 WHOLE_BATCH = (
     "This method evaluates the loss of some rows of the batch, but with whole_batch=True each loss depends on the "
     "other rows. Use SAM() without m and ascent, or another method that keeps the batch whole."
+)
+
+
+LEAVES_EVALUATION = (
+    "loss_fn calls model.train(), but this method needs the model's outputs in evaluation mode. Call model.train() in "
+    "the loop, before opt.backward, and let loss_fn compute the losses only."
+)
+
+NO_LR = (
+    "A decoupled step is as long as the learning rate says, but the base optimizer has no lr in its parameter groups. "
+    "Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
 )
 
 
@@ -148,9 +180,10 @@ def backward_arguments(
             "because a method evaluates them more than once. In place of loss.backward() write "
             'opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y).'
         )
-    if reduce not in get_args(Reduction):
+    if reduce not in REDUCTIONS:
         raise ValueError(f'opt.backward: reduce is {reduce!r}. It must be "mean" or "sum".')
-    if any(isinstance(x, Tensor) and x.grad_fn is not None for x in tree_leaves(batch)):
+    leaves = batch if PLAIN.issuperset(map(type, batch)) else tree_leaves(batch)
+    if [x for x in leaves if isinstance(x, Tensor) and x.grad_fn is not None]:
         raise ValueError(GRAPH_FROM_OUTSIDE)
     if weight is not None and not isinstance(weight, Tensor):
         weight = _as_tensor(weight, "weight", "one number per sample: sampler.weight(index)").float()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam.common.tensors import Vector, norm, scale
+from ausam.common.tensors import Vector, norm, present, scale
 from ausam.optimizer.undo import Undo
 
 
@@ -32,9 +32,9 @@ class GradientSlots:
         self._last: Vector = [None] * len(foreign)
         before: Vector = [p.grad for p in self.all]
         self._kept: Vector = [*[None] * self._own, *before[self._own :]] if replace else before
-        self._accumulates = any(g is not None for g in self._kept)
         undo.append(lambda: self.put(before))
-        if any(g is not None for g in before):
+        self._accumulates = bool(present(self._kept))
+        if self._accumulates or replace:
             self.clear()
 
     @property
@@ -56,6 +56,8 @@ class GradientSlots:
         if views:
             gradient = [g.clone() if g is not None and g._is_view() else g for g in gradient]
         self.clear()
+        if len(gradient) == self._own:
+            return gradient
         self._last = gradient[self._own :]
         return gradient[: self._own]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch.optim import Optimizer
 
 from ausam.common.settings import NON_NEGATIVE, checked_value
 from ausam.common.tensors import PLAIN, Vector
+
+get_requires_grad = operator.attrgetter("requires_grad")
 
 # Wrappers add these parts to a parameter's name. Without them, the name does not depend on the wrapper.
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -38,7 +41,7 @@ class TrainedParameters:
         self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
         self.lazy = False  # whether a lazy module still awaits its first forward
         self._names: dict[nn.Parameter, str] = {}
-        self._vars: list[dict[str, Any]] = []  # each module's vars(): avoids the slow Module.__getattr__
+        self._dicts: list[dict[str, Any]] = []  # each module's children and parameters
         self._all: list[nn.Parameter] = []
         self._required: list[bool] = []
         self._seen: list[object] = []
@@ -49,11 +52,11 @@ class TrainedParameters:
 
         Until then, ``params`` and the other lists stay the same objects.
         """
-        if [id(x) for x in self._look()] == self._ids and [p.requires_grad for p in self._all] == self._required:
+        if [*map(id, self._look())] == self._ids and [*map(get_requires_grad, self._all)] == self._required:
             return
         self._ids = None  # an interrupted walk is not used again
         self.modules = list(self.model.modules())
-        self._vars = [vars(m) for m in self.modules]
+        self._dicts = [d for m in self.modules for d in (m._modules, m._parameters)]
         self.find_lazy()
         owned = dict.fromkeys(p for g in self.base.param_groups for p in g["params"])
         others = [p for p in self.model.parameters() if p not in owned]
@@ -66,7 +69,7 @@ class TrainedParameters:
         self._all = [*owned, *others]
         self._required = [p.requires_grad for p in self._all]
         self._seen = self._look()  # kept alive, so that no id is reused
-        self._ids = [id(x) for x in self._seen]
+        self._ids = [*map(id, self._seen)]
 
     def find_lazy(self) -> None:
         """Check whether any parameter or buffer has yet to be created."""
@@ -76,9 +79,7 @@ class TrainedParameters:
         seen: list[object] = []
         for group in self.base.param_groups:
             seen += group["params"]
-        for v in self._vars:
-            seen += v["_modules"].values()
-            seen += v["_parameters"].values()
+        seen.extend(itertools.chain.from_iterable(map(dict.values, self._dicts)))
         return seen
 
     @property

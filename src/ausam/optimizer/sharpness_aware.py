@@ -20,6 +20,10 @@ from ausam.methods import Plain
 from ausam.optimizer.distributed import average_gradients
 from ausam.optimizer.errors import (
     ADDS,
+    BYPASSED,
+    CLEARED,
+    NO_GRADIENT,
+    SKIPPED,
     Reduction,
     as_module,
     backward_arguments,
@@ -30,13 +34,12 @@ from ausam.optimizer.errors import (
 from ausam.optimizer.gradients import Decoupled
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.parameters import Memory
-from ausam.optimizer.passes import ClosureLoss, LossEvaluator, LossFn, PerSampleLoss
+from ausam.optimizer.passes import ClosureStep, LossFn, PerSampleStep
 from ausam.optimizer.step import Method, Step, StepContext
 from ausam.optimizer.undo import Undo
 from ausam.optimizer.wrapper import HOOKS, OptimizerList, OptimizerWrapper
 
 COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
-RECORDED = (*COUNTERS, "_memory", "_memory_at_step", "_decoupled", "_grad")  # what an interrupted call restores
 
 
 class Grad(enum.Enum):
@@ -176,7 +179,7 @@ class SharpnessAware(OptimizerWrapper):
         index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
         if self.steps == 0 and self._grad is Grad.NOTHING:
             self._warn_if_adding()
-        evaluator = PerSampleLoss(
+        step = PerSampleStep(
             self._context,
             loss_fn,
             batch,
@@ -187,7 +190,7 @@ class SharpnessAware(OptimizerWrapper):
             whole=whole_batch,
             replay=self.replay,
         )
-        feedback: Feedback = self._estimate(evaluator)
+        feedback: Feedback = self._estimate(step)
         return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -197,27 +200,26 @@ class SharpnessAware(OptimizerWrapper):
         returns its first value. Its gradient replaces ``.grad``, whether or not it clears the gradients. Use
         :meth:`accumulate` to add to what ``.grad`` holds. Methods that need rows or outputs refuse a closure.
         """
-        self._refuse_second_call()
-        for hook in self._hooks("_optimizer_step_pre_hooks"):
+        if self._running is not None:
+            self._refuse_second_call()
+        for hook in [*self._optimizer_step_pre_hooks.values()]:
             changed = hook(self, (closure,), {})
             if changed is not None:
                 (closure, *_), _ = changed
         loss = None
         if closure is not None:
             check_closure(closure)
-            loss = self._estimate(ClosureLoss(self._context, closure, replay=self.replay), replace=True)
-        elif self._grad is Grad.NOTHING:
-            self._warn_if_bypassed()
-        elif self._grad is Grad.GRADIENT:
-            self._warn_if_cleared()
-        if self._to_be_skipped():
+            loss = self._estimate(ClosureStep(self._context, closure, replay=self.replay), replace=True)
+        elif self._grad is not Grad.NONFINITE:
+            self._warn_of_other_gradients()
+        if self._grad is Grad.NONFINITE and self._still_nonfinite():
             self._memory = self._memory_at_step
         else:
             self._base_step()
             self.steps += 1
             self._memory_at_step = self._memory
         self._grad = Grad.NOTHING
-        for hook in self._hooks("_optimizer_step_post_hooks"):
+        for hook in [*self._optimizer_step_post_hooks.values()]:
             hook(self, (closure,), {})
         return loss
 
@@ -239,38 +241,38 @@ class SharpnessAware(OptimizerWrapper):
                 gradients inside it has no effect: call ``zero_grad`` before or after.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
-        return self._estimate(ClosureLoss(self._context, closure, scale=scale, replay=self.replay))
+        return self._estimate(ClosureStep(self._context, closure, scale=scale, replay=self.replay))
 
     # -- one step: begin, commit, undo ----------------------------------------------------------------------------
 
-    def _estimate(self, evaluator: LossEvaluator, *, replace: bool = False) -> Any:
+    def _estimate(self, step: Step, *, replace: bool = False) -> Any:
         """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged."""
-        self._refuse_second_call()
-        undo = evaluator.undo
+        if self._running is not None:
+            self._refuse_second_call()
+        undo, context = step.undo, self._context
         try:
+            undo.append(functools.partial(vars(self).update, vars(self).copy()))  # counters, memory, what .grad holds
             self._running = threading.get_ident()
-            torch.set_grad_enabled(True)  # a method may add to the losses, also under the user's no_grad
-            step, memory = self._begin(evaluator, replace=replace)
+            if not torch.is_grad_enabled():
+                torch.set_grad_enabled(True)  # a method may add to the losses, also under the user's no_grad
+            context.parameters.refresh()
+            memory = self._memory.copy_for(context.parameters)
+            step.begin(memory.values, self.steps, self.seed, replace=replace)
             gradient = self.method.gradient(step)
-            self._validate_gradient(gradient, evaluator)
-            self._context.guard.undo_last_pass()
+            self._validate_gradient(gradient, step)
+            context.guard.undo_last_pass()
             accepted = self.nonfinite == "ignore" or not any_nonfinite(
-                self._context.sync.group, [*gradient, *step.decoupled], *evaluator.recorder.passes
+                context.sync.group, [*gradient, *step.decoupled, *step.evaluated]
             )
             if not accepted:
-                discard(step, gradient, self._context.guard, self.nonfinite)
-                self._warn_once(
-                    "skipped",
-                    f"The loss or the gradient of step {self.steps} is not finite, so this step is skipped. "
-                    "This warning appears once; `opt.skipped` counts such steps.",
-                    stacklevel=4,
-                )
-            returned = evaluator.result()
+                discard(step, gradient, context.guard, self.nonfinite)
+                self._warn_once("skipped", SKIPPED.format(self.steps), stacklevel=4)
+            returned = step.result()
             memory.values = step.state
-            held, new = self._commit(evaluator, step, gradient, memory if accepted else None, replace=replace)
+            held, new = self._commit(step, gradient, memory if accepted else None, replace=replace)
             undo.restore_grad_mode()
             self._running = None
-            for message in evaluator.warnings:
+            for message in step.warnings:
                 self._warn_once(message, message, stacklevel=4)
         except BaseException:
             undo.restore()
@@ -286,30 +288,21 @@ class SharpnessAware(OptimizerWrapper):
                 "The loss function or closure calls opt.backward or opt.step itself, while the weights may be "
                 "displaced. Let it compute the losses only, and call the optimizer after it returns."
             )
-        if self._running is not None:
-            raise RuntimeError(
-                "Another thread is inside this optimizer, and the weights may be displaced. "
-                "Call opt.backward and opt.step from one thread at a time."
-            )
-
-    def _begin(self, evaluator: LossEvaluator, *, replace: bool) -> tuple[Step, Memory]:
-        """Record the current state and how to restore it, before anything changes."""
-        evaluator.undo.append(functools.partial(vars(self).update, {name: getattr(self, name) for name in RECORDED}))
-        self._context.parameters.refresh()
-        memory = self._memory.copy_for(self._context.parameters)
-        evaluator.begin(replace=replace)
-        return Step(evaluator, self._context, memory.values, self.steps, self.seed), memory
+        raise RuntimeError(
+            "Another thread is inside this optimizer, and the weights may be displaced. "
+            "Call opt.backward and opt.step from one thread at a time."
+        )
 
     def _commit(
-        self, evaluator: LossEvaluator, step: Step, gradient: Vector, memory: Memory | None, *, replace: bool
+        self, step: Step, gradient: Vector, memory: Memory | None, *, replace: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite.
 
         Returns what remains to be added in place: the earlier gradients, and what is new.
         """
-        recorder, sync, slots = evaluator.recorder, self._context.sync, evaluator.slots
-        self.samples_forward += recorder.samples_forward
-        self.samples_backward += recorder.samples_backward
+        sync, slots = self._context.sync, step.slots
+        self.samples_forward += step.samples_forward
+        self.samples_backward += step.samples_backward
         if replace:
             self._grad, self._decoupled = Grad.NOTHING, None
         if memory is None:
@@ -319,18 +312,18 @@ class SharpnessAware(OptimizerWrapper):
             self._memory = memory
             if self._grad is Grad.NOTHING and any(g is not None for g in gradient):  # a closure may skip a batch
                 self._grad = Grad.GRADIENT
-            self._decoupled = self._pending(evaluator, step, gradient)
+            self._decoupled = self._pending(step, gradient)
         must_average = sync.must_average
         if sync.active:
-            sync.record(remembers=memory is not None and bool(memory.values), undo=evaluator.undo)
+            sync.record(remembers=memory is not None and bool(memory.values), undo=step.undo)
         if not must_average:
             return slots.deposit(gradient)
         slots.put(average_gradients(slots.all, slots.total(gradient), sync.group))  # what earlier calls left, too
         return [], []
 
-    def _pending(self, evaluator: LossEvaluator, step: Step, gradient: Vector) -> Decoupled | None:
+    def _pending(self, step: Step, gradient: Vector) -> Decoupled | None:
         """What follows the base's step: the decoupled vectors of this call and of those that .grad still holds."""
-        vector, last, sync, slots = step.decoupled, self._decoupled, self._context.sync, evaluator.slots
+        vector, last, sync, slots = step.decoupled, self._decoupled, self._context.sync, step.slots
         if last is not None and last.params is step.params and any(g is not None for g in slots.held):
             held = last.rescaled_to(slots.held)
             vector = add(held, vector) if vector else held
@@ -341,7 +334,7 @@ class SharpnessAware(OptimizerWrapper):
             vector, total = (average_gradients(step.params, v, sync.group) for v in (vector, total))
         return Decoupled(step.params, vector, norm(total))
 
-    def _validate_gradient(self, gradient: Vector, evaluator: LossEvaluator) -> None:
+    def _validate_gradient(self, gradient: Vector, step: Step) -> None:
         """Refuse what is no gradient, and warn of one that is empty."""
         trained = len(self._context.parameters.params)
         if not isinstance(gradient, list) or len(gradient) != trained:
@@ -350,14 +343,8 @@ class SharpnessAware(OptimizerWrapper):
                 f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
                 f"{trained} trained parameters is needed, e.g. what step.gradient() returns."
             )
-        empty = all(g is None for g in gradient)
-        if empty and not isinstance(evaluator, ClosureLoss):  # a closure may skip a batch
-            self._warn_once(
-                "nothing",
-                "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model "
-                "other than the one whose parameters the optimizer has? This warning appears once.",
-                stacklevel=5,
-            )
+        if all(g is None for g in gradient) and not isinstance(step, ClosureStep):  # a closure may skip a batch
+            self._warn_once("nothing", NO_GRADIENT, stacklevel=5)
 
     def _warn_if_adding(self) -> None:
         """Warn if the first step begins with gradients that are there already."""
@@ -365,45 +352,31 @@ class SharpnessAware(OptimizerWrapper):
         if any(g.is_sparse or bool(g.any()) for g in before if not g.is_meta):
             self._warn_once("adds", ADDS, stacklevel=4)
 
-    def _to_be_skipped(self) -> bool:
-        """Whether ``.grad`` still holds a non-finite gradient: it may have been cleared or unscaled since."""
-        if self._grad is not Grad.NONFINITE:
-            return False
+    def _still_nonfinite(self) -> bool:
+        """Whether ``.grad`` holds the gradient that was not finite: it may have been cleared or unscaled since."""
         return any_nonfinite(self._context.sync.group, [p.grad for g in self.param_groups for p in g["params"]])
 
-    def _warn_if_bypassed(self) -> None:
-        """Warn if the gradients of a step do not come from the method."""
-        if isinstance(self.method, Plain) or all(p.grad is None for g in self.param_groups for p in g["params"]):
-            return
-        self._warn_once(
-            "bypassed",
-            f"opt.step() found gradients that {type(self.method).__name__} did not compute, so this is an ordinary "
-            "step of the base optimizer. Replace loss.backward() by opt.backward(loss_fn, *batch), or use "
-            "opt.step(closure). This warning appears once.",
-            stacklevel=4,
-        )
-
-    def _warn_if_cleared(self) -> None:
-        """Warn if the gradient that the method left is gone."""
-        if all(p.grad is None for g in self.param_groups for p in g["params"]):
-            self._warn_once(
-                "cleared",
-                "The gradients were cleared between opt.backward and opt.step, so this step changes nothing. Call "
-                "zero_grad after opt.step. This warning appears once.",
-                stacklevel=4,
-            )
+    def _warn_of_other_gradients(self) -> None:
+        """Warn if the gradients of a step do not come from the method, or are gone."""
+        empty = not any(p.grad is not None for g in self.param_groups for p in g["params"])
+        if empty and self._grad is Grad.GRADIENT:
+            self._warn_once("cleared", CLEARED, stacklevel=4)
+        elif self._grad is Grad.NOTHING and not empty and not isinstance(self.method, Plain):
+            self._warn_once("bypassed", BYPASSED.format(type(self.method).__name__), stacklevel=4)
 
     def _warn_once(self, key: str, message: str, *, stacklevel: int) -> None:
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
-    def _hooks(self, name: str) -> list[Callable[..., Any]]:
-        return list(getattr(self, name).values())
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the base's parameters."""
-        self.base.zero_grad(set_to_none=set_to_none)
+        if set_to_none and type(self.base).zero_grad is Optimizer.zero_grad:  # which takes longer: it is profiled
+            for group in self.base.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+        else:
+            self.base.zero_grad(set_to_none=set_to_none)
         if self._running is None:  # inside a closure, the earlier gradients are set aside and stay
             self._decoupled = None
 
@@ -420,7 +393,7 @@ class SharpnessAware(OptimizerWrapper):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's own state dict plus one key, so that the plain base optimizer loads it too."""
-        for hook in self._hooks("_optimizer_state_dict_pre_hooks"):
+        for hook in [*self._optimizer_state_dict_pre_hooks.values()]:
             hook(self)
         ours = {
             "method": type(self.method).__name__,
@@ -428,8 +401,8 @@ class SharpnessAware(OptimizerWrapper):
             **{counter: getattr(self, counter) for counter in COUNTERS},
         }
         state_dict = {**self.base.state_dict(), "ausam": ours}
-        for hook in self._hooks("_optimizer_state_dict_post_hooks"):
-            changed = hook(self, state_dict)
+        for change in [*self._optimizer_state_dict_post_hooks.values()]:
+            changed = change(self, state_dict)
             state_dict = state_dict if changed is None else changed
         return state_dict
 
@@ -439,8 +412,8 @@ class SharpnessAware(OptimizerWrapper):
         A state that does not fit is refused and changes nothing.
         """
         state_dict = dict(state_dict) if isinstance(state_dict, dict) else state_dict
-        for hook in self._hooks("_optimizer_load_state_dict_pre_hooks"):
-            changed = hook(self, state_dict)
+        for change in [*self._optimizer_load_state_dict_pre_hooks.values()]:
+            changed = change(self, state_dict)
             state_dict = state_dict if changed is None else changed
         check_state_dict(state_dict)
         ours = state_dict.get("ausam", {})
@@ -454,7 +427,7 @@ class SharpnessAware(OptimizerWrapper):
         # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
         for base in getattr(self.base, "optimizers", [self.base]):
             undo.append(functools.partial(vars(base).update, dict(vars(base))))
-        undo.append(functools.partial(vars(self).update, {name: getattr(self, name) for name in RECORDED}))
+        undo.append(functools.partial(vars(self).update, vars(self).copy()))
         try:
             self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
             vars(self).update(counters, _memory=memory, _memory_at_step=memory)
@@ -467,7 +440,7 @@ class SharpnessAware(OptimizerWrapper):
                 "the base optimizer's part is used, and the method starts from scratch.",
                 stacklevel=2,
             )
-        for hook in self._hooks("_optimizer_load_state_dict_post_hooks"):
+        for hook in [*self._optimizer_load_state_dict_post_hooks.values()]:
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:

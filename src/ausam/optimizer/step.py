@@ -1,29 +1,33 @@
 """Step: what a method may use.
 
-A method evaluates losses and gradients at the weights or elsewhere, and returns one gradient. Who does the work is in
-one file per topic: running the passes and keeping what they return (passes), moving the weights (displacement). The
-optimizer begins, commits and undoes the step (sharpness_aware).
+A method evaluates losses and gradients at the weights or elsewhere, and returns one gradient. This file has what every
+step offers. Its two kinds, for a per-sample loss function and for torch's closure, are in passes.py. Moving the weights
+(displacement), the buffers (buffers) and ``.grad`` (gradients) have a file each. The optimizer begins, commits and
+undoes the step (sharpness_aware).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from ausam.common.random import generator
+from ausam.common.random import Replay, generator
 from ausam.common.ranks import mean_over_ranks, min_over_ranks
 from ausam.common.tensors import Vector, add, ascent_
 from ausam.optimizer.buffers import BufferGuard, writable_buffers
 from ausam.optimizer.displacement import Displacement, Measured, Swappable
 from ausam.optimizer.distributed import choose_sync
-from ausam.optimizer.errors import NO_OUTPUTS
+from ausam.optimizer.errors import NO_LOSSES, NO_LR, NO_OUTPUTS, UNCHANGED
+from ausam.optimizer.gradients import GradientSlots
 from ausam.optimizer.parameters import TrainedParameters
-from ausam.optimizer.passes import LossEvaluator
-from ausam.optimizer.undo import Action
+from ausam.optimizer.undo import Action, Undo
+
+COMPILED = "_torchdynamo_orig_callable"  # an attribute of every function that torch.compile returns
 
 
 class Method(Protocol):
@@ -68,28 +72,47 @@ class Step:
     """One batch, as a method sees it.
 
     Arguments:
-        evaluator: runs the passes.
         context: what all steps of the optimizer share.
-        state: the method's memory from earlier steps, and what it adds to it.
-        number: optimizer steps taken so far.
-        seed: for the method's random numbers.
+        function: the user's loss function or closure.
+        index: dataset index of each sample, or None.
+        replay: whether all passes draw the same random numbers.
     """
 
+    params: list[nn.Parameter]  # the parameters that the optimizer trains
+    state: dict[str, Any]  # the method's memory from earlier steps, and what it adds to it
+    number: int  # optimizer steps taken so far
+    scale: Tensor | float = 1.0  # the factor that the last backward was scaled by (GradScaler's)
+
     def __init__(
-        self, evaluator: LossEvaluator, context: StepContext, state: dict[str, Any], number: int, seed: int
+        self, context: StepContext, function: Callable[..., Any], index: Tensor | None = None, *, replay: bool = False
     ) -> None:
-        self._evaluator = evaluator
-        self._recorder = evaluator.recorder
-        self._context = context
-        self._sync = context.sync
-        self._parameters = context.parameters
-        self._seed = seed
-        self.params = context.parameters.params
-        self.index = evaluator.recorder.index
-        self.state = state
-        self.number = number
+        self.index = index
+        self.undo = Undo(context.parameters.kinds)
+        self.warnings: list[str] = []  # what the user should know of this step
+        self.evaluated: list[Tensor] = []  # the losses of each pass, to see whether they are finite
+        self.samples_forward = 0
+        self.samples_backward = 0
         self.decoupled: Vector = []  # what follows the base's step; empty if nothing does
         self.writes: list[Action] = []  # undo what was written into tables
+        self._context = context
+        self._parameters = context.parameters
+        self._guard = context.guard
+        self._sync = context.sync
+        self._function = function
+        self._replay = Replay() if replay else None
+        self._displacement: Displacement | None = None  # where the weights were last moved to
+        self._columns: dict[Measured, Tensor] = {}
+        self._outputs: Any = None  # of the last forward
+
+    def begin(self, state: dict[str, Any], number: int, seed: int, *, replace: bool) -> None:
+        """Record the state before the first pass and how to restore it, and set the gradients aside."""
+        parameters = self._parameters
+        self.params, self.state, self.number, self._seed = parameters.params, state, number, seed
+        self._context.pass_index = -1
+        if parameters.lazy:
+            self._make_lazy_modules()  # first, because their buffers are among those to be restored
+        self._guard.begin(parameters.modules, parameters.frozen, self.undo)
+        self.slots = GradientSlots(parameters.params, parameters.foreign, self.undo, replace=replace)
 
     # -- what the method knows -----------------------------------------------------------------------------------
 
@@ -119,29 +142,24 @@ class Step:
     @property
     def outputs(self) -> Any:
         """What ``loss_fn`` returned alongside the losses in the last forward."""
-        if self._recorder.outputs is None:
+        if self._outputs is None:
             raise TypeError(NO_OUTPUTS)
-        return self._recorder.outputs
+        return self._outputs
 
     @property
     def loss(self) -> Tensor:
         """Loss of each sample at ``w``; NaN where it was not evaluated."""
-        return self._recorder.column("loss")
+        return self._column("loss")
 
     @property
     def perturbed(self) -> Tensor:
         """Loss of each sample at perturbed weights; NaN where it was not evaluated."""
-        return self._recorder.column("perturbed")
-
-    @property
-    def scale(self) -> Tensor | float:
-        """The factor that the last backward was scaled by (GradScaler's), else 1."""
-        return self._evaluator.scale
+        return self._column("perturbed")
 
     @property
     def count(self) -> int:
         """The number of samples; before the first pass, taken from the index, the weights or the batch."""
-        return self._evaluator.count()
+        raise RuntimeError(NO_LOSSES)
 
     def min_over_ranks(self, value: int) -> int:
         """The smallest value over the training processes: for numbers of passes, on which all must agree."""
@@ -159,7 +177,7 @@ class Step:
             table.index_put_(place, before)
 
         self.writes.append(restore)
-        self._evaluator.undo.append(restore)
+        self.undo.append(restore)
         table.index_put_(place, values.to(table.dtype))
 
     # -- evaluating ----------------------------------------------------------------------------------------------
@@ -169,27 +187,60 @@ class Step:
 
         With ``sync=False`` the processes do not average the result, with ``weighted=False`` all samples count the same.
         """
-        if sync:
-            return self._evaluator.gradient(rows, weighted=weighted)
+        if sync or not self._sync.active:
+            return self.backward(self.forward(rows), rows, weighted=weighted)
         with self.no_sync():
-            return self._evaluator.gradient(rows, weighted=weighted)
+            return self.backward(self.forward(rows), rows, weighted=weighted)
 
-    def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
+    def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:  # noqa: ARG002
         """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
-        return self._evaluator.forward(rows, grad=grad)
+        raise RuntimeError(NO_LOSSES)
 
-    def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
+    def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:  # noqa: ARG002
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter."""
-        return self._evaluator.backward(losses, rows, weighted=weighted)
+        raise RuntimeError(NO_LOSSES)
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which the processes do not average, for a forward and a backward; ``gradient(sync=False)``."""
-        return self._sync.no_sync(self._evaluator.undo)
+        return self._sync.no_sync(self.undo)
 
     def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
         """Outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or side effects."""
         with self.at(values):
-            return self._evaluator.predict(buffers)
+            return self._predict(buffers)
+
+    def result(self) -> Any:
+        """What the caller of the optimizer gets when the method has finished."""
+        raise NotImplementedError
+
+    def _predict(self, buffers: Sequence[Tensor]) -> Any:  # noqa: ARG002
+        raise RuntimeError(NO_LOSSES)
+
+    def _make_lazy_modules(self) -> None:
+        """Let lazy modules create their parameters, if this takes a forward of its own."""
+
+    def _call(self, arguments: tuple[Any, ...] = (), *, grad: bool = True) -> Any:
+        """Call the user's function."""
+        self._context.pass_index += 1
+        function = self._function
+        if self._replay is not None:
+            function, arguments = self._replay.call, (function, arguments, self.params)
+        if grad == torch.is_grad_enabled():
+            return function(*arguments)
+        with torch.set_grad_enabled(grad):
+            return function(*arguments)
+
+    def _collect(self) -> Vector:
+        """The gradient that a pass left behind; the slots are empty afterwards."""
+        gradient = self.slots.collect(views=self._sync.views)
+        return self._sync.after_backward(self.params, gradient) if self._sync.active else gradient
+
+    def _column(self, name: Measured) -> Tensor:
+        """The losses of one feedback column; NaN where they were not evaluated."""
+        if name not in self._columns:
+            like = next(iter(self._columns.values()), torch.empty(0))
+            self._columns[name] = torch.full_like(like, torch.nan)
+        return self._columns[name]
 
     # -- beside the gradient -------------------------------------------------------------------------------------
 
@@ -198,12 +249,8 @@ class Step:
 
         Clipping, a GradScaler and accumulation act on v as they act on the gradient.
         """
-        base = self._parameters.base
-        if any("lr" not in g for g in base.param_groups):
-            raise TypeError(
-                f"A decoupled step is as long as the learning rate says, but {type(base).__name__} has no lr in its "
-                "parameter groups. Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
-            )
+        if any("lr" not in g for g in self._parameters.base.param_groups):
+            raise TypeError(NO_LR)
         self.decoupled = add(self.decoupled, v) if self.decoupled else v
 
     # -- moving the weights --------------------------------------------------------------------------------------
@@ -217,26 +264,38 @@ class Step:
 
     def ascended(self, g: Vector, rho: float) -> Displacement:
         """Move the weights to ``w + rho g / |g|``, like ``shifted(ascent(g, rho))``. Overwrites ``g``."""
-        return self.shifted(ascent_(g, self.radius(rho)))
+        return self._displaced(ascent_(g, self.radius(rho)), "perturbed", relative=True)
 
     def at(self, values: Vector) -> Displacement:
         """Move the weights to ``values`` inside the context, then back to ``w`` bit for bit."""
         return self._displaced(values, "perturbed", relative=False)
 
     def _displaced(self, values: Vector, measures: Measured, *, relative: bool) -> Displacement:
-        last = self._evaluator.displacement
-        if last is not None and last.active:
+        if self._displacement is not None and self._displacement.active:
             raise RuntimeError(
                 "The weights are already shifted. Leave the first `with step.shifted(...)` before entering another."
             )
-        displacement = Displacement(
+        self._displacement = Displacement(
             self.params,
             values,
-            self._evaluator.undo,
+            self.undo,
             self._parameters.modules,
             relative=relative,
-            swap=None if self._evaluator.compiled else self._context.swappable,
+            # A compiled function's graph may have recorded the addresses of the weights.
+            swap=None if hasattr(self._function, COMPILED) else self._context.swappable,
             measures=measures,
         )
-        self._evaluator.displacement = displacement
-        return displacement
+        return self._displacement
+
+    def _moved_for(self) -> Measured | None:
+        """None at ``w``; elsewhere the feedback column for losses evaluated there."""
+        displacement = self._displacement
+        return displacement.measures if displacement is not None and displacement.active else None
+
+    def _check_moved(self, before: Tensor, after: Tensor) -> None:
+        """See, once, that moving the weights changes a loss: it does not if the graph was built before the step."""
+        known = before.isfinite() & after.isfinite()
+        self._context.seen_to_move = bool(known.any())
+        same = self._context.seen_to_move and torch.equal(before[known], after[known])
+        if same and self._displacement is not None and self._displacement.moved():
+            self.warnings.append(UNCHANGED)
