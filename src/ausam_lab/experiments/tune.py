@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ausam_lab.config import NOT_PART_OF_IDENTITY, Config, differences
@@ -22,14 +23,14 @@ from ausam_lab.experiments.cells import run_folder as folder_of
 from ausam_lab.experiments.run_cells import OnEpoch
 from ausam_lab.names.from_config import method_and_policy, refuse_idle
 from ausam_lab.names.lookup import find
-from ausam_lab.records import files, store
+from ausam_lab.records import files
 from ausam_lab.records.files import file_lock
 from ausam_lab.records.run import Run, Score
 from ausam_lab.report.pages import tuning
 from ausam_lab.training import run_folder
 from ausam_lab.training.failures import explain
 from ausam_lab.training.logs import Logs
-from ausam_lab.training.loop import train
+from ausam_lab.training.loop import Training, train
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -66,14 +67,14 @@ def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
     """``["rho=0.1,0.2", "alpha=0.5"]`` as numbers by setting; without texts, defaults for the method and policy."""
     if not texts:
         return _suggested(config)
-    kinds = {name: kind for name, hint in typing.get_type_hints(Config).items() if (kind := _number(hint))}
-    for name in ("seed", "epochs", "validation", *NOT_PART_OF_IDENTITY):
-        kinds.pop(name, None)  # set by the search itself, or without effect on learning
+    kinds = {name: _number(hint) for name, hint in typing.get_type_hints(Config).items()}
+    own = {"seed", "epochs", "validation", *NOT_PART_OF_IDENTITY}  # set by the search, or without effect on learning
+    searchable = {name: kind for name, kind in kinds.items() if kind and name not in own}
     grid: dict[str, list[float]] = {}
     for text in texts:
         name, _, numbers = text.partition("=")
         name = name.strip().replace("-", "_")
-        kind = find("number to search for", name, kinds)
+        kind = find("number to search for", name, searchable)
         if name in grid:
             raise ValueError(f"--over {name} is given twice. Put all of its values in one: {name}=0.1,0.2.")
         try:
@@ -106,6 +107,8 @@ def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None], logs: Lo
 
     ``on_epoch`` is called with the name of the trial and each epoch, ``say`` with a line about each finished trial.
     """
+    from optuna.distributions import CategoricalDistribution
+
     config, out = search.config, search.out
     if not config.validation:
         raise ValueError("validation is 0, but a search needs held-out samples. Use --validation 0.2.")
@@ -123,7 +126,9 @@ def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None], logs: Lo
         done = [trial.params for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
         for settings in random.Random(0).sample(every, len(every)):
             if settings not in done:
-                say(f"{called(settings)}: {_attempt(search, settings, study, on_epoch, logs)}")
+                study.enqueue_trial(settings)
+                trial = study.ask({name: CategoricalDistribution(tried) for name, tried in search.over.items()})
+                say(f"{called(settings)}: {_attempt(search, settings, study, trial, on_epoch, logs)}")
             files.write(out / "tuning.html", tuning.render(study))
     if not tuning.completed(study):
         raise ValueError(f"Every trial failed. The last: {study.trials[-1].user_attrs['failed']}")
@@ -134,11 +139,7 @@ def load(out: Path) -> Study:
     """The study in a folder."""
     import optuna
 
-    return optuna.load_study(study_name="tuning", storage=_storage(out))
-
-
-def _storage(out: Path) -> str:
-    return f"sqlite:///{out / DATABASE}"
+    return optuna.load_study(study_name="tuning", storage=f"sqlite:///{out / DATABASE}")
 
 
 def _study(search: Search) -> Study:
@@ -148,7 +149,7 @@ def _study(search: Search) -> Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         study_name="tuning",
-        storage=_storage(search.out),
+        storage=f"sqlite:///{search.out / DATABASE}",
         load_if_exists=True,
         direction="maximize",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=search.config.epochs // 2),
@@ -157,79 +158,76 @@ def _study(search: Search) -> Study:
     mine |= {"seeds": list(search.seeds)}
     theirs = study.user_attrs.get("settings", mine)
     if theirs != mine:
-        raise ValueError(
-            f"{search.out} contains another search: {'; '.join(differences(theirs, mine))}. Choose another --out."
-        )
+        changed = "; ".join(differences(theirs, mine))
+        raise ValueError(f"{search.out} contains another search: {changed}. Choose another --out.")
     about = {"settings": mine, "given": dict(search.given), "out": str(search.out), "command": search.command}
     for name, value in about.items():
         study.set_user_attr(name, value)
-    for killed in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
-        study.tell(killed.number, state=optuna.trial.TrialState.FAIL)
     return study
 
 
-def _attempt(search: Search, settings: Settings, study: Study, on_epoch: OnEpoch, logs: Logs) -> str:
-    """Train a trial of these settings; its outcome. An error of its own does not stop the search."""
-    study.enqueue_trial(settings)
-    trial = study.ask()
-    for name, value in settings.items():
-        suggest: Any = trial.suggest_int if isinstance(value, int) else trial.suggest_float
-        suggest(name, value, value)
+def _attempt(search: Search, settings: Settings, study: Study, trial: Trial, on_epoch: OnEpoch, logs: Logs) -> str:
+    """Train with these settings and tell the study; the outcome in words. An error of its own stops no other trial."""
+    from optuna.trial import TrialState
+
     try:
-        return _train(search, settings, study, trial, on_epoch, logs)
+        results = _train(search, settings, trial, on_epoch, logs)
     except files.WriteError:
         raise  # a full disk concerns every trial
     except Exception as error:  # noqa: BLE001  (whatever it is, the other trials can be trained)
         known = explain(error)
         reason = known.text if known else f"{type(error).__name__}: {error}"
         trial.set_user_attr("failed", reason.partition("\n")[0])
-        study.tell(trial, state=_state("FAIL"))
+        study.tell(trial, state=TrialState.FAIL)
         return f"failed: {reason}"
+    if results is None:
+        study.tell(trial, state=TrialState.PRUNED)
+        return "stopped early"
+    work = [(r.samples_forward + r.samples_backward) / (2 * r.data.train * r.epochs) for r in results]
+    spent = [r.cpu_seconds if r.environment.hardware.device == "cpu" else r.train_seconds for r in results]
+    attributes = {
+        "score": asdict(replace(results[0].test, parts={})),
+        "scores": [r.test.value for r in results],
+        "unfitted": all(r.audit is not None and r.audit.unfitted for r in results),
+        "cost": fmean(work),
+        "seconds": fmean(spent),
+    }
+    for name, value in attributes.items():
+        trial.set_user_attr(name, value)
+    study.tell(trial, _merit([r.test for r in results]))
+    return ", ".join(str(r.test) for r in results)
 
 
-def _state(name: str) -> Any:
-    from optuna.trial import TrialState
+def _train(search: Search, settings: Settings, trial: Trial, on_epoch: OnEpoch, logs: Logs) -> list[Run] | None:
+    """Train one trial with every seed, side by side; None if the pruner stops it."""
+    name, last = called(settings), search.config.epochs
+    results: dict[int, Run] = {}
 
-    return TrialState[name]
+    def run(seed: int) -> Training:
+        folder = folder_of(search.out, name, seed)
+        config = replace(search.config, **settings, seed=seed)
+        yield from run_folder.epochs(folder)
+        results[seed] = yield from train(config, folder, resume=True, logs=logs.of(f"{name}/{folder.name}"))
+        return results[seed]
 
-
-def _train(search: Search, settings: Settings, study: Study, trial: Trial, on_epoch: OnEpoch, logs: Logs) -> str:
-    """Train one trial with every seed, side by side, until it ends or is pruned; its outcome."""
-    name = called(settings)
-    folders = [folder_of(search.out, name, seed) for seed in search.seeds]
-    configs = [replace(search.config, **settings, seed=seed) for seed in search.seeds]
     with contextlib.ExitStack() as until:
-        runs = []
-        for config, folder in zip(configs, folders, strict=True):
-            fresh = train(config, folder, resume=True, logs=logs.of(f"{name}/{folder.name}"))
-            until.enter_context(contextlib.closing(fresh))
-            runs.append(itertools.chain(run_folder.epochs(folder), fresh))
-        for number in range(1, search.config.epochs + 1):
-            epochs = [next(run) for run in runs]
+        runs = [until.enter_context(contextlib.closing(run(seed))) for seed in search.seeds]
+        for number in range(1, last + 1):
+            epochs = [next(one) for one in runs]
             for epoch in epochs:
                 on_epoch(name, epoch)
             trial.report(_merit([epoch.test for epoch in epochs]), number)
-            if number < search.config.epochs and trial.should_prune():
+            if number < last and trial.should_prune():
                 trial.set_user_attr("scores", [epoch.test.value for epoch in epochs])
-                study.tell(trial, state=_state("PRUNED"))
-                return f"stopped after {number} epochs"
-        for run in runs:
-            collections.deque(run, maxlen=0)  # writes its result
-    results = [store.read_finished(folder / "result.json", Run) for folder in folders]
-    scores = [result.test for result in results]
-    # SAM's cost is two forward and two backward passes over every sample
-    work = [(r.samples_forward + r.samples_backward) / (4 * r.data.train * r.epochs) for r in results]
-    trial.set_user_attr("score", asdict(replace(scores[0], parts={})))
-    trial.set_user_attr("scores", [score.value for score in scores])
-    trial.set_user_attr("unfitted", all(r.audit is not None and r.audit.unfitted for r in results))
-    trial.set_user_attr("cost", sum(work) / len(work))
-    study.tell(trial, _merit(scores))
-    return ", ".join(map(str, scores))
+                return None
+        for one in runs:
+            collections.deque(one, maxlen=0)  # writes its result
+    return list(results.values())
 
 
 def _merit(scores: Sequence[Score]) -> float:
     """The mean score of the seeds, larger for better."""
-    return sum(-score.value if score.lower_is_better else score.value for score in scores) / len(scores)
+    return fmean(-score.value if score.lower_is_better else score.value for score in scores)
 
 
 def called(settings: Settings) -> str:

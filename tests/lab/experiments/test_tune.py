@@ -79,7 +79,12 @@ def test_a_search_that_was_killed_is_resumed(searched, tmp_path, monkeypatch, af
 
     def interrupted(*args, **settings):
         nonlocal epochs
-        for row in original(*args, **settings):
+        training = original(*args, **settings)
+        while True:
+            try:
+                row = next(training)
+            except StopIteration as end:
+                return end.value
             epochs += 1
             if epochs == after:
                 raise KeyboardInterrupt
@@ -162,6 +167,7 @@ def test_the_command_of_the_best_settings_can_be_pasted(tmp_path, capsys):
     rho = tune.load(tmp_path / "a search").best_params["rho"]
     assert args.out == str(tmp_path / "a search" / "best")
     assert settings.given(args) == {
+        "data": "digits",
         "method": "RST(p=0.5)",
         "policy": "AUSampling",
         "train_size": 160,
@@ -184,7 +190,7 @@ def test_the_page_has_every_trial_the_charts_and_the_command(searched, capsys, m
     page = (searched / "tuning.html").read_text()
     command = tuning.train_command(tune.load(searched))
     assert page.count('<tr><th scope="row">') == 6  # every trial once
-    assert page.count('<figure class="chart">') == 1  # rho and the batch size: a heat map
+    assert page.count('<figure class="chart square">') == 1  # rho and the batch size: a heat map
     assert command in re.sub("</?span>", "", page)  # a word of a command is not broken
     assert page.index("ausam train") < page.index("<table")  # what to do next comes first
     (searched / "tuning.html").unlink()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from ausam_lab.records.run import Score, decimals, measured_on
 from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Picture
+from ausam_lab.report.summary import seconds_digits, times
 from ausam_lab.report.table import Table, to_html, to_text
 from ausam_lab.report.text import NONE, Screen, show, wrapped
-from ausam_lab.report.vega import Field, PlainRow
+from ausam_lab.report.vega import Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 RULE = (
-    "± is the standard deviation over seeds. Cost counts samples in forward and backward passes, plain SGD has 1x. A "
-    "trial that was stopped early has the score of its last epoch. No test sample was used."
+    "± is the standard deviation over seeds. Cost counts samples in forward and backward passes, plain SGD has 1x. "
+    "Time is CPU time, or that of another device. A trial that was stopped early has the score of its last epoch. No "
+    "test sample was used."
 )
 
 
@@ -40,18 +42,18 @@ def text(study: Study, screen: Screen | None = None, *, verbose: bool = False) -
 
 def table(study: Study) -> Table:
     """Every trial: the completed ones by score, then those that were stopped or failed."""
-    best = completed(study)
+    best, score = completed(study), _score(study)
     known = [trial.params for trial in best]
     rest = {str(t.params): t for t in study.trials if t.params not in known}  # the last of several attempts
-    score = _score(study)
+    digits = seconds_digits([trial.user_attrs["seconds"] for trial in best])
     lines = []
     for trial in (*best, *rest.values()):
-        scores, cost = trial.user_attrs.get("scores"), trial.user_attrs.get("cost")
-        figure = trial.user_attrs.get("failed", NONE) if scores is None else _figure(scores, decimals(score.unit))
-        epochs = len(trial.intermediate_values) or NONE
-        lines.append([*_numbers(trial), epochs, figure, NONE if cost is None else f"{2 * cost:.2g}x"])
-    head = [*_names(study), "Epochs", _title(score), "Cost"]
-    return Table.of(head, lines, left=())
+        about = trial.user_attrs
+        figure = _figure(about["scores"], score) if "scores" in about else about.get("failed", NONE)
+        numbers = [f"{value:g}" for value in trial.params.values()]
+        cost = [times(about["cost"]), show(about["seconds"], digits)] if "cost" in about else [NONE, NONE]
+        lines.append([*numbers, len(trial.intermediate_values) or NONE, figure, *cost])
+    return Table.of([*study.trials[0].params, "Epochs", _title(score), "Cost", "Time (s)"], lines, left=())
 
 
 def unfitted(study: Study) -> bool:
@@ -61,27 +63,26 @@ def unfitted(study: Study) -> bool:
 
 def recommendation(study: Study) -> str:
     """The best settings, with their score and what it was measured on."""
-    best, score = completed(study)[0], _score(study)
     if unfitted(study):
         return (
             "No settings are recommended: the model has not fitted the data in any trial. Train longer, or search for "
             "the learning rate first: --over lr=0.01,0.03,0.1."
         )
+    best, score = completed(study)[0], _score(study)
     scores = best.user_attrs["scores"]
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in best.params.items())
     part = f"{100 * study.user_attrs['settings']['validation']:g} % of the training samples"
     seeds = "one seed" if len(scores) == 1 else f"{len(scores)} seeds"
-    return f"Best: {flags} ({score.name} {_figure(scores, decimals(score.unit))} {score.unit}, on {part}, {seeds})."
+    return f"Best: {flags} ({score.name} {_figure(scores, score)} {score.unit}, on {part}, {seeds})."
 
 
 def train_command(study: Study) -> str:
     """The command that trains with the best settings, on all training samples."""
     about = study.user_attrs
     given = {name: value for name, value in about["given"].items() if name != "validation"}
-    axes = {name: about["settings"][name] for name in ("method", "policy")}
-    settings = {**axes, **given, **completed(study)[0].params, "out": f"{about['out']}/best"}
+    always = {name: about["settings"][name] for name in ("data", "model", "method", "policy", "epochs")}
     words = ["ausam", "train"]
-    for name, value in settings.items():
+    for name, value in {**always, **given, **completed(study)[0].params, "out": f"{about['out']}/best"}.items():
         flag = f"--{name.replace('_', '-')}"
         if value is not False:
             words += [flag] if value is True else [flag, str(value)]
@@ -90,22 +91,23 @@ def train_command(study: Study) -> str:
 
 def pictures(study: Study) -> Iterator[Picture]:
     """The score of the completed trials: a heat map of two settings, otherwise a line for each setting."""
-    trials, names, score = completed(study), _names(study), _score(study)
-    varied = [name for name in names if len({trial.params[name] for trial in trials}) > 1]
+    trials, score = completed(study), _score(study)
+    varied = [name for name in trials[0].params if len({trial.params[name] for trial in trials}) > 1]
     figure = Field("score", _title(score), f".{decimals(score.unit)}f")
     rows = [{**trial.params, "score": fmean(trial.user_attrs["scores"])} for trial in trials]
     if len(varied) == 2:
         x, y = (Field(name, name, "~g") for name in varied)
-        note = "Empty: a trial that was stopped early."
-        yield Picture("grid", charts.heat(rows, x, y, figure, log=False), figure.title, note)
+        note = "Empty squares: trials that were stopped early."
+        yield Picture("grid", charts.heat(rows, x, y, figure, text=True), figure.title, note)
         return
     for name in varied:
         others = [other for other in varied if other != name]
-        points = [{**row, "others": ", ".join(f"{o} {row[o]:g}" for o in others) or "all trials"} for row in rows]
+        points = [{**row, "others": ", ".join(f"{o} {row[o]:g}" for o in others)} for row in rows]
         points.sort(key=lambda row: (row["others"], row[name]))
-        x, by = Field(name, name, "~g"), Field("others", "settings")
-        spec = charts.lines(points, x, figure, by, [x, figure], log="x" if _doubles(points, name) else "")
-        yield Picture(name, spec, f"Score against {name}")
+        x, by = Field(name, name, "~g"), Field("others", ", ".join(others) or "settings")
+        tried = [row[name] for row in rows]
+        log = "x" if min(tried) > 0 and max(tried) >= 4 * min(tried) else ""  # such values double, or grow tenfold
+        yield Picture(name, charts.lines(points, x, figure, by, [x, figure], log=log), f"Score against {name}")
 
 
 def render(study: Study) -> str:
@@ -119,7 +121,7 @@ def render(study: Study) -> str:
         if not unfitted(study):
             body += [html.paragraph("To train with these settings:"), html.code(train_command(study))]
         body += [to_html(table(study)), html.paragraph(RULE, "note"), *html.pictures(pictures(study))]
-    body += [html.heading("Command"), html.code(study.user_attrs["command"])]
+    body += [html.details("How it was made", [html.code(study.user_attrs["command"])])]
     return html.page(title, body, width=62)
 
 
@@ -133,19 +135,5 @@ def _title(score: Score) -> str:
     return f"{measured_on(score.name).capitalize()}{unit}"
 
 
-def _figure(scores: Sequence[float], digits: int) -> str:
-    return show(fmean(scores), digits, stdev(scores) if len(scores) > 1 else None)
-
-
-def _names(study: Study) -> list[str]:
-    return list(study.trials[0].params)
-
-
-def _numbers(trial: FrozenTrial) -> list[str]:
-    return [f"{value:g}" for value in trial.params.values()]
-
-
-def _doubles(rows: Sequence[PlainRow], name: str) -> bool:
-    """Whether the values of a setting are positive and span a factor of four: then their axis is logarithmic."""
-    values = [float(row[name]) for row in rows]
-    return min(values) > 0 and max(values) >= 4 * min(values)
+def _figure(scores: Sequence[float], score: Score) -> str:
+    return show(fmean(scores), decimals(score.unit), stdev(scores) if len(scores) > 1 else None)
