@@ -127,10 +127,11 @@ def resumes(device: str) -> str:
     torch.save([part.state_dict() for part in (whole.network, whole.opt, sampler)], file)
     file.seek(0)
     saved = torch.load(file, map_location=device, weights_only=True)
-    for part, state in zip((again.network, again.opt, later), saved, strict=True):
-        part.load_state_dict(state)
-    ends = [one.steps(map(torch.tensor, plan), plan) for one, plan in ((whole, sampler), (again, later))]
-    near(*ends, 0.0, "the training that was saved")
+    again.network.load_state_dict(saved[0])
+    again.opt.load_state_dict(saved[1])
+    later.load_state_dict(saved[2])
+    end = whole.steps(map(torch.tensor, sampler), sampler)
+    near(again.steps(map(torch.tensor, later), later), end, 0.0, "the training that was saved")
     return "to the last bit"
 
 
@@ -143,9 +144,9 @@ def two_processes(device: str) -> str:
         raise SkipTest(f"this torch has no process groups on {kind}")
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (folder, kind), nprocs=2)  # type: ignore[no-untyped-call]
-        states = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    near(*states, 0.0, "the other process")
-    return near(states[0], _three_steps(Training("cpu"), slice(None)), 1e-4, "one process")
+        first, second = (torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2))
+    near(first, second, 0.0, "the other process")
+    return near(first, _three_steps(Training("cpu"), slice(None)), 1e-4, "one process")
 
 
 def _rank(rank: int, folder: str, kind: str) -> None:

@@ -76,7 +76,8 @@ def diagnose(
         raise ValueError(f"None of the {len(runs)} runs can be measured. {next(iter(failed.values()))}")
     result = Flatness(command, store.now(), tuple(minima), failed)
     files.write_json(places[0] / "flatness.json", asdict(result))
-    files.write(places[0] / "flatness.html", flatness.render(result))
+    report = "report.html" if (places[0] / "report.html").exists() else ""
+    files.write(places[0] / "flatness.html", flatness.render(result, report))
     return result
 
 
@@ -145,6 +146,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
         samples=len(y),
         rho=rho,
         test=None if ended is None else ended.test.value,
+        verdict="" if ended is None or ended.audit is None else ended.audit.kind,
         accuracy=float(fitted.mean()),
         memorised=float(wrong.mean()) if len(wrong) else None,
         eigenvalues=diagnostics.hessian_eigenvalues(*what, k=min(5, parameters), steps=steps),

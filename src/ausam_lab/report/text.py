@@ -51,8 +51,8 @@ def percent(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A figure with three significant digits."""
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
+    """A figure with three significant digits: ``0.0670``, ``1.50``, ``1,624``."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:#.3g}".rstrip(".")
 
 
 def duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from ausam.diagnostics import hessian_eigenvalues, sharpness
 from ausam_lab.data.catalogue import resolve, split_problem
 from ausam_lab.experiments import diagnose
 from ausam_lab.names.from_config import method_and_policy
+from ausam_lab.records.store import typed
+from ausam_lab.report.pages import flatness
+from ausam_lab.report.pages.flatness import Flatness
 from ausam_lab.training import run_folder, weights
 from ausam_lab.training.state import network
 from tests.lab.helpers import read, run
@@ -73,7 +77,8 @@ def test_the_figures_are_those_of_the_last_weights_on_shared_samples(compared):
 
 def test_the_page_has_a_row_for_each_and_stands_alone(compared):
     page = (compared / "flatness.html").read_text()
-    assert page.index("the flattest") < page.index("<table") < page.index("<figure")
+    assert page.index('class="open"') < page.index("<table") < page.index("<figure")  # one epoch is not enough
+    assert 'href="report.html"' in page
     assert all(f'<th scope="row">{name}</th>' in page for name in ("SGD", "SAM", "ASAM"))
     assert page.count('<figure class="chart">') == 2
     body = page.split("<script>")[0].replace("http://www.w3.org", "")
@@ -88,7 +93,7 @@ def test_one_run_and_several_by_folder(copied, capsys):
     beside = read(copied / "flatness.json")["minima"][1]
     assert alone["whole"] == beside["whole"]
     assert alone["surface"]["loss"][6][6] == pytest.approx(alone["whole"]["loss"], rel=1e-5)
-    assert (sam / "flatness.html").read_text().count('<figure class="chart">') == 3
+    assert (sam / "flatness.html").read_text().count('<figure class="chart') == 3
     assert run("diagnose", sgd, sam, "--samples", SAMPLES) == 0
     assert len(read(sgd / "flatness.json")["minima"]) == 2
     assert str(sgd / "flatness.html") in capsys.readouterr().out
@@ -103,6 +108,21 @@ def test_a_run_without_weights_is_named_beside_others_and_refused_alone(copied, 
     assert f"{sam} was not measured" in capsys.readouterr().out
     assert run("diagnose", sam, "--samples", SAMPLES) == 2
     assert "--keep" in capsys.readouterr().err
+
+
+def test_the_verdict_ranks_only_runs_that_have_fitted(compared):
+    sgd, sam, asam = typed(Flatness, read(compared / "flatness.json")).minima
+
+    def said(**kinds):
+        minima = [replace(m, verdict=kinds.get(m.name, "nothing")) for m in (sgd, sam, asam)]
+        return flatness.verdict(Flatness("", "", tuple(minima), {}))
+
+    assert "the flattest" in said()
+    left = min((sam, asam), key=lambda m: m.eigenvalues.values[0]).name
+    text = said(SGD="diverged")
+    assert text.startswith("SGD diverged. Lower the learning rate")
+    assert f"{left} is the flattest" in text
+    assert "flattest" not in said(SGD="diverged", SAM="unfitted", ASAM="unfitted")
 
 
 def pretending(folder, **settings):
