@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ausam.common.settings import Count
 from ausam_lab.records.comparison import Row
@@ -26,9 +25,6 @@ from ausam_lab.report.table import (
     to_text,
 )
 from ausam_lab.report.text import NONE, capital, show
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 MISSING = "missing"
 STAR = "‡"
@@ -97,14 +93,12 @@ class PaperTable(Record):
 
 def table(paper: PaperTable) -> Table:
     """The figures of the paper and ours, side by side."""
-    names = headings(paper)
-    sections = [Section(tuple(lines), group) for group, lines in groups(paper).items()]
-    return Table(("Method", *head(paper) * len(names)), tuple(sections), paper.title, tuple(names))
-
-
-def headings(paper: PaperTable) -> list[str]:
-    """The column headings, in the paper's order."""
-    return list(dict.fromkeys(c.heading for c in paper.columns))
+    named, names = parts(paper), list(dict.fromkeys(c.heading for c in paper.columns))
+    sections = [
+        Section(_lines(paper, group, names, named), group) for group in dict.fromkeys(c.group for c in paper.columns)
+    ]
+    head = ("Whose (runs)", *(part[:3].capitalize() for part in named), "Mean", "SAM%") if named else HEAD
+    return Table(("Method", *head * len(names)), tuple(sections), paper.title, tuple(names))
 
 
 def parts(paper: PaperTable) -> list[str]:
@@ -112,74 +106,51 @@ def parts(paper: PaperTable) -> list[str]:
     return list(dict.fromkeys(k for c in paper.columns for cell in c.cells for k in cell.paper.parts))
 
 
-def head(paper: PaperTable) -> tuple[str, ...]:
-    """The headings of the figures of a column."""
-    named = parts(paper)
-    return ("Whose (runs)", *(part[:3].capitalize() for part in named), "Mean", "SAM%") if named else HEAD
+# The cells of a row in one column of the paper, and the figures to compare, by whose they are and their position.
+Figures = tuple[list[str], dict[tuple[str, int], float | None]]
 
 
-def groups(paper: PaperTable) -> dict[str, list[Line]]:
-    """The lines of each part of the table: a label, then the figures of each column.
+def _lines(paper: PaperTable, group: str, headings: list[str], named: list[str]) -> tuple[Line, ...]:
+    """The lines of one part of the table: a label, then the figures of each column, in the paper's order.
 
     The paper's figures and ours are side by side; where a figure has parts, ours are on a separate line. The best
     and the second best are marked, among the paper's figures and among ours.
     """
-    out = {}
-    for group in dict.fromkeys(c.group for c in paper.columns):
-        inside = {c.heading: c for c in paper.columns if c.group == group}
-        rows = {(cell.name, cell.note): cell for c in inside.values() for cell in c.cells}
-        lines: list[Line] = []
-        scores: list[dict[int, float]] = []  # of each line, by the number of its cell
-        named, width = parts(paper), len(head(paper))
-        for key, row in sorted(rows.items(), key=lambda item: not item[1].in_paper):
-            mark = row.note.translate(SUPERSCRIPT) if row.in_paper else "†"
-            own = {h: cell for h, c in inside.items() for cell in c.cells if (cell.name, cell.note) == key}
-            forms = [partial(f, named) for f in (_paper, _ours)] if named else [_both]
-            for form in forms[0 if row.in_paper else -1 :]:
-                line: list[object] = [row.label + mark]
-                score: dict[int, float] = {}
-                for heading in headings(paper):
-                    cells, figures = form(own[heading]) if heading in own else ([""] * width, {})
-                    score |= {len(line) + i: value for i, value in figures.items() if value is not None}
-                    line += cells
-                lines.append(Line(tuple(line)))
-                scores.append(score)
-        out[group] = _marked(
-            lines, scores, named, lower=any(cell.ours and cell.ours.lower_is_better for cell in rows.values())
-        )
-    return out
-
-
-def _marked(lines: list[Line], scores: list[dict[int, float]], named: list[str], *, lower: bool) -> list[Line]:
-    """The lines with their marks; where ours are on separate lines, they and the paper's are two columns in one."""
-    for column in sorted({i for score in scores for i in score}):
-        for whose in ("paper", "ours") if named else ("",):
-            values = [
-                score.get(column) if str(line.cells[1]).startswith(whose) or not named else None
-                for line, score in zip(lines, scores, strict=True)
-            ]
-            lines = marked(lines, column, values, lower=lower)
-    return lines
-
-
-Figures = tuple[list[str], dict[int, float | None]]  # the cells of a column, and the scores among them by position
+    inside = {c.heading: c for c in paper.columns if c.group == group}
+    rows = {(cell.name, cell.note): cell for c in inside.values() for cell in c.cells}
+    lower = any(cell.ours and cell.ours.lower_is_better for cell in rows.values())
+    width = len(named) + 3 if named else len(HEAD)
+    lines: list[Line] = []
+    figures: list[dict[tuple[str, int], float | None]] = []  # of each line
+    for key, row in sorted(rows.items(), key=lambda item: not item[1].in_paper):
+        own = {h: cell for h, c in inside.items() for cell in c.cells if (cell.name, cell.note) == key}
+        forms = [partial(f, named) for f in (_paper, _ours)] if named else [_both]
+        for form in forms[0 if row.in_paper else -1 :]:
+            line = [row.label + (row.note.translate(SUPERSCRIPT) if row.in_paper else "†")]
+            figures.append({})
+            for heading in headings:
+                cells, values = form(own[heading]) if heading in own else ([""] * width, {})
+                figures[-1] |= {(whose, len(line) + i): value for (whose, i), value in values.items()}
+                line += cells
+            lines.append(Line(tuple(line)))
+    for whose, column in sorted({key for of_line in figures for key in of_line}):
+        lines = marked(lines, column, [of_line.get((whose, column)) for of_line in figures], lower=lower)
+    return tuple(lines)
 
 
 def _both(cell: TableCell) -> Figures:
     d = 2 if cell.ours is None else cell.ours.decimals
-    figures = [show(cell.paper.score, d, cell.paper.std), show(cell.paper.speed, 0)]
-    if cell.ours is None:
-        return [*figures, MISSING, NONE], {0: cell.paper.score}
-    ours = cell.ours
-    own = [f"{show(ours.mean, ours.decimals, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
-    return [*figures, *own], {0: cell.paper.score, 2: round(ours.mean, ours.decimals)}
+    paper = [show(cell.paper.score, d, cell.paper.std), show(cell.paper.speed, 0)]
+    if (ours := cell.ours) is None:
+        return [*paper, MISSING, NONE], {("paper", 0): cell.paper.score}
+    own = [f"{show(ours.mean, d, ours.std)}{_star(ours)} ({ours.n})", show(ours.speed_of_sam, 0)]
+    return [*paper, *own], {("paper", 0): cell.paper.score, ("ours", 2): round(ours.mean, d)}
 
 
 def _paper(parts: list[str], cell: TableCell) -> Figures:
-    paper = cell.paper
-    figures = [show(paper.parts.get(part), 1) for part in parts]
-    cells = ["paper", *figures, show(paper.score, 1, paper.std), show(paper.speed, 0)]
-    return cells, {1 + len(parts): paper.score}
+    figures = [show(cell.paper.parts.get(part), 1) for part in parts]
+    cells = ["paper", *figures, show(cell.paper.score, 1, cell.paper.std), show(cell.paper.speed, 0)]
+    return cells, {("paper", 1 + len(parts)): cell.paper.score}
 
 
 def _ours(parts: list[str], cell: TableCell) -> Figures:
@@ -189,7 +160,7 @@ def _ours(parts: list[str], cell: TableCell) -> Figures:
     figures = [show(ours.parts.get(part), d) for part in parts]
     mean = f"{show(ours.mean, d, ours.std)}{_star(ours)}"
     cells = [f"ours ({ours.n})", *figures, mean, show(ours.speed_of_sam, 0)]
-    return cells, {1 + len(parts): round(ours.mean, d)}
+    return cells, {("ours", 1 + len(parts)): round(ours.mean, d)}
 
 
 def _star(ours: Row) -> str:
@@ -212,7 +183,7 @@ def footnotes(paper: PaperTable) -> list[str]:
         f"{capital(paper.metric)}{unit}, mean ± standard deviation over seeds. "
         "SAM%: speed of training, SAM = 100, against runs on the same machine."
     )
-    if any(line.bold for lines in groups(paper).values() for line in lines):
+    if any(line.bold for line in table(paper).lines):
         notes.append(f"{MARKS} The paper's figures and ours are marked separately.")
     if any(cell.ours is not None and cell.ours.lower_is_better for cell in every):
         notes.append(f"Lower {paper.metric} is better.")
@@ -247,21 +218,17 @@ def latex(paper: PaperTable) -> str:
 
 def render(paper: PaperTable) -> str:
     """The page over the pages of the blocks."""
-    return html.page(paper.title, _fragments(paper), width=66)
-
-
-def _fragments(paper: PaperTable) -> Iterator[Markup]:
-    yield html.heading(paper.title, 1)
-    yield to_html(table(paper))
-    for note in footnotes(paper):
-        yield html.paragraph(note, "note")
+    fragments = [html.heading(paper.title, 1), to_html(table(paper))]
+    fragments += [html.paragraph(note, "note") for note in footnotes(paper)]
     for column in paper.columns:
-        yield html.heading(html.link(f"{column.name}/report.html", column.title))
-        yield html.paragraph(column.about, "soft")
-        yield html.paragraph(column.headline)
-    yield html.heading("Conditions")
-    yield html.code(paper.command)
-    yield html.facts({"created": paper.created, "seeds": paper.seeds})
+        fragments += [
+            html.heading(html.link(f"{column.name}/report.html", column.title)),
+            html.paragraph(column.about, "soft"),
+            html.paragraph(column.headline),
+        ]
+    fragments += [html.heading("Conditions"), html.code(paper.command)]
+    fragments.append(html.facts({"created": paper.created, "seeds": paper.seeds}))
+    return html.page(paper.title, fragments, width=66)
 
 
 OUTPUT_FILES: dict[str, Callable[[PaperTable], str]] = {

@@ -115,6 +115,10 @@ def by_two_processes(tmp_path_factory):
     return base / "out", said
 
 
+def groups(table):
+    return {section.title: section.lines for section in tables.table(table).sections}
+
+
 # recipes
 
 
@@ -451,7 +455,7 @@ def test_the_table_agrees_with_the_runs(whole):
         ["SAM (half the epochs)†", "–", "–", *cell("one", "sam@0.5"), *blank],
     ]
     summary = store.read(whole / "results.json", PaperTable)
-    cells = {group: [[*line.cells] for line in lines] for group, lines in tables.groups(summary).items()}
+    cells = {group: [[*line.cells] for line in lines] for group, lines in groups(summary).items()}
     assert cells == {"Net_1": expected}
     lines = [re.sub(" [●○]", "  ", line) for line in tables.text(summary).splitlines()]
     for row in expected:
@@ -467,8 +471,8 @@ def test_missing_cells_are_shown_as_missing(tmp_path, capsys):
     table = recipe.read("micro", seeds=3)
     summary = reproduce.write(table, tmp_path, "a command")
     line = ["SAM", "91.00 ± 0.25", "100", "missing", "–", "81.00 ± 0.25", "100", "missing", "–"]
-    assert [*tables.groups(summary)["Net_1"][1].cells] == line
-    assert [line.bold for line in tables.groups(summary)["Net_1"]] == [(), (5,), (1,), (), ()]  # the paper's figures
+    assert [*groups(summary)["Net_1"][1].cells] == line
+    assert [line.bold for line in groups(summary)["Net_1"]] == [(), (5,), (1,), (), ()]  # the paper's figures
     assert tables.footnotes(summary)[-1] == "15 of 15 runs are missing."
     assert "missing" in (tmp_path / "report.html").read_text()
 
