@@ -34,12 +34,14 @@ test-oldest: ## the same with the oldest versions that pyproject.toml allows
 test-all: $(VENV)/.dev ## every test: with kills, random command lines, long property runs, and every optional package
 	$(PYTEST) -m ""
 
-lint: $(VENV)/.lint ## style, types and the layers of the package
+lint: $(VENV)/.lint ## style, types, the layers of the package, the sentences and figures of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/budget.py
+	$(BIN)/python tools/prose.py
+	$(BIN)/python tools/figures_in_text.py
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
@@ -48,11 +50,11 @@ format: $(VENV)/.lint
 docs: $(VENV)/.docs ## the documentation as pages, in site/; look at it with: python3 -m http.server -d site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-figures: $(VENV)/.lab ## the pictures and the tables of the documentation, from docs/results/*.json
+figures: $(VENV)/.lab ## the pictures and the tables of the documentation, from the results in research/
 	$(BIN)/python tools/figures.py
 	$(BIN)/python tools/results_tables.py
 
-notebooks: $(VENV)/.dev ## run the tutorials and keep what they show
+notebooks: $(VENV)/.dev ## run the tutorial and keep what it shows
 	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
 
 upgrade: $(VENV)/.dev ## the newest version of everything but torch; constraints.txt says which

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
+
+import ausam
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 # What pages show beside our own package.
-OPTIONAL = ("accelerate", "optuna", "pytorch_optimizer", "skorch", "transformers", "wandb")
+OPTIONAL = ("accelerate", "lightning", "optuna", "pytorch_optimizer", "skorch", "transformers")
 WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
 
 
@@ -20,15 +23,10 @@ SETUP = "<summary>Run this first</summary>"
 
 
 def blocks(page):
-    """The page's blocks as a reader copies them: alone, after the box "Run this first", or after those they name."""
+    """The page's blocks as the copy button gives them: alone, or after the box "Run this first"."""
     found = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    setup = [found[0]] if SETUP in page.read_text() else []
-    runs = []
-    for i, block in enumerate(found):
-        said = re.match(r"# continues the (two )?blocks? above\n", block)
-        before = found[:i] if said else setup if i else []
-        runs.append("\n".join([*before, block]))
-    return runs
+    setup = found[0] if SETUP in page.read_text() else ""
+    return [f"{setup}\n{block}" if i else block for i, block in enumerate(found)]
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated")  # Lightning's own, of torch's pytree
@@ -51,6 +49,37 @@ def test_code_runs(page, number, tmp_path, monkeypatch):
     if torch.distributed.is_initialized():
         gc.collect()  # a DDP wrapper must not outlive its process group
         torch.distributed.destroy_process_group()
+
+
+def executed(code):
+    scope = {"__name__": "docs"}
+    exec(compile(code, "docs", "exec"), scope)
+    return scope
+
+
+def test_both_columns_of_pytorch_optimizer_train_the_same_weights():
+    pytest.importorskip("pytorch_optimizer", reason="needs pytorch_optimizer, which the extra dev brings")
+    columns = [code for code in blocks(ROOT / "docs" / "port.md") if "for step in range(10)" in code]
+    theirs, ours = (executed(code)["model"] for code in columns)
+    assert "pytorch_optimizer.SAM" in columns[0]
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_the_method_and_the_policy_of_the_guide_work_together():
+    mine = executed("\n".join(blocks(ROOT / "docs" / "adding-a-method.md")[:2]))
+    model = torch.nn.Linear(4, 2)
+    opt = ausam.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), mine["RandomDirection"](rho=0.1), model)
+    sampler = ausam.SelectiveBatchSampler(32, batch_size=8, policy=mine["MiddleLoss"](alpha=0.5), seed=0)
+    ausam.check(opt.method, sampler.policy)
+    x, y = torch.randn(32, 4), torch.randint(2, (32,))
+    for _ in range(2):
+        for chosen in sampler:
+            i = torch.tensor(chosen)
+            sampler.update(opt.backward(lambda x, y: cross_entropy(model(x), y, reduction="none"), x[i], y[i], index=i))
+            opt.step()
+            opt.zero_grad()
+    assert sampler.scores.count.sum() == 32 + 16  # everything in the first epoch, then half
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -14,6 +14,7 @@ def test_the_picture_has_its_caption():
     )
     assert found <= min(flagged, wrong)
     assert (ROOT / "docs" / "pictures" / "flagged.png").exists()
+    assert (ROOT / "docs" / "pictures" / "flagged-dark.png").exists()
 
 
 def test_every_table_is_what_the_results_say():
@@ -25,3 +26,29 @@ def test_every_table_is_what_the_results_say():
     assert "old" not in changed
     assert changed.startswith("a\n")
     assert changed.endswith("\nb")
+
+
+def tool(name):
+    return runpy.run_path(str(ROOT / "tools" / f"{name}.py"), run_name=name)
+
+
+def test_every_figure_in_a_sentence_has_a_source_that_agrees():
+    complaints = tool("figures_in_text")["complaints"]
+    said = "SGD reaches 52.5 %.\n<!-- figures\n52.5 % = equal-cost mean cifar10 sgd@0.5\n-->\n"
+    assert list(complaints(said)) == []
+    (wrong,) = complaints(said.replace("52.5", "52.6"))
+    assert "52.53" in wrong
+    (unknown,) = complaints("SGD reaches 52.5 %, and `alpha=0.5` is a setting.\n")
+    assert "52.5 %" in unknown
+    (elsewhere,) = complaints("Another paragraph.\n" + said[said.index("<!--") :])
+    assert "not in the paragraph" in elsewhere
+
+
+def test_long_sentences_and_private_words_are_found():
+    complaints = tool("prose")["complaints"]
+    assert list(complaints("You train. `opt` " + "word " * 23 + "and ends.\n\n| a cell | another; `code` |\n")) == [
+        "26 words: code " + "word " * 23 + "and ends.",
+        "a semicolon: another; code",
+    ]
+    assert len(list(complaints("Its random twin, at the price of SGD.\n"))) == 2
+    assert list(complaints("```\na; b\n```\n")) == []

@@ -88,6 +88,10 @@ TOPICS = (
     "Schedulers and evaluation loaders under Accelerate",
     "Mixed precision (AMP) and GradScaler",
     "Resume from a checkpoint",
+    "Base optimizers: AdamW, Lion, Muon, LBFGS",
+    "How to choose alpha",
+    "NaN losses and skipped steps",
+    "Export the suspects: the ranking as a CSV file",
     "Your own policy",
     "The Hugging Face Trainer",
 )
@@ -98,7 +102,27 @@ def test_topics_are_found_by_title(site):
     index = json.loads((site / "search" / "search_index.json").read_text())
     titles = {html.unescape(re.sub("<[^>]+>", "", entry["title"])) for entry in index["docs"]}
     assert [topic for topic in TOPICS if topic not in titles] == []
-    assert any(title.startswith("Wrong labels") for title in titles)
+    assert any("wrong labels" in title for title in titles)
+
+
+FIRST = {
+    "how to choose alpha": "choose/",
+    "export suspects": "wrong-labels/",
+    "Lion": "models/",
+    "NaN": "troubleshooting/",
+    "multi gpu": "distributed/",
+    "mislabeled": "wrong-labels/",
+    "resume": "training-step/",
+    "cleanlab": "results/audit/",
+}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which runs the search of the site")
+def test_a_search_finds_its_page_first(site):
+    command = ["node", str(ROOT / "tools" / "search.js"), str(site), *FIRST]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = [json.loads(line)[0].split("#")[0] for line in done.stdout.splitlines()]
+    assert dict(zip(FIRST, found, strict=True)) == FIRST
 
 
 @pytest.mark.parametrize("module", [ausam, ausam.diagnostics], ids=lambda m: m.__name__)

@@ -1,4 +1,4 @@
-"""The picture of flagged labels, and the sentence below it: what README's first block of code finds. ``make figures``.
+"""The pictures of flagged labels, and the sentence below them: what README's first block finds. ``make figures``.
 
 Pictures of research/ are drawn by its scripts.
 """
@@ -31,15 +31,16 @@ def flagged() -> None:
         exec(compile(block[1], str(page), "exec"), scope)
     errors = scope["errors"]
     wrong, found = scope["wrong"], torch.as_tensor(errors.index)
-    tiles = [
-        tile(scope["x"][i].reshape(8, 8), f"labelled {scope['labels'][i]}", f"likely {errors.likely[i]}")
-        for i in errors.index[:12]
-    ]
-    width, height = tiles[0].size
-    picture = Image.new("RGBA", (6 * width, 2 * height), (0, 0, 0, 0))
-    for i, one in enumerate(tiles):
-        picture.paste(one, (i % 6 * width, i // 6 * height))
-    picture.save(PICTURES / "flagged.png", optimize=True)
+    for name, dark in (("flagged.png", False), ("flagged-dark.png", True)):
+        tiles = [
+            tile(scope["x"][i].reshape(8, 8), dark, f"labelled {scope['labels'][i]}", f"likely {errors.likely[i]}")
+            for i in errors.index[:12]
+        ]
+        width, height = tiles[0].size
+        picture = Image.new("RGBA", (6 * width, 2 * height), (0, 0, 0, 0))
+        for i, one in enumerate(tiles):
+            picture.paste(one, (i % 6 * width, i // 6 * height))
+        picture.save(PICTURES / name, optimize=True)
     caption = (
         f"<sub>The first twelve of {len(found)} flagged digits. {int(wrong.sum())} of 1,000 labels were wrong, and "
         f"{int(wrong[found].sum())} of them were flagged.</sub>"
@@ -50,15 +51,16 @@ def flagged() -> None:
     page.write_text(filled)
 
 
-def tile(pixels: torch.Tensor, *lines: str) -> Image.Image:
-    """One digit, with words below it that are readable on a light and on a dark page."""
-    digit = Image.fromarray((255 * (1 - pixels)).to(torch.uint8).numpy()).resize((112, 112), Image.Resampling.NEAREST)
+def tile(pixels: torch.Tensor, dark: bool, *lines: str) -> Image.Image:
+    """One digit, black on white or white on black, with its given and its likely label below."""
+    ink = (255 * (pixels if dark else 1 - pixels)).to(torch.uint8).numpy()
+    digit = Image.fromarray(ink).resize((112, 112), Image.Resampling.NEAREST)
     made = Image.new("RGBA", (140, 176), (0, 0, 0, 0))
     made.paste(digit, (14, 8))
     draw = ImageDraw.Draw(made)
+    colours = ((240, 120, 100), (90, 200, 150)) if dark else ((200, 60, 40), (20, 130, 90))
     for i, line in enumerate(lines):
-        font = ImageFont.load_default(size=18)
-        draw.text((70, 132 + 20 * i), line, anchor="mm", font=font, fill=(200, 60, 40) if i == 0 else (20, 130, 90))
+        draw.text((70, 132 + 20 * i), line, anchor="mm", font=ImageFont.load_default(size=18), fill=colours[i])
     return made
 
 

@@ -67,7 +67,7 @@ def on_page_markdown(text: str, page: Page, **_: Any) -> str:
 
     A search finds the guides before the reference, and both before the appendices.
     """
-    for start, weight in (("api/", 0.6), ("results/", 0.3), ("changelog", 0.3)):
+    for start, weight in (("api/", 0.3), ("changelog", 0.3)):
         if page.file.src_uri.startswith(start):
             page.meta["search"] = {"boost": weight}
     if page.file.src_uri == "methods-and-policies.md":

@@ -1,4 +1,4 @@
-"""What docs/port.md and docs/losses.md promise to those who come from another implementation."""
+"""What docs/port.md and docs/training-step.md promise to those who come from another implementation."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Base optimizers that docs/recipes.md names: the weights are those of SAM by hand."""
+"""Base optimizers that docs/models.md names: the weights are those of SAM by hand."""
 
 import copy
 import functools
