@@ -22,7 +22,7 @@ NOISES = {
 }
 NAMES = {
     "sgd": "SGD at its best",
-    "sgd-short": "SGD, 5 epochs",
+    "sgd-20": "SGD, 20 epochs",
     "sam-random-first": "SAM on a random half",
     "ausam": "AUSAM-0.5",
     "trusted": "SAM with Trusted",
