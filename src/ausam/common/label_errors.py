@@ -2,7 +2,8 @@
 
 A network learns right labels first (Arpit et al. 2017): for some time their losses are low and those of wrong labels
 high. Right labels form a group, or two, easy and hard ones; wrong labels form another above them. If it lies apart,
-its samples are flagged.
+its samples are flagged. If it does not, those are flagged which the network contradicts with more confidence than it
+has where it errs.
 """
 
 from __future__ import annotations
@@ -14,45 +15,60 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ausam.common.mixture import Groups, fit_groups
-
 Array = NDArray[Any]
 Outcome = Literal["flagged", "not apart", "not learned", "unseen"]
 
 APART = 2.5  # least distance (Ashman's D) of the two highest groups
 GAIN = 10.0  # least gain in BIC over one group
 EVEN = math.log(2.0)  # above it the network prefers another class
+LOW = EVEN / 2  # typical loss of what is learned
 LEARNED = 25  # percentile that stands for the part that is learned, however many labels are wrong
 VISITS = 2  # of a sample; with fewer it is ranked, but not judged
+CLASSES = 1 / 3  # most of the samples that may be in classes that are not learned
 REST = 0.85  # least part of the samples below the limit that is learned
 FEW = 5  # a class, or a group, with fewer known samples says nothing
+
+# The groups
+FLOOR = 1e-4  # smaller losses are equally well fitted; their logarithms would only stretch the lowest group
+BINS = 256
+ROUNDS = 200
+CLOSE = 1e-6  # gain in log-likelihood per loss and round below which the fit is done
+LEAST = 0.05  # of the deviation of all: no group may shrink to one value
+TO_SPLIT = 20  # fewer losses are not split
+STARTS = {  # quantiles at which the losses are split at first: the upper group may be small
+    2: ((0.5,), (0.8,), (0.95,), (0.99,), (0.995,)),
+    3: ((0.5, 0.8), (0.5, 0.9), (0.6, 0.95), (0.7, 0.99)),
+}
+
+# The tail
+HARD = 0.1  # most of the flagged that may be hard samples instead
+WINDOWS = 64
+IN_WINDOW = 10  # least number of contradicted samples in a window
 
 
 @dataclass(frozen=True)
 class LabelErrors:
     """All samples, ranked by how wrong their labels look, and those that are flagged.
 
-    The rank is always there; the flag only if the losses fall into two groups. A sample that is not flagged may still
-    have a wrong label. How many labels are wrong, only a review says: see :func:`ausam.audit.draw_review`.
+    The rank is always there; the flag only where the losses tell wrong labels from hard samples. A sample that is not
+    flagged may still have a wrong label. How many labels are wrong, only a review says: see
+    :func:`ausam.audit.draw_review`.
 
     Attributes:
         order: dataset index of every sample, most suspect first. Samples that were never seen come last.
         flagged: of every sample, whether its label is flagged.
         loss: of every sample, the averaged loss that ranks it; NaN if it was never seen.
-        probability: of every sample, that it belongs to the highest group; NaN where nothing was decided. It
-            is certain of groups, not of labels.
         likely: of every sample, the class that the network preferred to its label; -1 if unknown.
         distance: Ashman's D of the two highest groups: above 2.5 they may lie apart. NaN if there were too few losses.
-        limit: the loss above which a label is flagged; infinite if the groups do not lie apart.
+        limit: the loss above which a label is flagged; infinite if none is.
         unlearned: the classes that are not learned yet, whose samples are not flagged.
-        outcome: "flagged"; "not apart" if the losses do not fall into groups; "not learned" if not even a quarter of
+        outcome: "flagged"; "not apart" if wrong labels do not stand out; "not learned" if not even a quarter of
             the samples is learned; "unseen" if there was nothing to judge.
     """
 
     order: Array
     flagged: Array
     loss: Array
-    probability: Array
     likely: Array
     distance: float
     limit: float
@@ -89,14 +105,18 @@ def flag(
     likely: Array | None = None,
     judged: Array | None = None,
     least: float = EVEN,
+    tail: bool = True,
 ) -> LabelErrors:
-    """Rank samples by their losses, and flag the highest group if it lies apart.
+    """Rank samples by their losses, and flag the highest group if it lies apart, otherwise the tail if it stands out.
 
     Normal distributions are fitted to the logarithms of the losses: two, or three if two do not lie apart. They do if
 
     - Ashman's D > 2.5, and the fit is better than one normal distribution by 10 in BIC;
-    - the rest is learned: the group below has a mean loss below log 2, and so have 85 % of the samples below the limit;
+    - the rest is learned: the group below has a mean loss below log(2) / 2, and 85 % of the samples below the limit
+      are below log 2;
     - nearly all of the highest group is not: its mean less two deviations is above log 2.
+
+    If the groups do not lie apart, :func:`tail_limit` decides.
 
     >>> import numpy as np
     >>> errors = flag(np.concatenate([np.linspace(0.01, 0.05, 80), np.linspace(2.0, 4.0, 20)]))
@@ -106,28 +126,33 @@ def flag(
     Arguments:
         loss: averaged margin loss, or cross-entropy, of each sample; NaN where unknown.
         labels: class of each sample. A class of which most samples are above the limit is not learned, so none of its
-            samples is flagged; this protects rare classes.
+            samples is flagged; this protects rare classes. Nobody is, if such classes have a third of the samples.
         likely: class that the network prefers to the label, or -1.
         judged: mask of the samples that are seen often enough to be judged; None: all.
         least: no loss below it is flagged.
+        tail: whether the tail is flagged if there are no groups.
     """
     loss = np.asarray(loss, np.float64)
     known = np.isfinite(loss) if judged is None else np.isfinite(loss) & judged
-    groups = standing_apart(np.where(known, loss, np.nan))
+    seen = np.where(known, loss, np.nan)
+    groups = standing_apart(seen)
     limit, unlearned = math.inf, np.zeros(0, np.int64)
-    flagged, probability = np.zeros(len(loss), bool), np.full(len(loss), np.nan)
-    if groups is not None and lie_apart(groups, np.where(known, loss, np.nan)):
+    if groups is not None and lie_apart(groups, seen):
         limit = max(least, groups.crossing)
-        if labels is not None:
-            unlearned = unlearned_classes(np.where(known, loss, np.nan), limit, labels)
-        doubtful = known if labels is None else known & ~np.isin(labels, unlearned)
-        flagged[doubtful] = loss[doubtful] > limit
-        probability[known] = np.where(doubtful, groups.posterior(loss), 0.0)[known]
+    elif tail:
+        limit = max(least, tail_limit(seen))
+    doubtful = known
+    if labels is not None and limit < math.inf:
+        unlearned = unlearned_classes(seen, limit, labels)
+        doubtful = known & ~np.isin(labels, unlearned)
+        if doubtful.sum() < (1 - CLASSES) * known.sum():
+            limit = math.inf
+    flagged = np.zeros(len(loss), bool)
+    flagged[doubtful] = loss[doubtful] > limit
     return LabelErrors(
         rank(loss),
         flagged,
         loss,
-        probability,
         np.full(len(loss), -1) if likely is None else np.asarray(likely, np.int64),
         math.nan if groups is None else groups.distance,
         limit,
@@ -156,7 +181,7 @@ def standing_apart(loss: Array) -> Groups | None:
 def lie_apart(groups: Groups, loss: Array) -> bool:
     """Whether the highest group lies apart: nearly all of it is not learned, and nearly all of the rest is."""
     rest = loss[loss <= max(EVEN, groups.crossing)]
-    rest_is_learned = int((rest < EVEN).sum()) > REST * len(rest) and groups.lower < EVEN
+    rest_is_learned = int((rest < EVEN).sum()) > REST * len(rest) and groups.lower < LOW
     return rest_is_learned and groups.least > EVEN and groups.gain > GAIN and groups.distance > APART
 
 
@@ -169,3 +194,136 @@ def unlearned_classes(loss: Array, limit: float, labels: Array) -> Array:
     n = np.bincount(labels[known], minlength=int(labels.max()) + 1)
     above = np.bincount(labels[known & (np.nan_to_num(loss) > limit)], minlength=len(n))
     return np.flatnonzero((n < FEW) | (above > 0.5 * n))
+
+
+def tail_limit(loss: Array) -> float:
+    """The loss above which at most a tenth can be hard samples with right labels; infinite if there is none.
+
+    Let ``a = |log(exp(loss) - 1)|``, the margin between the label and the class that the network prefers, or would.
+    A calibrated network contradicts right labels with odds ``exp(-a)``: it errs seldom where it is sure. So on right
+    labels the ratio of contradicted to confirmed samples falls by ``e`` per unit of ``a``. Wrong labels are
+    contradicted however sure the network is. For each limit, the window of smaller ``a`` with the least ratio predicts
+    how many samples above the limit are hard. This number and that of the window are taken two standard deviations
+    against us.
+
+    >>> import numpy as np
+    >>> confirmed, hard = np.linspace(0, 9, 9000), -np.log(np.linspace(1e-3, 1, 1000))
+    >>> right = np.logaddexp(0, np.concatenate([-confirmed, hard]))
+    >>> wrong = np.logaddexp(0, np.linspace(6, 9, 100))
+    >>> tail_limit(right), 4 < tail_limit(np.concatenate([right, wrong])) < 6.5
+    (inf, True)
+    """
+    loss = np.clip(loss[np.isfinite(loss)], FLOOR, -math.log(FLOOR))
+    if not len(loss) or np.percentile(loss, LEARNED) > LOW or np.median(loss) > EVEN:
+        return math.inf  # the network has not learned when to be sure
+    margin = np.log(np.expm1(loss))
+    against, confirmed = np.sort(margin[margin > 0]), np.sort(-margin[margin <= 0])
+    step = max(IN_WINDOW, len(against) // WINDOWS)
+    begins = np.arange(len(against) % step, len(against), step)
+    edges = np.r_[0.0, against[begins]]
+    count = len(against) - np.r_[0, begins]  # contradicted samples from each edge on
+    weights = np.r_[0.0, np.exp(-confirmed[::-1]).cumsum()]
+    weight = weights[len(confirmed) - np.searchsorted(confirmed, edges)]
+    for i in range(1, len(edges)):
+        inside, base = count[:i] - count[i], weight[:i] - weight[i]
+        ratio = (inside + 2 * np.sqrt(inside + 1))[base > 0] / base[base > 0]
+        if len(ratio) and ratio.min() * weight[i] <= HARD * (count[i] - 2 * math.sqrt(count[i])):
+            return float(np.logaddexp(0, edges[i]))
+    return math.inf
+
+
+# -- the groups ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A fitted mixture of normal distributions of ``log(loss)``, by rising mean.
+
+    Attributes:
+        share: weight of each group.
+        mean: mean of ``log(loss)`` in each group.
+        deviation: standard deviation of ``log(loss)`` in each group.
+        gain: by how much these groups are better than one, in units of BIC: positive if they are justified.
+    """
+
+    share: tuple[float, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    gain: float
+
+    @property
+    def distance(self) -> float:
+        """Ashman's D of the two highest groups, ``sqrt(2) (m1 - m0) / sqrt(s0^2 + s1^2)``."""
+        return math.sqrt(2) * (self.mean[-1] - self.mean[-2]) / math.hypot(*self.deviation[-2:])
+
+    @property
+    def lower(self) -> float:
+        """The typical (geometric mean) loss of the group below the highest."""
+        return math.exp(self.mean[-2])
+
+    @property
+    def least(self) -> float:
+        """The loss that nearly all of the highest group exceeds: its mean less two standard deviations, in logs."""
+        return math.exp(self.mean[-1] - 2 * self.deviation[-1])
+
+    @property
+    def crossing(self) -> float:
+        """The loss between the means of the two highest groups at which the highest becomes the likeliest."""
+        grid = np.linspace(self.mean[-2], self.mean[-1], 2001)
+        density = _log_densities(grid, np.array(self.share), np.array(self.mean), np.array(self.deviation))
+        likely = np.flatnonzero(density[-1] >= np.logaddexp.reduce(density[:-1], axis=0))
+        return math.exp(grid[likely[0]]) if len(likely) else math.exp(self.mean[-1])
+
+
+def fit_groups(loss: Array, count: int = 2) -> Groups | None:
+    """Fit groups to losses by expectation maximisation; None for fewer than twenty losses, or equal ones.
+
+    The fit works on a histogram, so it costs one pass over the losses whatever their number, and it is deterministic:
+    of several starts the likeliest fit is kept.
+
+    >>> import numpy as np
+    >>> losses = np.concatenate([np.linspace(0.01, 0.05, 80), np.linspace(2.0, 4.0, 20)])
+    >>> groups = fit_groups(losses)
+    >>> round(groups.share[1], 2), groups.distance > 2
+    (0.2, True)
+    """
+    logs = np.log(np.maximum(loss[np.isfinite(loss)], FLOOR))
+    if len(logs) < TO_SPLIT or (spread := float(logs.std())) < 1e-6:
+        return None
+    counts, edges = np.histogram(logs, BINS)
+    x, n = ((edges[:-1] + edges[1:]) / 2)[counts > 0], counts[counts > 0].astype(np.float64)
+    cuts = x[np.searchsorted(n.cumsum() / n.sum(), STARTS[count])]
+    group = (x > cuts[:, :, None]).sum(1)  # of each value, in each start
+    likelihood, share, mean, deviation = _likeliest(x, n, group, count, LEAST * spread)
+    one = -0.5 * len(logs) * (1 + math.log(2 * math.pi * spread**2))
+    gain = 2 * (likelihood - one) - 3 * (count - 1) * math.log(len(logs))  # three more parameters for each group
+    order = np.argsort(mean)
+    return Groups(tuple(share[order].tolist()), tuple(mean[order].tolist()), tuple(deviation[order].tolist()), gain)
+
+
+def _likeliest(
+    x: Array, n: Array, group: NDArray[np.int64], count: int, least: float
+) -> tuple[float, Array, Array, Array]:
+    """Log-likelihood, share, mean and deviation of the groups: of all starts, maximised at once, the likeliest."""
+    total, before = n.sum(), -math.inf
+    responsibility = np.where(group[:, None] == np.arange(count)[:, None], 0.95, 0.05)  # starts, groups, values
+    for _ in range(ROUNDS):
+        counts = responsibility * n
+        weight = np.maximum(counts.sum(-1), 1e-9 * total)
+        mean = counts @ x / weight
+        deviation = np.sqrt((counts * (x - mean[..., None]) ** 2).sum(-1) / weight).clip(least)
+        share = weight / weight.sum(-1, keepdims=True)
+        density = _log_densities(x, share, mean, deviation)
+        both = np.logaddexp.reduce(density, axis=-2)
+        responsibility = np.exp(density - both[:, None])
+        likelihood = both @ n
+        if (likelihood - before < CLOSE * total).all():
+            break
+        before = likelihood
+    best = int(np.argmax(likelihood))
+    return float(likelihood[best]), share[best], mean[best], deviation[best]
+
+
+def _log_densities(x: Array, share: Array, mean: Array, deviation: Array) -> Array:
+    z = (x - mean[..., None]) / deviation[..., None]
+    return np.asarray(np.log(share / deviation)[..., None] - 0.5 * z**2 - 0.5 * math.log(2 * math.pi))

@@ -142,4 +142,4 @@ class Trusted(Policy):
         labels = None if self.labels is None else self.labels.numpy()
         seen = (scores.count >= VISITS).numpy()
         least = self.chance if labels is None else EVEN
-        return flag(scores.mean.double().numpy(), labels, judged=seen, least=least)
+        return flag(scores.mean.double().numpy(), labels, judged=seen, least=least, tail=False)
