@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,26 +25,6 @@ from ausam_lab.training.result import environment
 from ausam_lab.training.run_folder import epochs, finished
 
 OnEpoch = Callable[[str, int, Epoch], None]
-
-# The columns of results.csv: settings and figures of a run.
-SETTINGS = (
-    *("data", "label_noise", "labels", "imbalance", "validation", "train_size"),
-    *("model", "quantize", "batch_size", "lr", "weight_decay", "rho"),
-)
-FIGURES = (
-    "train_seconds",
-    "cpu_seconds",
-    "samples_forward",
-    "samples_backward",
-    "skipped_steps",
-    "parameters",
-    "weights_sha256",
-)
-COLUMNS = (
-    *("block", "name", "seed", "method", "policy", "epochs", "metric", "unit", "better", "test_score", "train_score"),
-    *("nll", "calibration_error", "parts"),
-    *(*FIGURES, "init_sha256", "commit", *SETTINGS, "device", "cpu", "gpu", "threads", "system", "python", "torch"),
-)
 
 
 def compare(
@@ -171,27 +151,17 @@ def links(results: Comparison, out: Path) -> dict[tuple[str, int], str]:
 
 
 def runs_csv(runs: Iterable[tuple[str, NamedRun]]) -> str:
-    """Runs with their blocks as CSV, one line each, with a header; an unknown value is empty."""
-    values = (_values(block, named) for block, named in runs)
-    return to_csv(Table.of(COLUMNS, ([known[name] for name in COLUMNS] for known in values)))
+    """Runs with their blocks as CSV, one line each: every single value of their records, such as ``config.lr``."""
+    lines = [{"block": block, "name": named.name} | _flat(asdict(named.run)) for block, named in runs]
+    columns = list(dict.fromkeys(["block", "name", *(column for line in lines for column in line)]))
+    return to_csv(Table.of(columns, ([line.get(column) for column in columns] for line in lines)))
 
 
-def _values(block: str, named: NamedRun) -> dict[str, Any]:
-    run, hardware = named.run, named.run.environment.hardware
-    return {
-        "block": block,
-        "name": named.name,
-        "metric": run.test.name,
-        "unit": run.test.unit,
-        "better": "lower" if run.test.lower_is_better else "higher",
-        "parts": "; ".join(f"{name} {value:.6g}" for name, value in run.test.parts.items()),
-        "test_score": run.test.value,
-        "nll": run.test.nll,
-        "calibration_error": run.test.calibration_error,
-        "train_score": run.train.value,
-        "commit": run.environment.commit,
-        **{k: run.environment.versions.get(k) for k in ("system", "python", "torch")},
-        **{k: getattr(run, k) for k in ("seed", "method", "policy", "epochs", "init_sha256", *FIGURES)},
-        **{k: getattr(run.config, k) for k in SETTINGS},
-        **{k: getattr(hardware, k) for k in ("device", "cpu", "gpu", "threads")},
-    }
+def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            values |= _flat(value, f"{before}{name}.")
+        elif not isinstance(value, list | tuple):
+            values[before + name] = value
+    return values

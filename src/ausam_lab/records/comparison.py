@@ -65,7 +65,6 @@ class Row(Checked):
     samples_forward: PositiveCount
     samples_backward: PositiveCount
     speed_of_sam: Positive | None  # SAM = 100, on the same machine
-    samples_of_sam: Positive | None  # SAM = 100
     against_sam: Difference | None = None
     skipped: Count = 0  # steps, over all its runs
     lower_is_better: bool = False  # of the score

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ausam_lab.report.vega import (
+    CONFIG,
     INK,
     NOMINAL,
     PAPER,
@@ -178,4 +179,4 @@ def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field, *, log: boo
         written = at | {"text": {"field": value.key, "type": "quantitative", "format": value.form}, "color": ink}
         layers.append(layer("values", {"type": "text"}, written))
     about = f"{value.title} against {x.title} and {y.title}"
-    return chart(rows, layers, SQUARE, description=about) | {"width": SQUARE, "autosize": "pad"}
+    return chart(rows, layers, SQUARE, description=about) | {"width": SQUARE, "autosize": "pad", "config": CONFIG}

@@ -104,7 +104,7 @@ def pictures(shown: Iterable[Picture]) -> Iterator[Markup]:
 def figure(spec: vega.Spec) -> Markup:
     """A chart of :mod:`ausam_lab.report.charts` in a page; the browser draws it."""
     square = spec["width"] == spec["height"]
-    return fill("figure.html", spec=vega.live(spec), about=spec["description"], square=square)
+    return fill("figure.html", spec=spec, about=spec["description"], square=square)
 
 
 @functools.cache

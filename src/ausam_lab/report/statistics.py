@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -33,13 +33,8 @@ def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Ro
     one = next((r for r in known if r.name == "sam"), None)
     if one is None:
         return tuple(known)
-    corrected = dict(zip((r.name for r in beside), against(beside, one), strict=True))
+    corrected = dict(zip((r.name for r in beside), holm([paired(r, one) for r in beside]), strict=True))
     return tuple(replace(r, against_sam=corrected.get(r.name)) for r in known)
-
-
-def against(rows: Sequence[Row], other: Row) -> list[Difference | None]:
-    """The difference of each row from another, with Holm's correction over all; None without a common seed."""
-    return holm([paired(row, other) for row in rows])
 
 
 def paired(a: Row, b: Row) -> Difference | None:
@@ -47,12 +42,8 @@ def paired(a: Row, b: Row) -> Difference | None:
 
     A single seed has no interval and no p; nor do differences without spread.
     """
-    return paired_values(*(dict(zip(row.seeds, row.scores, strict=True)) for row in (a, b)))
-
-
-def paired_values(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
-    """The same for any two figures by seed."""
-    d = [value - b[seed] for seed, value in a.items() if seed in b]
+    theirs = dict(zip(b.seeds, b.scores, strict=True))
+    d = [score - theirs[seed] for seed, score in zip(a.seeds, a.scores, strict=True) if seed in theirs]
     if not d:
         return None
     n, mean = len(d), statistics.fmean(d)
@@ -82,12 +73,11 @@ class Standing(Enum):
 
     BETTER = "better"
     WORSE = "worse"
-    LEVEL = "level"
     UNCLEAR = "too few seeds to tell"
     UNFINISHED = "unfinished"
 
 
-def standing(difference: Difference | None, *, lower_is_better: bool = False, margin: float = 0.0) -> Standing:
+def standing(difference: Difference | None, *, lower_is_better: bool = False) -> Standing:
     """How a row stands against another, from their difference.
 
     Equal differences of several seeds have no spread, hence no p: whatever their mean, they decide nothing.
@@ -96,20 +86,15 @@ def standing(difference: Difference | None, *, lower_is_better: bool = False, ma
     'better'
     >>> standing(Difference(n=2, mean=1.5)).value
     'too few seeds to tell'
-    >>> standing(Difference(n=9, mean=0.1, low=-0.1, high=0.3, p=0.3), margin=0.5).value
-    'level'
 
     Arguments:
         difference: over the common seeds; None without such a seed.
         lower_is_better: of the score.
-        margin: two rows are level if the whole interval lies within it, >= 0; 0: never.
     """
     if difference is None:
         return Standing.UNFINISHED
     if not difference.clear:
-        low, high = difference.low, difference.high
-        within = low is not None and high is not None and -margin < low and high < margin
-        return Standing.LEVEL if within else Standing.UNCLEAR
+        return Standing.UNCLEAR
     return Standing.BETTER if (difference.mean > 0) != lower_is_better else Standing.WORSE
 
 
@@ -130,12 +115,10 @@ def p_text(difference: Difference | None) -> str:
 
 def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> Row:
     first = runs[0]
-    # same seeds on both sides of a ratio, and both sides quantised or neither
+    # same seeds on both sides of a ratio, both sides quantised or neither, and on the same machine
     both = [(r, sam[r.seed]) for r in runs if r.seed in sam and r.config.quantize == sam[r.seed].config.quantize]
-    # times from another machine say nothing about speed
-    same_machine = [(r, s) for r, s in both if r.environment.hardware == s.environment.hardware]
-    speed = _percent(same_machine, lambda r: r.train_seconds)
-    samples = _percent(both, lambda r: r.samples_forward + r.samples_backward)
+    both = [(r, s) for r, s in both if r.environment.hardware == s.environment.hardware]
+    seconds = math.fsum(r.train_seconds for r, _ in both)
     shared = [k for k in first.test.parts if all(k in r.test.parts for r in runs)]
     return Row(
         name=name,
@@ -153,8 +136,7 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
         seconds=tuple(r.train_seconds for r in runs),
         samples_forward=first.samples_forward,
         samples_backward=first.samples_backward,
-        speed_of_sam=speed,
-        samples_of_sam=None if samples is None else 1e4 / samples,
+        speed_of_sam=100.0 * math.fsum(s.train_seconds for _, s in both) / seconds if both else None,
         skipped=sum(r.skipped_steps for r in runs),
         lower_is_better=first.test.lower_is_better,
         nlls=_every(r.test.nll for r in runs),
@@ -169,10 +151,3 @@ def _every(figures: Iterable[float | None]) -> tuple[float, ...]:
     """The figures, if all are known."""
     known = tuple(figures)
     return tuple(f for f in known if f is not None) if None not in known else ()
-
-
-def _percent(pairs: Sequence[tuple[Run, Run]], figure: Callable[[Run], float]) -> float | None:
-    """SAM's figure relative to the run's, SAM = 100, over all pairs (run, SAM's)."""
-    if not pairs:
-        return None
-    return 100.0 * math.fsum(figure(s) for _, s in pairs) / math.fsum(figure(r) for r, _ in pairs)

@@ -15,7 +15,6 @@ Spec = dict[str, Any]
 PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
 
 VEGA_LITE = "6.1"  # the version that the charts are written for, in vl-convert's notation
-WIDTH = 640  # of a chart outside a page
 THEMES = {  # the CSS variables of a page
     "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
     | {"--c0": "#0072b2", "--c1": "#d55e00", "--c2": "#00805d", "--c3": "#b8538f"}
@@ -156,16 +155,17 @@ def chart(
     """
     above = {"text": title, "anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "color": SOFT}
     wide = min(max(130, SYMBOL + LETTER * entry), 320)
-    legend = CONFIG["legend"] | {"columns": WIDTH // wide, "labelLimit": wide - SYMBOL}
+    # as wide as its container; ``0 * width`` triggers a new count of columns when the window changes
+    columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {wide}))"}
     return {
         "data": data(rows),
         "layer": list(layers),
-        "width": WIDTH,
+        "width": "container",
         "height": height,
         "description": description,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "background": "transparent",
-        "config": CONFIG | {"legend": legend},
+        "config": CONFIG | {"legend": CONFIG["legend"] | {"columns": columns, "labelLimit": wide - SYMBOL}},
     } | ({"title": above} if title else {})
 
 
@@ -174,15 +174,3 @@ def heading(title: str, subtitle: str) -> Spec:
     lines = {"text": textwrap.wrap(title, 40), "subtitle": textwrap.wrap(subtitle, 48)}
     look = {"color": INK, "fontSize": 15, "subtitleColor": SOFT, "subtitleFontSize": 13, "subtitlePadding": 6}
     return {**lines, **look, "anchor": "start", "frame": "bounds", "offset": 24}
-
-
-def live(spec: Spec) -> Spec:
-    """The same chart, as wide as its container, which also decides the number of legend columns.
-
-    A chart that is not ``WIDTH`` wide keeps its width. ``0 * width`` triggers a new count when the window changes.
-    """
-    if spec["width"] != WIDTH:
-        return spec
-    legend = spec["config"]["legend"]
-    columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {legend['labelLimit'] + SYMBOL}))"}
-    return {**spec, "width": "container", "config": {**spec["config"], "legend": {**legend, "columns": columns}}}

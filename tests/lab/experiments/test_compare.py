@@ -1,5 +1,7 @@
 """Comparisons: tables, interruption, the page."""
 
+import csv
+
 import pytest
 
 from ausam_lab.cli.main import main
@@ -30,9 +32,15 @@ def test_results_agree_with_the_single_runs(compared):
         assert row["seeds"] == [0, 1]
     rows = {r["name"]: r for r in results["rows"]}
     assert rows["sam@0.5x0.5"]["epochs"] == 1
-    assert rows["sgd"]["samples_of_sam"] == rows["sam@0.5x0.5"]["samples_of_sam"] == pytest.approx(50.0)
-    assert rows["ausam-0.5"]["samples_of_sam"] == pytest.approx(75.0)  # a whole first epoch and half of the second
+    passed = {name: row["samples_forward"] + row["samples_backward"] for name, row in rows.items()}
+    assert passed["sgd"] == passed["sam@0.5x0.5"] == passed["sam"] / 2 == 4 * 256
+    assert passed["ausam-0.5"] == 6 * 256  # a whole first epoch and half of the second
     assert rows["sam"]["speed_of_sam"] == 100.0
+    with (compared / "results.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [float(line["test.value"]) for line in lines] == [one["run"]["test"]["value"] for one in results["runs"]]
+    assert {line["environment.hardware.threads"] for line in lines} == {"1"}
+    assert {line["config.lr"] for line in lines} == {"0.05"}
     steps = {r["name"]: r["run"]["steps"] for r in results["runs"]}
     assert steps["sam@0.5x0.5"] == steps["ausam-0.5"] == 8  # 4 mini-batches of 64 in each of two epochs
     curve = results["runs"][0]["curve"]
@@ -96,8 +104,8 @@ def test_another_comparison_in_the_folder_is_refused(compared, capsys):
     ("name", "message"),
     [
         ("sgdd", 'There is no pair "sgdd". Did you mean sgd?'),
-        ("sam@0.5x0", "the number after x is a fraction of the batch size"),
-        ("sam@0", "the number after @ is a fraction of the epochs"),
+        ("sam@0.5x0", "batch is 0"),
+        ("sam@0", "epochs is 0"),
         ("sgd+ausampling", "AUSampling ranks samples by sharpness, but Plain never evaluates"),
         ("SAM + AUSampling(1.5)", "alpha is 1.5"),
     ],

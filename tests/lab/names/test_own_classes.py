@@ -133,7 +133,7 @@ def test_train_compare_and_tune_take_them(mine, tmp_path, capsys):
     assert all(f"\n{label}  " in table for label in labels)
     rows = {row["name"]: row for row in read(tmp_path / "all" / "results.json")["rows"]}
     assert list(rows) == names
-    assert rows[f"sam + {policy}"]["samples_of_sam"] == pytest.approx(50.0)
+    assert rows[f"sam + {policy}"]["samples_forward"] == rows["sam"]["samples_forward"] / 2
     methods = [one["run"]["method"] for one in read(tmp_path / "all" / "results.json")["runs"]]
     assert methods[1:3] == ["RandomDirection(rho=0.1)", "RandomDirection(rho=0.3)"]
     tune = ["tune", "--method", method, "--policy", policy, "--over", "rho=0.1,0.2", *FEW, "--seeds", 1]

@@ -516,10 +516,10 @@ def test_csv_has_a_line_a_run(whole):
         result = read(folder / "result.json")
         for key in ("method", "policy", "train_seconds", "samples_forward", "weights_sha256"):
             assert line[key] == str(result[key])
-        score = (line["metric"], line["unit"], line["test_score"])
+        score = (line["test.name"], line["test.unit"], line["test.value"])
         assert score == ("accuracy", "%", str(result["test"]["value"]))
         for key in ("data", "lr", "rho", "train_size", "label_noise"):
-            assert line[key] == str(result["config"][key])
+            assert line[f"config.{key}"] == str(result["config"][key])
 
 
 # report, without training
