@@ -86,7 +86,7 @@ TOPICS = (
     "Hidden state of an RNN, through feedback.outputs",
     "torch.compile, and changing batch sizes",
     "Schedulers and evaluation loaders under Accelerate",
-    "Mixed precision (AMP) and GradScaler",
+    "Mixed precision (AMP), GradScaler and gradient clipping",
     "Resume from a checkpoint",
     "Base optimizers: AdamW, Lion, Muon, LBFGS",
     "How to choose alpha",

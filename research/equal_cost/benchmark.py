@@ -292,17 +292,19 @@ def verdict(problem: Problem) -> str:
 
 
 def table(part: str) -> str:
-    """A table of results.json in Markdown: "primary", "tuned", or the name of a problem for everything that ran."""
+    """A table of results.json in Markdown: "primary", "subset", "tuned", or a problem: everything that ran."""
     problems = read()
     if part == "primary":
         return primary_table(problems)
+    if part == "subset":
+        return primary_table(problems, short=True)
     if part == "tuned":
         return tuned_table(problems)
     return problem_table(next(p for p in problems if p.name == part))
 
 
-def primary_table(problems: list[Problem]) -> str:
-    """The primary contrast of each problem."""
+def primary_table(problems: list[Problem], *, short: bool = False) -> str:
+    """The primary contrast of each problem; short: without the verdict, the score and SGD."""
     head = ["Problem", "Row", "beside its random subset", "Score", "minus random subset [95 %]", "minus SGD [95 %]"]
     lines = []
     for problem in problems:
@@ -315,6 +317,9 @@ def primary_table(problems: list[Problem]) -> str:
             _text(contrasts(problem)[contender.name]["sgd"], digits),
         ]
         lines.append([problem.title, contender.label, verdict(problem), _score(contender.scores, digits), *differences])
+    if short:
+        head, *lines = ([line[0], line[1], line[4]] for line in (head, *lines))
+        return markdown(head, lines, left=2)
     return markdown(head, lines, left=3)
 
 
