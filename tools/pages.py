@@ -1,6 +1,6 @@
 """What MkDocs cannot do by itself.
 
-Notebooks as pages, the page of methods and policies from their docstrings, CONTRIBUTING.md with the site's links, and
+Notebooks as pages, drawings for dark pages, methods and policies from their docstrings, CONTRIBUTING.md, and
 guides that a search finds first.
 """
 
@@ -53,9 +53,25 @@ def shown(output: dict[str, Any]) -> str:
     return f"```text\n{text.rstrip()}\n```" if text else ""
 
 
+# The colours of the drawings on a light page, and those on a dark one.
+DARK = {
+    "#1f2430": "#e8eaf0", "#4a5163": "#b6bccb", "#8a93a8": "#79829a", "#b3b9c9": "#5a6277",
+    "#f7f8fc": "#1e2129", "#f1f2f6": "#262a34", "#fff0e0": "#3d2c1a", "#fff": "#2a2e39",
+    "#e4ecff": "#22305a", "#e3f5e9": "#1b3a29", "#3f63c9": "#7f9bf0", "#c2671a": "#e09a5a", "#2c8a52": "#5fc28a",
+}  # fmt: skip
+
+
+def dark(drawing: str) -> str:
+    """A drawing of docs/pictures for dark pages."""
+    return re.sub(r"#[0-9a-f]{6}\b|#[0-9a-f]{3}\b", lambda match: DARK.get(match[0], match[0]), drawing)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Make a page of each notebook."""
+    """Make a page of each notebook, and a dark variant of each drawing."""
     for file in list(files):
+        if file.src_uri.startswith("pictures/") and file.src_uri.endswith(".svg"):
+            name = file.src_uri.replace(".svg", "-dark.svg")
+            files.append(File.generated(config, name, content=dark(file.content_string)))
         if file.src_uri.endswith(".ipynb"):
             files.remove(file)
             files.append(Notebook(file.src_uri, config.docs_dir, config.site_dir, config.use_directory_urls))
