@@ -229,7 +229,7 @@ def score_table(comparison: Comparison) -> Table:
         columns["Seeds"] = [row.n for row in rows]
     mine = featured_rows(rows)
     lines = [
-        Line(cells, style="ours" if row in mine else "", detail=row.pair)
+        Line(cells, style="ours" if row in mine else "")
         for row, cells in zip(rows, zip(*columns.values(), strict=True), strict=True)
     ]
     lines = marked(lines, 1, [round(row.mean, row.decimals) for row in rows], lower=lower)
@@ -237,14 +237,15 @@ def score_table(comparison: Comparison) -> Table:
 
 
 def further_table(comparison: Comparison) -> tuple[Table, str]:
-    """The further figures that all rows have, and what they mean: seconds, likelihood, calibration, parts of the score.
+    """The further figures that all rows have, and what they mean: settings, seconds, likelihood, calibration, parts.
 
-    Parts are balanced accuracy or groups of joints.
+    The parts of a score are balanced accuracy or groups of joints.
     """
     rows = by_score(comparison)
     wall = [row.mean_seconds for row in rows]
     columns = {
         "Method": [row.label for row in rows],
+        "Settings": [row.pair for row in rows],
         "Wall time (s)": [show(seconds, seconds_digits(wall)) for seconds in wall],
     }
     notes = ""
@@ -256,7 +257,7 @@ def further_table(comparison: Comparison) -> tuple[Table, str]:
     columns |= {capital(name): [show(row.parts[name], row.decimals) for row in rows] for name in parts}
     if parts:
         notes = f"{notes} {FURTHER_SCORES.get(metric(comparison)[0], '')}".strip()
-    return Table.of(tuple(columns), zip(*columns.values(), strict=True)), notes
+    return Table.of(tuple(columns), zip(*columns.values(), strict=True), left=(0, 1)), notes
 
 
 def notes(comparison: Comparison, *, verbose: bool = True) -> list[str]:

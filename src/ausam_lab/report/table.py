@@ -37,7 +37,6 @@ class Line:
 
     cells: tuple[object, ...]  # None is an empty cell
     style: str = ""  # CSS class, for pages: "ours", "best"
-    detail: str = ""  # small print under the first cell; for pages
     bold: tuple[int, ...] = ()  # the numbers of the cells with the best figure of their column
     underlined: tuple[int, ...] = ()  # of those with the second best
 

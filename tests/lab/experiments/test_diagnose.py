@@ -120,7 +120,7 @@ def test_the_verdict_ranks_only_runs_that_have_fitted(compared):
     assert "the flattest" in said()
     left = min((sam, asam), key=lambda m: m.eigenvalues.values[0]).name
     text = said(SGD="diverged")
-    assert text.startswith("SGD diverged. Lower the learning rate")
+    assert text.startswith("Diverged: SGD. Lower the learning rate")
     assert f"{left} is the flattest" in text
     assert "flattest" not in said(SGD="diverged", SAM="unfitted", ASAM="unfitted")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -18,6 +18,8 @@ EVAL_MODE = (
     "Everything is measured in eval mode: BatchNorm uses its running statistics and dropout is off. A network with "
     "BatchNorm or dropout is a different function during training."
 )
+
+ADVICE = {"diverged": ("Diverged", "Lower the learning rate"), "unfitted": ("Not fitted", "Train longer")}
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,12 @@ def verdict(flatness: Flatness) -> str:
     """What cannot be judged, then who is the flattest, or how flat a single minimum is."""
     minima = flatness.minima
     texts = []
-    for kind, what in (("diverged", "diverged. Lower the learning rate"), ("unfitted", "not fitted. Train longer")):
+    for kind, (what, remedy) in ADVICE.items():
         names = list(dict.fromkeys(m.name for m in minima if m.verdict == kind))
-        if names:
-            how = what if kind == "diverged" else f"{'has' if len(names) == 1 else 'have'} {what}"
-            texts.append(f"{join(names)} {how}: flatness says nothing before the data are fitted.")
-    fitted = [m for m in minima if m.verdict not in ("diverged", "unfitted")]
-    by = {name: fmean(m.eigenvalues.values[0] for m in fitted if m.name == name) for name in {m.name for m in fitted}}
+        texts += [f"{what}: {join(names)}. {remedy}. Flatness says nothing there."] if names else []
+    fitted = [m for m in minima if m.verdict not in ADVICE]
+    names = list(dict.fromkeys(m.name for m in fitted))
+    by = {name: fmean(m.eigenvalues.values[0] for m in fitted if m.name == name) for name in names}
     if len(by) > 1:
         low, high = min(by, key=by.__getitem__), max(by, key=by.__getitem__)
         texts.append(f"By the largest eigenvalue, {low} is the flattest ({number(by[low])}) and")
@@ -86,64 +87,57 @@ def verdict(flatness: Flatness) -> str:
     return " ".join(texts)
 
 
-def table(flatness: Flatness, *, every: bool = False) -> Table:
-    """The means over the seeds of each name; with ``every``, each run with further measures."""
-    columns: dict[str, list[str]] = {"Run": [], **({"Seed": []} if every else {})}
+def table(flatness: Flatness) -> Table:
+    """The means over the seeds of each name."""
+    rows = []
     for name in flatness.names:
-        runs = [m for m in flatness.minima if m.name == name]
-        for group in [[m] for m in runs] if every else [runs]:
-            columns["Run"].append(name)
-            if every:
-                columns["Seed"].append(str(group[0].config.seed))
-            for head, text in _figures(group, every=every).items():
-                columns.setdefault(head, []).append(text)
-    return Table.of(tuple(columns), zip(*columns.values(), strict=True))
+        group = [m for m in flatness.minima if m.name == name]
+        tests = [m.test for m in group if m.test is not None]
+        memorised = [m.memorised for m in group if m.memorised is not None]
+        rows.append(
+            (
+                name,
+                _mean(worst(m.whole) for m in group),
+                _mean(m.eigenvalues.values[0] for m in group),
+                _mean(m.trace.value for m in group),
+                _mean(m.whole.loss for m in group),
+                percent(fmean(m.accuracy for m in group)),
+                percent(fmean(memorised)) if memorised else NONE,
+                f"{fmean(tests):.2f} %" if tests else NONE,
+            )
+        )
+    head = ("Run", "Worst rise", "Eigenvalue", "Trace", "Train loss", "Fitted", "Memorised", "Test")
+    return Table.of(head, rows)
 
 
-def _figures(group: Sequence[Minimum], *, every: bool) -> dict[str, str]:
-    """The means of some runs, by their headings."""
-    tests = [m.test for m in group if m.test is not None]
-    memorised = [m.memorised for m in group if m.memorised is not None]
-    figures = {
-        "Worst rise": number(fmean(worst(m.whole) for m in group)),
-        "Largest eigenvalue": number(fmean(m.eigenvalues.values[0] for m in group)),
-        "Trace": number(fmean(m.trace.value for m in group)),
-    }
-    if every:
-        figures["Worst rise in groups"] = number(fmean(worst(m.groups) for m in group))
-        figures["Adaptive worst rise"] = number(fmean(worst(m.adaptive) for m in group))
-    return figures | {
-        "Training loss": number(fmean(m.whole.loss for m in group)),
-        "Fitted": percent(fmean(m.accuracy for m in group)),
-        "Memorised": percent(fmean(memorised)) if memorised else NONE,
-        "Test": f"{fmean(tests):.2f} %" if tests else NONE,
-    }
+def _mean(values: Iterable[float]) -> str:
+    return number(fmean(values))
 
 
 def note(flatness: Flatness) -> str:
     """How to read the table."""
+    slow = any(not m.eigenvalues.converged for m in flatness.minima)
     return (
         f"Worst rise: the largest rise in training loss within rho = {flatness.minima[0].rho:g} (the Euclidean norm of "
-        "all weights). The eigenvalue and the trace are those of the Hessian of the training loss. Fitted: samples "
-        "that are given their label, right or wrong. Memorised: samples with a wrong label that are given it."
+        "all weights). Eigenvalue and trace are the largest eigenvalue and the trace of the Hessian of the training "
+        "loss. Fitted: samples that are given their label, right or wrong. Memorised: samples with a wrong label that "
+        f"are given it.{' Some eigenvalues are lower bounds: the search has not converged.' * slow}"
     )
 
 
-def further(flatness: Flatness) -> Iterator[Table]:
-    """Each run, if a name has several; and further figures of a run that is measured alone."""
-    yield table(flatness, every=True)
-    if len(flatness.minima) == 1:
-        (one,) = flatness.minima
-        lower = "" if one.eigenvalues.converged else " (lower bounds: the search has not converged)"
-        rows = [
-            ("Largest eigenvalues", ", ".join(map(number, one.eigenvalues.values)) + lower),
-            ("Trace", f"{number(one.trace.value)} ± {number(one.trace.error)}"),
-            ("Cosine of SAM's gradient and the plain one", f"{one.step.cosine:.3f}"),
-            ("SAM's first-order descent, plain = 1", f"{one.step.descent:.3f}"),
-            ("Rank correlation of loss and its change", f"{one.step.loss_rank:.2f}"),
-            ("Weights", f"{one.parameters:,}, after epoch {one.epoch}"),
-        ]
-        yield Table.of(("Figure", "Value"), rows)
+def further(flatness: Flatness) -> Table:
+    """Further figures of each name: worst rises of other kinds, and what a step of SAM does there."""
+    groups = [[m for m in flatness.minima if m.name == name] for name in flatness.names]
+    rows = [
+        ["Worst rise in groups, as in training", *(_mean(worst(m.groups) for m in group) for group in groups)],
+        ["Worst rise, ball scaled by the weights", *(_mean(worst(m.adaptive) for m in group) for group in groups)],
+        ["Cosine of SAM's gradient and the plain one", *(_mean(m.step.cosine for m in group) for group in groups)],
+        ["SAM's first-order descent, plain = 1", *(_mean(m.step.descent for m in group) for group in groups)],
+        ["Rank correlation of loss and its change", *(_mean(m.step.loss_rank for m in group) for group in groups)],
+        ["Standard error of the trace", *(_mean(m.trace.error for m in group) for group in groups)],
+        ["Weights", *(f"{group[0].parameters:,}" for group in groups)],
+    ]
+    return Table.of(("Mean", *flatness.names), rows)
 
 
 def pictures(flatness: Flatness) -> Iterator[Picture]:
@@ -182,7 +176,7 @@ def render(flatness: Flatness, report: str = "") -> str:
     first, runs = flatness.minima[0], len(flatness.minima)
     title = f"{first.config.data}: how flat is the minimum?"
     about = f"{runs} run{'s' * (runs > 1)}, {first.config.model}, {first.samples} training samples, not augmented"
-    bad = any(m.verdict in ("diverged", "unfitted") for m in flatness.minima)
+    bad = any(m.verdict in ADVICE for m in flatness.minima)
     body = [
         html.heading(title, 1),
         html.paragraph(about, "soft"),
@@ -192,7 +186,7 @@ def render(flatness: Flatness, report: str = "") -> str:
         html.paragraph(note(flatness), "note"),
         *html.pictures(pictures(flatness)),
         *(html.paragraph(f"{folder} was not measured: {why}", "open") for folder, why in flatness.failed.items()),
-        html.details("More figures", [*map(to_html, further(flatness)), html.paragraph(EVAL_MODE, "note")]),
+        html.details("More figures", [to_html(further(flatness)), html.paragraph(EVAL_MODE, "note")]),
         html.details(f"How it was made, {moment(flatness.created)}", [html.code(flatness.command)]),
     ]
     return html.page(title, body, width=62)
