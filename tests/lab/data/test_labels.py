@@ -115,28 +115,13 @@ def test_balanced_accuracy_against_a_slow_twin():
     assert Classification().score(fixed(answers), batches).parts == {}
 
 
-def test_a_run_says_what_it_was_judged_by(tmp_path, capsys):
+def test_a_run_says_what_it_was_evaluated_on(tmp_path):
     flags = [*FLAGS, "--imbalance", 0.1, "--validation", 0.2]
     assert run("compare", "sgd", "ausam-0.5", *flags, "--seeds", 1, "--out", tmp_path / "c") == 0
-    out = capsys.readouterr().out
-    assert "Validation accuracy %" in out
-    assert "test accuracy" not in out
-    page = (tmp_path / "c" / "report.html").read_text()  # the terminal shows the main score alone
-    assert "Balanced" in page
-    assert "Tail" in page
     results = read(tmp_path / "c" / "results.json")
     assert results["title"] == "digits, long tail 0.1"
     assert {run["run"]["test"]["name"] for run in results["runs"]} == {"validation accuracy"}
     assert {run["run"]["train"]["name"] for run in results["runs"]} == {"accuracy"}
-    chosen = next(run["run"]["selection"] for run in results["runs"] if run["name"] == "ausam-0.5")["classes"]
-    train_y = load("digits", validation=0.2, imbalance=0.1).train_y
-    assert {int(c): group["n"] for c, group in chosen.items()} == dict(enumerate(train_y.bincount().tolist()))
-    page = (tmp_path / "c" / "report.html").read_text()
-    assert "How often samples were chosen, by class" in page
-    assert "mislabelled samples" not in page
-    assert "201 validation samples" in page
-    assert "Class 0 has 82 training samples, class 9 has 8." in page
-    assert "test accuracy" not in page
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--imbalance", 1.5), ("--imbalance", -0.1), ("--validation", 1.0)])

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -326,21 +325,6 @@ def test_a_locked_cell_is_passed_over(tmp_path, capsys):
     assert "one/sgd/seed-0: accuracy" in capsys.readouterr().err
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path):
-    path = tmp_path / "cell.lock"
-    code = (
-        "import sys, time; from pathlib import Path; from ausam_lab.records.files import file_lock\n"
-        "with file_lock(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(100)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "True\n"
-        with file_lock(path) as mine:
-            assert not mine
-        process.send_signal(signal.SIGKILL)
-    with file_lock(path) as mine:
-        assert mine
-
-
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), DownloadError("no network")])
 def test_a_failing_cell_does_not_stop_the_others(tmp_path, monkeypatch, capsys, caplog, error):
     original, tried = run_cells.train, []
@@ -594,16 +578,6 @@ def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkey
         for tag, points in logged.items():
             values = [row["test"]["value"] if tag == "test_accuracy" else row[tag] for row in rows]
             assert points == [(row["epoch"], pytest.approx(v)) for row, v in zip(rows, values, strict=True)]
-
-
-def test_tensorboard_for_train_and_compare(tmp_path):
-    pytest.importorskip("tensorboard")
-    small = ["--epochs", "1", "--train-size", "128", "--threads", "1", "--tensorboard"]
-    assert main(["train", *small, "--out", str(tmp_path / "train")]) == 0
-    assert [step for step, _ in curves(tmp_path / "train" / "tensorboard")["test_accuracy"]] == [1]
-    assert main(["compare", "sgd", *small, "--seeds", "1", "--out", str(tmp_path / "compare")]) == 0
-    assert [step for step, _ in curves(tmp_path / "compare" / "tensorboard" / "sgd" / "seed-0")["train_loss"]] == [1]
-    assert len((tmp_path / "compare" / "results.csv").read_text().splitlines()) == 2
 
 
 OWN_METHOD = """

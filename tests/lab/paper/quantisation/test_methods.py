@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ausam import METHODS, POLICIES, SelectiveBatchSampler, SharpnessAware
+from ausam import METHODS, SharpnessAware
 from ausam_lab.paper.quantisation import quantize
 from tests.helpers import make
 
@@ -51,37 +51,3 @@ def test_ranges_move_once_a_step_from_the_pass_at_w(name):
         opt.zero_grad()
         assert not all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
     assert opt.skipped == 0
-
-
-@pytest.mark.parametrize("policy", ["AUSampling", "InfoBatch", "Random"])
-def test_policies_train_a_quantised_network(policy):
-    model = small()
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.05), METHODS["SAM"](), model)
-    sampler = SelectiveBatchSampler(48, 12, POLICIES[policy](), epochs=3)
-    torch.manual_seed(1)
-    x, y = torch.randn(48, 1, 4, 4), torch.arange(48) % 3
-    for _ in range(2):
-        for chosen in sampler:
-            i = torch.tensor(chosen)
-
-            def losses(x, y):
-                return F.cross_entropy(model(x), y, reduction="none")
-
-            sampler.update(opt.backward(losses, x[i], y[i], index=i, weight=sampler.weight(i)))
-            opt.step()
-            opt.zero_grad()
-    assert (opt.skipped, int(model[0].inputs.seen)) == (0, opt.steps)
-
-
-def test_a_step_that_is_not_finite_leaves_the_ranges():
-    model = small()
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.05), METHODS["SAM"](), model)
-    x, y = torch.randn(12, 1, 4, 4), torch.arange(12) % 3
-    model(x)
-    before = ranges(model)
-    x[3, 0, 0, 0] = torch.nan
-    with pytest.warns(RuntimeWarning, match="is not finite"):
-        opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y)
-    opt.step()
-    assert all(torch.equal(v, before[k]) for k, v in ranges(model).items())
-    assert opt.skipped == 1

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -19,7 +15,7 @@ from ausam_lab.records.files import file_lock
 from ausam_lab.training import weights
 from ausam_lab.training.loop import train
 from ausam_lab.training.state import network
-from tests.lab.helpers import pausing, read
+from tests.lab.helpers import read
 
 # runs
 
@@ -231,31 +227,6 @@ def test_weights_that_are_given_take_the_place_of_full_precision(micro6, full, t
     runs = results(tmp_path)
     assert list(runs) == ["one/runs/sam/seed-0"]
     assert runs["one/runs/sam/seed-0"]["init_sha256"] == read(full / "result.json")["weights_sha256"]
-
-
-@pytest.mark.nightly
-def test_a_killed_table_goes_on(micro6, tmp_path):
-    """kill -9 while a quantised row is trained; the end is that of a table nobody disturbed."""
-    code = pausing("ausam_lab.experiments.run_cells", "sam", 1)
-    code += "from pathlib import Path; from ausam_lab.paper import recipe; "
-    code += "recipe.FOLDER = Path(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
-    args = [*RUN, "--only", "one/sam"]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    command = [sys.executable, "-c", code, str(micro6), *args, "--out", str(killed)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 200
-        while not list(killed.glob("one/runs/sam/seed-0/checkpoint-00001.pt")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-    assert len(results(killed)) == 1
-    for out in (killed, whole):
-        assert main([*args, "--out", str(out)]) == 0
-    mine, theirs = results(killed), results(whole)
-    assert len(mine) == 2
-    for name in mine:
-        assert mine[name]["weights_sha256"] == theirs[name]["weights_sha256"]
 
 
 @pytest.mark.parametrize("scale", ["paper", "small"])
