@@ -1,4 +1,4 @@
-"""ausam: sharpness-aware minimisation at the price of SGD.
+"""ausam: sharpness-aware minimisation at the cost of SGD, and the labels that look wrong.
 
 It has two axes. Every SAM variant is a gradient estimator for :class:`SharpnessAware`, every selection method is a
 policy for :class:`SelectiveBatchSampler`, and :class:`Feedback` carries the per-sample losses between them.

@@ -318,7 +318,7 @@ class Audit:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a saved audit of as many samples, or refuse it and change nothing."""
+        """Load a saved audit. One of another number of samples raises an error and changes nothing."""
         kinds = {**COLUMNS, "touched": np.bool_}
         columns = {name: _column(state.get(name), len(self), kind) for name, kind in kinds.items()}
         classes, best = state.get("classes"), state.get("best_distance")

@@ -34,7 +34,7 @@ def select_rows(batch: tuple[Any, ...], rows: Tensor, n: int) -> tuple[Any, ...]
 
     Tensors and numpy arrays are cut along their first dimension. A list or tuple of n entries is cut as a sequence; one
     of another length, a dict, a dataclass and a named tuple are containers, whose entries are cut. An object with a
-    method ``select_rows(rows)`` cuts itself. What has n entries and cannot be cut is refused.
+    method ``select_rows(rows)`` cuts itself. What has n entries and cannot be cut raises an error.
     """
     return tuple(_cut(x, rows, n) for x in batch)
 

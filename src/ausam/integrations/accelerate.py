@@ -121,8 +121,8 @@ def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[
 
     Pass an optimizer together with its model. The sampler divides every mini-batch among the processes, so Accelerate
     does not split it again. Its state is part of ``accelerator.save_state``: after ``load_state`` the next pass is the
-    rest of the interrupted one, without ``skip_first_batches``. Settings of the accelerator that cannot be honoured are
-    refused: see docs/frameworks.md.
+    rest of the interrupted one, without ``skip_first_batches``. Settings of the accelerator that cannot be honoured
+    raise an error: see docs/frameworks.md.
 
     Arguments:
         accelerator: the Accelerator.

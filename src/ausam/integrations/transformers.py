@@ -107,7 +107,7 @@ class SharpnessAwareTrainer(Trainer):
     the mean over its labelled tokens, and with ``gradient_accumulation_steps`` each batch counts the same; override
     ``losses`` to change that. ``sampler.pt`` in a checkpoint holds the scores and the position in the epoch. A policy
     that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter, but the Trainer's schedule assumes the
-    length of the first. TrainingArguments that cannot be honoured are refused: see docs/frameworks.md.
+    length of the first. TrainingArguments that cannot be honoured raise an error: see docs/frameworks.md.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class RhoSchedule:
         shape: "constant", "linear", "cosine" or "lr".
         start: factor of the radius at the start, or at ``lr_max``, >= 0.
         end: factor at the end, or at ``lr_min``, >= 0. None (default): 0. Not with "constant".
-        total_steps: calls of ``step`` until the end, >= 1; needed by "linear" and "cosine", refused by the others.
+        total_steps: calls of ``step`` until the end, >= 1; needed by "linear" and "cosine", an error for the others.
         lr_max: learning rate at which f is ``start``; only with "lr". None (default): each group's initial one. Set it
             if the rate warms up.
         lr_min: learning rate at which f is ``end``, >= 0; only with "lr". None (default): 0.
@@ -138,7 +138,7 @@ class RhoSchedule:
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved state, loaded before or after the optimizer's; different settings are refused."""
+        """Continue from a saved state, loaded before or after the optimizer's; different settings raise an error."""
         mine = self.state_dict()
         for name in mine:
             if name != "count" and state_dict[name] != mine[name]:

@@ -198,7 +198,7 @@ class SharpnessAware(OptimizerWrapper):
 
         The closure runs forward and backward and returns the loss. It runs as often as the method needs; ``step``
         returns its first value. Its gradient replaces ``.grad``, whether or not it clears the gradients. Use
-        :meth:`accumulate` to add to what ``.grad`` holds. Methods that need rows or outputs refuse a closure.
+        :meth:`accumulate` to add to what ``.grad`` holds. Methods that need rows or outputs raise an error.
         """
         if self._running is not None:
             self._refuse_second_call()
@@ -409,7 +409,7 @@ class SharpnessAware(OptimizerWrapper):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load our state dict or a plain base optimizer's. With the latter, the method starts from scratch.
 
-        A state that does not fit is refused and changes nothing.
+        A state that does not fit raises an error and changes nothing.
         """
         state_dict = dict(state_dict) if isinstance(state_dict, dict) else state_dict
         for change in [*self._optimizer_load_state_dict_pre_hooks.values()]:

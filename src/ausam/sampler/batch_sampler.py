@@ -304,12 +304,12 @@ class SelectiveBatchSampler(BatchSampler):
     def label_errors(self) -> LabelErrors:
         """All samples, ranked by how wrong their labels look to the policy, and those that are flagged now.
 
-        For policies that judge labels (:class:`~ausam.Trusted`); any training can ask :class:`ausam.audit.Audit`, which
+        For policies that flag labels (:class:`~ausam.Trusted`); any training can ask :class:`ausam.audit.Audit`, which
         also remembers earlier epochs.
         """
         if not isinstance(self.policy, Trusted):
             raise TypeError(
-                f"{type(self.policy).__name__} does not judge labels. Use Trusted(labels), or feed an "
+                f"{type(self.policy).__name__} does not flag labels. Use Trusted(labels), or feed an "
                 "ausam.audit.Audit with the same feedback."
             )
         return self.policy.label_errors(self.scores)
@@ -384,7 +384,7 @@ class SelectiveBatchSampler(BatchSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state. The rest of a saved epoch is used as it was planned.
 
-        A state of other samples or another policy is refused and changes nothing.
+        A state of other samples or another policy raises an error and changes nothing.
         """
         if not (isinstance(state, dict) and {"policy", "signal", "scores", "plan", "choice"} <= state.keys()):
             raise ValueError(

@@ -198,7 +198,7 @@ class Scores:
         return {"decay": self.decay, "fit": self.fit, "fit_epoch": self.fit_epoch, **columns, **spread}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a saved table; one of another size or decay is refused and changes nothing."""
+        """Load a saved table; one of another size or decay raises an error and changes nothing."""
         if len(state["sum"]) != len(self):
             raise ValueError(
                 f"The saved scores are for {len(state['sum'])} samples, but the dataset has {len(self)}. "

@@ -25,7 +25,7 @@ from ausam_lab.records.run import Findings, Suspect
 
 FILE = "audit.npz"
 FIRST = 10  # flagged samples in the record of a run
-WITHOUT_THEM = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's cost where labels are wrong (docs/results.md)
+WITHOUT_THEM = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's cost with wrong labels (docs/results.md)
 
 
 def start(data: Problem) -> Audit:

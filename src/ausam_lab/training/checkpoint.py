@@ -76,7 +76,7 @@ def brief(error: Exception) -> str:
 
 
 def load(folder: Path) -> Checkpoint | None:
-    """The newest readable checkpoint, or None; unreadable ones are logged and passed over."""
+    """The newest readable checkpoint, or None; unreadable ones are logged and skipped."""
     for path in newest_first(folder):
         try:
             content = read(path)
