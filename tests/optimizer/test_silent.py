@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import pickle
 import random
@@ -128,6 +129,87 @@ def test_a_backward_beside_ours_is_warned_of():
     assert caught[0].filename == __file__
     opt.zero_grad(set_to_none=False)
     sam(model).backward(losses_of(model), *data())  # zeros are nothing
+
+
+def test_a_backward_after_ours_is_warned_of():
+    model = network()
+    opt = sam(model)
+    for first in (True, False):
+        opt.backward(losses_of(model), *data())
+        losses_of(model)(*data()).mean().backward()
+        if first:
+            with pytest.warns(RuntimeWarning, match="loss.backward.. after opt.backward adds") as caught:
+                opt.step()
+            assert caught[0].filename == __file__
+        else:
+            opt.step()  # warnings are errors here
+        opt.zero_grad()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_else_changes_gradients_before_the_step_is_not(copied):
+    """Clipping, accumulation, other optimizers of ours, a backward before, and one whose gradients are cleared."""
+    model = network()
+    opt, other = sam(model), sam(network(seed=1))
+    if copied:
+        model, opt = copy.deepcopy((model, opt))
+    for step in range(3):
+        if step:
+            losses_of(model)(*data()).mean().backward()
+            opt.zero_grad()
+        opt.backward(losses_of(model), *data(), backward=lambda loss: (loss / 2).backward())
+        opt.backward(lambda x, y: losses_of(model)(x, y) / 2, *data(1))
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        other.backward(lambda x, y: losses_of(other.model)(x, y) + losses_of(model)(x, y).mean(), *data())
+        opt.step()
+        opt.zero_grad()
+
+
+def test_a_backward_between_micro_batches_is_warned_of():
+    model = network()
+    opt = sam(model)
+    opt.backward(losses_of(model), *data())
+    losses_of(model)(*data()).mean().backward()
+    with pytest.warns(RuntimeWarning, match="loss.backward.. after opt.backward adds"):
+        opt.backward(losses_of(model), *data())
+    opt.step()
+
+
+def test_an_optimizer_that_is_gone_leaves_no_hook():
+    model = network()
+    for _ in range(3):
+        opt = sam(model)
+        opt.backward(losses_of(model), *data())
+        opt.zero_grad()
+    del opt
+    gc.collect()
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_grad_scaler_that_backward_does_not_know_is_warned_of(inside):
+    """Inside the loss function every threshold is off by the scale; left out, the gradient is divided by it."""
+    model = network()
+    opt, scaler = sam(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    opt.backward(
+        lambda x, y: scaler.scale(losses_of(model)(x, y)) if inside else scaler.scale(losses_of(model)(x, y)) / 1024,
+        *data(),
+    )
+    with pytest.warns(RuntimeWarning, match=r"backward=lambda loss: scaler.scale\(loss\).backward\(\)"):
+        scaler.step(opt)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_grad_scaler_as_documented_is_not(enabled):
+    model = network()
+    opt, scaler = sam(model), torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=enabled)
+    for _ in range(2):
+        opt.backward(losses_of(model), *data(), backward=lambda loss: scaler.scale(loss).backward())
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad()
+    opt.backward(losses_of(model), *data())
+    opt.step()
 
 
 def test_two_optimizers_of_ours_on_one_network_are_warned_of():

@@ -88,6 +88,17 @@ NO_GRADIENT = (
     "one whose parameters the optimizer has? This warning appears once."
 )
 
+ADDED = (
+    "A loss.backward() after opt.backward adds an ordinary gradient to the method's. Remove it, or move that loss into "
+    "loss_fn. This warning appears once."
+)
+
+NOT_SCALED = (
+    "A GradScaler steps this optimizer, but opt.backward does not know its scale: with the scale inside loss_fn, every "
+    "loss, score and threshold is off by it, and without it the gradient is divided by it. Write "
+    "opt.backward(loss_fn, *batch, backward=lambda loss: scaler.scale(loss).backward()). This warning appears once."
+)
+
 NO_BACKWARD = (
     "The closure returned a loss but left no gradient, so nothing is trained. Call loss.backward() inside the closure. "
     "This warning appears once."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +94,39 @@ def _sum(kept: Tensor | None, new: Tensor | None) -> Tensor | None:
     if kept is None or new is None:
         return new if kept is None else kept
     return new + kept if kept.is_sparse and not new.is_sparse else kept + new  # torch has no sparse + dense
+
+
+class OtherBackward:
+    """Notices a ``loss.backward()`` of the user's between ``opt.backward`` and ``opt.step``.
+
+    ``.grad`` cannot tell it from clipping or unscaling, so autograd does, by a hook on the smallest parameter.
+    """
+
+    passing = 0  # how many optimizers of ours are in their passes: what these leave in .grad is no backward of the user's
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.seen = False
+        self._watched: Tensor | None = None
+
+    def arm(self, params: Iterable[Tensor]) -> None:
+        """From now on until ``disarm``."""
+        self.armed = True
+        if self._watched is None:
+            self._watched = min((p for p in params if p.requires_grad and p.is_leaf), key=Tensor.numel, default=None)
+            if self._watched is not None:
+                hook = self._watched.register_post_accumulate_grad_hook(functools.partial(_note, weakref.ref(self)))
+                weakref.finalize(self, hook.remove)
+
+    def disarm(self) -> None:
+        """The gradients were used or cleared."""
+        self.armed = self.seen = False
+
+
+def _note(reference: weakref.ref[OtherBackward], _: Tensor) -> None:
+    other = reference()
+    if other is not None and other.armed and not OtherBackward.passing:
+        other.seen = True
 
 
 @dataclass(frozen=True)

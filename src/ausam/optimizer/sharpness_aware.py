@@ -19,10 +19,12 @@ from ausam.feedback import Feedback
 from ausam.methods import Plain
 from ausam.optimizer.distributed import average_gradients
 from ausam.optimizer.errors import (
+    ADDED,
     ADDS,
     BYPASSED,
     CLEARED,
     NO_GRADIENT,
+    NOT_SCALED,
     SKIPPED,
     Reduction,
     as_module,
@@ -31,7 +33,7 @@ from ausam.optimizer.errors import (
     check_state_dict,
     checked_base,
 )
-from ausam.optimizer.gradients import Decoupled
+from ausam.optimizer.gradients import Decoupled, OtherBackward
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.parameters import Memory
 from ausam.optimizer.passes import ClosureStep, LossFn, PerSampleStep
@@ -127,6 +129,8 @@ class SharpnessAware(OptimizerWrapper):
         self._context = StepContext(model, self.base, self.sync_perturbation)
         self._running: int | None = None  # the thread of an unfinished step
         self._decoupled: Decoupled | None = None  # belongs to .grad, which torch does not copy either
+        self._other = OtherBackward()
+        self._scaled = True  # whether the last backward may know a GradScaler's scale
         self._warned: set[str] = set()
         self._clear_hooks()
 
@@ -191,6 +195,7 @@ class SharpnessAware(OptimizerWrapper):
             replay=self.replay,
         )
         feedback: Feedback = self._estimate(step)
+        self._scaled = backward is not Tensor.backward
         return feedback
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -212,6 +217,11 @@ class SharpnessAware(OptimizerWrapper):
             loss = self._estimate(ClosureStep(self._context, closure, replay=self.replay), replace=True)
         elif self._grad is not Grad.NONFINITE:
             self._warn_of_other_gradients()
+        if self._other.seen:
+            self._warn_once("added", ADDED, stacklevel=3)
+        if self._scaler_steps and not self._scaled:
+            self._warn_once("scale", NOT_SCALED, stacklevel=4)
+        self._scaler_steps = False
         if self._grad is Grad.NONFINITE and self._still_nonfinite():
             self._memory = self._memory_at_step
         else:
@@ -219,6 +229,7 @@ class SharpnessAware(OptimizerWrapper):
             self.steps += 1
             self._memory_at_step = self._memory
         self._grad = Grad.NOTHING
+        self._other.disarm()
         for hook in [*self._optimizer_step_post_hooks.values()]:
             hook(self, (closure,), {})
         return loss
@@ -249,6 +260,9 @@ class SharpnessAware(OptimizerWrapper):
         """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged."""
         if self._running is not None:
             self._refuse_second_call()
+        if self._other.seen and not replace:
+            self._warn_once("added", ADDED, stacklevel=4)
+        OtherBackward.passing += 1
         undo, context = step.undo, self._context
         try:
             undo.append(functools.partial(vars(self).update, vars(self).copy()))  # counters, memory, what .grad holds
@@ -278,6 +292,9 @@ class SharpnessAware(OptimizerWrapper):
             undo.restore()
             self._running = None
             raise
+        finally:
+            OtherBackward.passing -= 1
+        self._other.arm(self._context.parameters.params)
         if held:
             torch._foreach_add_(held, new)  # last, because an addition in place cannot be undone
         return returned
@@ -379,6 +396,7 @@ class SharpnessAware(OptimizerWrapper):
             self.base.zero_grad(set_to_none=set_to_none)
         if self._running is None:  # inside a closure, the earlier gradients are set aside and stay
             self._decoupled = None
+            self._other.disarm()
 
     def __repr__(self) -> str:
         count = sum(p.numel() for g in self.param_groups for p in g["params"])
@@ -445,7 +463,7 @@ class SharpnessAware(OptimizerWrapper):
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_context", "_running", "_decoupled", "_warned", *HOOKS}
+        transient = {"step", "_context", "_running", "_decoupled", "_other", "_warned", *HOOKS}
         return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -27,8 +27,13 @@ class OptimizerWrapper(Optimizer):
 
     base: Optimizer
 
-    # A fused base asks GradScaler for its scale. Without this, GradScaler would give it to us and base.step() miss it.
-    _step_supports_amp_scaling = False
+    _scaler_steps = False  # whether a GradScaler is about to call step()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """False: else GradScaler would give us the scale, and a fused base miss it. Nobody else asks."""
+        self._scaler_steps = True
+        return False
 
     def _clear_hooks(self) -> None:
         """Have no hooks: a hook receives this optimizer with all of its state, not the base."""
