@@ -102,7 +102,7 @@ class OtherBackward:
     ``.grad`` cannot tell it from clipping or unscaling, so autograd does, by a hook on the smallest parameter.
     """
 
-    passing = 0  # how many optimizers of ours are in their passes: what these leave in .grad is no backward of the user's
+    passing = 0  # how many optimizers of ours run their passes, whose backwards are not the user's
 
     def __init__(self) -> None:
         self.armed = False
