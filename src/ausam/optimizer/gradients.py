@@ -107,7 +107,7 @@ class OtherBackward:
     def __init__(self) -> None:
         self.armed = False
         self.seen = False
-        self._watched: Tensor | None = None
+        self._watched: Any = None
 
     def arm(self, params: Iterable[Tensor]) -> None:
         """From now on until ``disarm``."""
