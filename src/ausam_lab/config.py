@@ -111,7 +111,7 @@ class Config:
     batch_size: PositiveCount = setting(128, "samples per mini-batch, before selection")
     lr: Positive = setting(0.1, "peak learning rate; it falls to 0 along a cosine")
     average: Below1 = setting(
-        0.0, "judge by a moving average of the weights: the weight of the past in each step, e.g. 0.99; 0: no average"
+        0.0, "evaluate an exponential moving average of the weights with this decay, e.g. 0.99; 0: off"
     )
     select_epoch: Below1 = setting(
         0.0,

@@ -134,6 +134,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
         return 0
     total = sum(cell.config.epochs for cell in cells)
     done = sum(len(run_folder.epochs(cell.folder(out))) for cell in cells)
+    terminal.write_error(f"{_count(len(cells), 'run')}, {_count(total - done, 'epoch')} to do\n")
     with _launcher(args, cells[0].config.device) as launch, Progress(wanted.table) as progress:
         progress.begin(done, total)
         logs = Logs(tuple(args.log), out)

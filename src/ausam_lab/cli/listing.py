@@ -103,8 +103,15 @@ def _about(cls: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text of a docstring without its markup."""
-    return re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
+    """The text of a docstring without its markup and its example, in lines that fit a terminal."""
+    text = re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
+    text = "\n\n".join(part for part in text.split("\n\n") if not part.startswith(">>>"))
+    text = re.sub(r"(?<=\S)\n(?=\S)", " ", text)  # a paragraph is one line; what is indented stays as it is
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += textwrap.wrap(line, WIDTH, subsequent_indent=indent and f"{indent}    ") or [""]
+    return "\n".join(lines)
 
 
 def _example(cls: Any) -> Any:

@@ -48,7 +48,7 @@ GROUPS = {
 }
 METAVARS = {
     **{"data_dir": "FOLDER", "labels": "FILE", "init": "PATH"},
-    **{"lr_steps": "PARTS", "quantize": "BITS", "ramp": "EPOCHS"},
+    **{"lr_steps": "PARTS", "quantize": "BITS", "ramp": "EPOCHS", "momentum": "NUMBER", "average": "NUMBER"},
 }
 
 # Settings that a comparison has no flags for, and why.
