@@ -61,6 +61,10 @@ DARK = {
 }  # fmt: skip
 
 
+# A picture of docs/pictures, each of which has a variant for dark pages.
+PICTURE = re.compile(r"!\[([^]]*)\]\((pictures/[\w-]+)\.(svg|png)\)")
+
+
 def dark(drawing: str) -> str:
     """A drawing of docs/pictures for dark pages."""
     return re.sub(r"#[0-9a-f]{6}\b|#[0-9a-f]{3}\b", lambda match: DARK.get(match[0], match[0]), drawing)
@@ -79,13 +83,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(text: str, page: Page, **_: Any) -> str:
-    """Fill contributing.md with CONTRIBUTING.md; links to files outside docs become their names.
+    """Show each picture in the colours of the page, and fill contributing.md with CONTRIBUTING.md.
 
-    A search finds the guides before the reference, and both before the appendices.
+    A search finds the guides before the reference, and both before the appendices. A link to a file outside docs
+    becomes its name.
     """
     for start, weight in (("api/", 0.3), ("changelog", 0.3)):
         if page.file.src_uri.startswith(start):
             page.meta["search"] = {"boost": weight}
+    text = PICTURE.sub(r"![\1](\2.\3#only-light)\n![\1](\2-dark.\3#only-dark)", text)
     if page.file.src_uri == "methods-and-policies.md":
         return re.sub(r"<!-- (methods|policies) -->", lambda match: catalogue(match[1]), text)
     if page.file.src_uri != "contributing.md":
