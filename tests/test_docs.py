@@ -1,7 +1,9 @@
 """What the documentation says: its code runs, its links lead somewhere, its lists are complete."""
 
 import contextlib
+import doctest
 import gc
+import inspect
 import io
 import re
 from pathlib import Path
@@ -11,6 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import ausam
+import ausam.audit
+import ausam.diagnostics
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -49,6 +53,29 @@ def test_code_runs(page, number, tmp_path, monkeypatch):
     if torch.distributed.is_initialized():
         gc.collect()  # a DDP wrapper must not outlive its process group
         torch.distributed.destroy_process_group()
+
+
+def public(module):
+    """The functions and classes of a module, and their public methods."""
+    for name in module.__all__:
+        made = getattr(module, name)
+        if callable(made):
+            yield name, made
+        if inspect.isclass(made):
+            yield from ((f"{name}.{k}", v) for k, v in vars(made).items() if k[0] != "_" and callable(v))
+
+
+@pytest.mark.parametrize("module", [ausam, ausam.audit, ausam.diagnostics], ids=lambda m: m.__name__)
+def test_examples_of_docstrings_run_alone(module):
+    """What doctest cannot see, because it runs an example among the names of its module."""
+    failed = {}
+    for name, made in public(module):
+        examples = doctest.DocTestParser().get_examples(made.__doc__ or "")
+        finder = doctest.DocTest(examples, {"__name__": "docs"}, name, None, None, None)
+        report = io.StringIO()
+        if doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(finder, out=report.write).failed:
+            failed[name] = report.getvalue()
+    assert failed == {}
 
 
 def executed(code):

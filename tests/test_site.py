@@ -32,6 +32,15 @@ def site(tmp_path_factory):
     return out
 
 
+def test_the_copy_button_knows_the_blocks_of_python(site):
+    """docs/copy.js adds the box "Run this first" to what it finds by this class."""
+    for source in (ROOT / "docs").rglob("*.md"):
+        if blocks := len(re.findall(r"^```python$", source.read_text(), re.MULTILINE)):
+            address = source.relative_to(ROOT / "docs").with_suffix("")
+            page = (site / (address.parent if address.name == "index" else address) / "index.html").read_text()
+            assert len(re.findall('<div class="language-python highlight">', page)) >= blocks, source
+
+
 class Resources(HTMLParser):
     """What a browser fetches by itself to show a page; an ordinary link is not among it."""
 

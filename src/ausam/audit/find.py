@@ -23,6 +23,7 @@ def find_label_errors(
     """Rank and flag the labels of a data set by predictions, or by the losses of a training.
 
     >>> import numpy as np
+    >>> from ausam.audit import find_label_errors
     >>> labels = np.arange(100) % 4
     >>> p = np.full((100, 4), 0.01)
     >>> p[np.arange(100), np.where(np.arange(100) < 10, (labels + 1) % 4, labels)] = 0.97

@@ -93,6 +93,7 @@ def rank(loss: ArrayLike) -> Array:
     """The samples by falling loss, missing ones last.
 
     >>> import math
+    >>> from ausam.audit import rank
     >>> rank([0.1, math.nan, 3.0]).tolist()
     [2, 0, 1]
     """
@@ -119,6 +120,7 @@ def flag(
     If the groups do not lie apart, :func:`tail_limit` decides.
 
     >>> import numpy as np
+    >>> from ausam.audit import flag
     >>> errors = flag(np.concatenate([np.linspace(0.01, 0.05, 80), np.linspace(2.0, 4.0, 20)]))
     >>> len(errors), int(errors.order[0]), errors.outcome
     (20, 99, 'flagged')

@@ -36,6 +36,7 @@ class SelectiveStream:
     ``batch_size`` pairs the policy keeps some, by the sampler's scores, and ``decode(raw)`` runs for these only, in a
     worker if there are any. Batches look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
 
+    >>> import torch
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
     >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=AUSampling(alpha=0.5), epochs=30, seed=0)
     >>> source = [(i, str(i)) for i in range(100)]

@@ -30,6 +30,7 @@ class Weighted(Policy):
     It is ``torch.utils.data.WeightedRandomSampler`` with weights that may change from epoch to epoch, over any number
     of processes, and resumable in the middle of an epoch.
 
+    >>> import torch
     >>> from ausam import SelectiveBatchSampler, Weighted
     >>> sampler = SelectiveBatchSampler(100, batch_size=10, policy=Weighted(alpha=0.5))
     >>> weights = torch.ones(100)
