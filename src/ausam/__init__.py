@@ -1,7 +1,7 @@
 """ausam: sharpness-aware minimisation at the cost of SGD, and the labels that look wrong.
 
 It has two axes. Every SAM variant is a gradient estimator for :class:`SharpnessAware`, every selection method is a
-policy for :class:`SelectiveBatchSampler`, and :class:`Feedback` carries the per-sample losses between them.
+policy for :class:`SelectiveBatchSampler`, and :class:`Feedback` holds the per-sample losses between them.
 """
 
 from ausam.feedback import Feedback

@@ -1,4 +1,4 @@
-"""The one place that refuses a method and a policy that cannot work together."""
+"""The one place that raises an error for a method and a policy that cannot work together."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _rank(rank: int, folder: str, kind: str) -> None:
 
 
 def _three_steps(training: Training, part: slice, **options: Any) -> list[Tensor]:
-    """Three steps on all of these samples, in eval mode: the statistics of half a batch are others."""
+    """Three steps on all of these samples, in eval mode: half of a batch has other statistics."""
     training.network.eval()
     training.opt = SharpnessAware(training.opt.base, SAM(0.1), training.model, **options)
     return training.steps([torch.arange(SAMPLES)[part]] * 3)

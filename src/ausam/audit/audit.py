@@ -221,8 +221,8 @@ class Audit:
     def exchange(self) -> None:
         """Share the rows of all processes at the end of an epoch, in which each sample is seen by one. Collective.
 
-        Nothing happens in a single process, where the losses are judged whenever as many samples were fed as the data
-        set has. With several processes they are judged here.
+        Nothing happens in a single process, where the losses are evaluated whenever as many samples were fed as the
+        data set has. With several processes they are evaluated here.
         """
         self._flush()
         if rank_and_world_size()[1] == 1:
@@ -267,7 +267,7 @@ class Audit:
         return math.log(max(2, self.classes))
 
     def _latest(self) -> dict[str, Array]:
-        """The table, judged now if anything was fed since it was last judged; reading changes nothing."""
+        """The table, evaluated now if anything was fed since the last evaluation; reading changes nothing."""
         self._flush()
         if not self._fed:
             return self._table

@@ -1,9 +1,9 @@
 """The table behind an audit: 52 bytes per sample, updated from the losses of each step.
 
-The losses that decide are averaged over the later visits of a sample: a network forgets its first, random opinion. Two
-sums do it in bounded memory. At every visit whose number is a power of two the newer sum becomes the older one and a
-new one begins; both together hold the last half to three quarters of the visits. A network may memorise wrong labels
-later, so the averages are kept as they were when right and wrong labels stood farthest apart.
+The losses that decide are averaged over the later visits of a sample: the first ones are those of a network with random
+weights. Two sums do it in bounded memory. At every visit whose number is a power of two the newer sum becomes the older
+one and a new one begins; both together hold the last half to three quarters of the visits. A network may memorise wrong
+labels later, so the averages are kept as they were when right and wrong labels stood farthest apart.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class LabelErrors:
         limit: the loss above which a label is flagged; infinite if none is.
         unlearned: the classes that are not learned yet, whose samples are not flagged.
         outcome: "flagged"; "not apart" if wrong labels do not stand out; "not learned" if not even a quarter of
-            the samples is learned; "unseen" if there was nothing to judge.
+            the samples is learned; "unseen" if there was nothing to evaluate.
     """
 
     order: Array
@@ -128,9 +128,9 @@ def flag(
     Arguments:
         loss: averaged margin loss, or cross-entropy, of each sample; NaN where unknown.
         labels: class of each sample. A class of which most samples are above the limit is not learned, so none of its
-            samples is flagged; this protects rare classes. Nobody is, if such classes have a third of the samples.
+            samples is flagged; this protects rare classes. None is if such classes have a third of the samples.
         likely: class that the network prefers to the label, or -1.
-        judged: mask of the samples that are seen often enough to be judged; None: all.
+        judged: mask of the samples that are seen often enough to be evaluated; None: all.
         least: no loss below it is flagged.
         tail: whether the tail is flagged if there are no groups.
     """
@@ -190,7 +190,7 @@ def lie_apart(groups: Groups, loss: Array) -> bool:
 def unlearned_classes(loss: Array, limit: float, labels: Array) -> Array:
     """The classes of which more than half is above the limit, or that have too few known samples.
 
-    The network has no opinion of the labels of such a class, so none of them is flagged.
+    The losses say nothing about the labels of such a class, so none of them is flagged.
     """
     known = np.isfinite(loss)
     n = np.bincount(labels[known], minlength=int(labels.max()) + 1)

@@ -1,4 +1,4 @@
-"""The margin loss: that of the label against the strongest other class, the statistic by which labels are judged."""
+"""The margin loss: that of the label against the strongest other class, the statistic by which labels are ranked."""
 
 from __future__ import annotations
 

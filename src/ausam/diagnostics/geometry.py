@@ -92,7 +92,7 @@ def step_geometry(
 
 
 def direction(gradient: Tensor) -> Tensor:
-    """The direction of a gradient; a zero gradient has none and is refused."""
+    """The direction of a gradient; a zero gradient has none and raises an error."""
     size = torch.linalg.vector_norm(gradient)
     if not bool(size > 0) or not bool(size.isfinite()):
         raise ValueError(

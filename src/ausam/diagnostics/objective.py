@@ -232,8 +232,8 @@ def _held(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put the model into eval mode; on exit restore training flags and torch's random state.
 
-    A BatchNorm layer without running statistics is refused, because it normalises by the batch even in eval mode. DDP
-    and FSDP wrappers are refused too. An inference mode around it is switched off: all gradients would be zero in it.
+    A BatchNorm layer without running statistics raises an error, because it normalises by the batch even in eval mode.
+    DDP and FSDP wrappers raise an error too. An inference mode around it is switched off: all gradients would be zero.
     """
     modules = list(model.modules())
     for m in modules:

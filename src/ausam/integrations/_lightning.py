@@ -57,7 +57,7 @@ class Attachment:
     _step_hooks: Sequence[Any] = ()
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Let the trainer ask us for closures and show us loaders; refuse a strategy that owns the parameters."""
+        """Let the trainer ask us for closures and show us loaders; no strategy may own the parameters."""
         if stage != "fit":
             return
         kinds = {cls.__name__ for cls in type(trainer.strategy).__mro__}
@@ -131,7 +131,7 @@ class Attachment:
         self._step_hooks = ()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Refuse settings that the loader cannot honour, and restore its scores."""
+        """Raise an error for settings that the loader cannot honour, and restore its scores."""
         loader = selective_loader(trainer)
         if loader is None:
             return
@@ -162,7 +162,7 @@ class Attachment:
         self._sampler = loader.batches.selective
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Refuse a loader with a new sampler, which has no scores."""
+        """Raise an error for a loader with a new sampler, which has no scores."""
         del module
         loader = selective_loader(trainer)
         if loader is not None and loader.batches.selective is not self._sampler:
@@ -203,7 +203,7 @@ class Auditing:
         self.audit = audit
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Refuse a training whose batches have no losses or no indices of single samples."""
+        """Raise an error for a training whose batches have no losses or no indices of single samples."""
         if not isinstance(module, Losses) or selective_loader(trainer) is None:
             raise TypeError(
                 "AuditCallback needs the loss and the dataset index of each sample. Derive the module from "
@@ -272,7 +272,7 @@ def _refuse_module(module: Any, optimizers: Sequence[Any]) -> None:
 
 
 def _prepare_dataloader(trainer: Any, connector: Any, loader: Any, **how: Any) -> Any:
-    """In place of the connector's method: refuse a loader of ours that nothing would update."""
+    """In place of the connector's method: raise an error for a loader of ours that nothing would update."""
     automatic = trainer.lightning_module.automatic_optimization
     if automatic and isinstance(loader, SelectiveStream):
         raise TypeError(

@@ -21,7 +21,7 @@ DISPATCHED = (
 
 
 def refuse(table: Iterable[Refusal], *facts: Any) -> None:
-    """Raise a ValueError for the first setting that these facts (the arguments, the accelerator) show to be refused."""
+    """Raise a ValueError for the first setting that these facts (the arguments, the accelerator) do not allow."""
     for name, is_refused, why in table:
         if is_refused(*facts):
             raise ValueError(f"{name}: {why}")

@@ -113,7 +113,7 @@ class PreparedOptimizer(AcceleratedOptimizer):
 
 
 def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
-    """``accelerator.prepare`` that knows SharpnessAware and SelectiveBatchSampler: any objects, in any order.
+    """``accelerator.prepare`` for SharpnessAware and SelectiveBatchSampler: any objects, in any order.
 
         model, opt, train_loader, eval_loader, scheduler = prepare(
             accelerator, model, opt, train_loader, eval_loader, scheduler

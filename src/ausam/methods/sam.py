@@ -34,7 +34,7 @@ class SAM:
 
     Arguments:
         rho: radius of the perturbation, >= 0, over all parameters together. 0.05 to 0.2 for image classifiers; larger
-            where labels are noisy. A parameter group may carry its own ``rho``.
+            with noisy labels. A parameter group may have its own ``rho``.
         m: samples that share a perturbation, >= 1 (m-sharpness; 1 is 1-SAM). None (default): the whole batch.
         ascent: fraction of the batch that determines the perturbation, in (0, 1]. None (default): all of it. Not
             together with ``m``.
@@ -68,7 +68,7 @@ class SAM:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether the first pass uses parts of the batch: if so, RST (unless gamma is 1) and AESAM refuse it."""
+        """Whether the first pass uses parts of the batch: if so, RST (unless gamma is 1) and AESAM raise an error."""
         return self.m is not None or self.ascent is not None
 
     @property

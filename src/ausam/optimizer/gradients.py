@@ -133,7 +133,7 @@ def _note(reference: weakref.ref[OtherBackward], _: Tensor) -> None:
 class Decoupled:
     """A vector ``v`` that is subtracted after the base's step, times the learning rate: ``w -= lr * v``.
 
-    It shares the fate of ``.grad``. Whatever happens to that between ``backward`` and ``step`` (a GradScaler divides it
+    It changes with ``.grad``. Whatever happens to that between ``backward`` and ``step`` (a GradScaler divides it
     by its scale, clipping shortens it, a loop divides it by the number of micro-batches or clears it) is one factor:
     its length now, divided by its length when ``backward`` returned. ``v`` is multiplied by the same factor.
 

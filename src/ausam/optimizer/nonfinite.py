@@ -25,7 +25,7 @@ class NonFiniteError(RuntimeError):
 def any_nonfinite(group: Group, x: Vector) -> bool:
     """Whether any number is inf or NaN, in any process of the group.
 
-    All must know: if the others continued, they would wait for the process that met it, or diverge from it.
+    All processes need the answer. If the others continued, they would wait for the one with the bad value, or diverge.
     """
     flag = nonfinite_flag(x)
     return bool(flag.item()) if group is None else any_of(flag, group)
@@ -53,7 +53,7 @@ def nonfinite_flag(x: Vector) -> Tensor:
 
 
 def discard(step: Step, gradient: Vector, guard: BufferGuard, nonfinite: NonFinite) -> None:
-    """Undo what a step that is not finite has changed, and raise if the user asked for it.
+    """Undo what a step that is not finite has changed, and raise an error with ``nonfinite="raise"``.
 
     Otherwise the gradient becomes NaN. A finite gradient of an infinite loss would pass GradScaler's test and be used.
     """

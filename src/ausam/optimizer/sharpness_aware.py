@@ -352,7 +352,7 @@ class SharpnessAware(OptimizerWrapper):
         return Decoupled(step.params, vector, norm(total))
 
     def _validate_gradient(self, gradient: Vector, step: Step) -> None:
-        """Refuse what is no gradient, and warn of one that is empty."""
+        """Raise an error for what is no gradient, and warn of one that is empty."""
         trained = len(self._context.parameters.params)
         if not isinstance(gradient, list) or len(gradient) != trained:
             what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
@@ -374,7 +374,7 @@ class SharpnessAware(OptimizerWrapper):
         return any_nonfinite(self._context.sync.group, [p.grad for g in self.param_groups for p in g["params"]])
 
     def _warn_of_other_gradients(self) -> None:
-        """Warn if the gradients of a step do not come from the method, or are gone."""
+        """Warn if the gradients of a step do not come from the method, or have been cleared."""
         empty = not any(p.grad is not None for g in self.param_groups for p in g["params"])
         if empty and self._grad is Grad.GRADIENT:
             self._warn_once("cleared", CLEARED, stacklevel=4)

@@ -31,7 +31,7 @@ class OptimizerWrapper(Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """False: else GradScaler would give us the scale, and a fused base miss it. Nobody else asks."""
+        """False: else GradScaler would give us the scale, and a fused base miss it. Nothing else reads it."""
         self._scaler_steps = True
         return False
 
@@ -127,7 +127,7 @@ class OptimizerList(Optimizer):
             o.zero_grad(set_to_none=set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:  # noqa: ARG002
-        """Refused: it does not say which of the optimizers trains the group."""
+        """Raises an error: it does not say which of the optimizers trains the group."""
         raise TypeError("Which of the optimizers is to train this group? Call add_param_group of that one.")
 
     def state_dict(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class AUSampling(Policy):
         return in_epochs(self, "ramp", self.epochs)
 
     def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:  # noqa: ARG002
-        """Nothing; but a ramp that cannot be honoured is refused before the first batch."""
+        """Nothing; but a ramp that cannot be honoured raises an error before the first batch."""
         if self.alpha < 1:
             _ = self.ramp_epochs
         return ()

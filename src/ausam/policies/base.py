@@ -82,7 +82,7 @@ class Policy:
         return epoch < self.full_epochs or self.kept >= 1
 
     def count(self, epoch: int, n: int) -> int | None:
-        """How many of ``n`` candidates are kept in this epoch. The sampler needs it to know the epoch's length.
+        """How many of ``n`` candidates are kept in this epoch. The sampler computes the length of the epoch from it.
 
         None if it depends on the scores; only scope "epoch" allows that.
         """
@@ -164,7 +164,7 @@ def validate_policy(policy: Policy) -> None:
 
 
 def class_indices(owner: str, labels: Any) -> Tensor:
-    """Labels as whole numbers >= 0, one per sample; refused otherwise, in the name of the owner."""
+    """Labels as whole numbers >= 0, one per sample; an error in the name of the owner otherwise."""
     try:
         classes = torch.as_tensor(labels, device=CPU).detach()
     except (TypeError, ValueError, RuntimeError):

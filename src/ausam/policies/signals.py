@@ -39,7 +39,7 @@ def wrong(feedback: Feedback) -> Tensor:
 
 
 def label(z: Tensor, losses: Tensor) -> Tensor:
-    """Infer the label, which feedback does not carry: the class of each row whose ``-log p`` is nearest to the loss.
+    """Infer the label, which feedback does not hold: the class of each row whose ``-log p`` is nearest to the loss.
 
     For plain cross-entropy ``p_y = exp(-loss)``, so this is the label, or a class of equal probability. With any other
     loss (label smoothing, mixup, an added penalty) it is reliable only where the prediction is confident.

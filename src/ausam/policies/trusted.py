@@ -48,7 +48,7 @@ class Trusted(Policy):
 
     Arguments:
         labels: the class of every sample of the dataset, as whole numbers >= 0; None if there is none: then give
-            ``chance_loss``, and only losses worse than chance are flagged.
+            ``chance_loss``, and only losses above it are flagged.
         alpha: fraction of each mini-batch to keep, in (0, 1].
         start: epochs that draw at random before any decision, because early decisions confirm themselves: a fraction of
             all epochs, below 1, or a whole number of epochs, >= 1. A fraction is rounded to whole epochs, at least one,

@@ -93,7 +93,7 @@ class SelectiveBatchSampler(BatchSampler):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
-        """Refuse to be built from another sampler: frameworks that replace a loader's batch sampler do that."""
+        """Raise an error if built from another sampler: frameworks that replace a loader's batch sampler do that."""
         refuse_rebuilding(*args, **kwargs)
         return super().__new__(cls)
 

@@ -85,7 +85,7 @@ def batch_index(index: Any, n: int) -> Tensor:
 
 
 def dataset_index(index: Tensor, n: int) -> Tensor:
-    """Dataset indices as whole numbers on the CPU; refused if one is outside the dataset of ``n`` samples."""
+    """Dataset indices as whole numbers on the CPU; an error if one is outside the dataset of ``n`` samples."""
     if len(index) and (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool):
         raise TypeError(
             f"index has type {index.dtype}, but dataset indices are whole numbers, and a float32 holds them up to 2^24 "
@@ -102,7 +102,7 @@ def dataset_index(index: Tensor, n: int) -> Tensor:
 
 
 def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
-    """Rank and number of processes as given; refused if one is missing, or if they contradict each other."""
+    """Rank and number of processes as given; an error if one is missing, or if they contradict each other."""
     if rank is None and world_size is None:
         return None, None
     if rank is None or world_size is None:
@@ -142,7 +142,7 @@ def warn_if_unscored(policy: Policy, scores: Scores, epoch: int, *, updated: boo
 
 
 def warn_that_unused(policy: Policy, n: int) -> None:
-    """Warn that a sampler of n samples is updated but never asked for batches, so that nothing is selected."""
+    """Warn that a sampler of n samples is updated but never iterated over, so that nothing is selected."""
     warnings.warn(
         f"sampler.update has received the losses of more than a whole pass ({n} samples), but the sampler was never "
         "iterated over and sampler.pick was never called. Training uses every sample, and "
@@ -166,7 +166,7 @@ def warn_of_positions(index: Tensor, given: Tensor | None) -> bool:
 
 
 def warn_that_unweighted(policy: Policy) -> None:
-    """Warn that a policy weights the samples that it keeps, and that nobody asks for the weights."""
+    """Warn that a policy weights the samples that it keeps, and that the weights are never read."""
     warnings.warn(
         f"{type(policy).__name__} weights the samples that it keeps, but sampler.weight was never called. Pass "
         "opt.backward(..., weight=sampler.weight(index)), or the gradient is biased. This warning is shown once.",

@@ -1,4 +1,4 @@
-"""A dataset whose samples carry their own index."""
+"""A dataset whose samples end with their own index."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Scores:
         self._set(*self._valid_setting(index, values))
 
     def validate(self, index: Tensor, value: Tensor, *, repeats: bool = False) -> Entry:
-        """Index and value on the CPU in the table's types; refused unless there is one value per sample.
+        """Index and value on the CPU in the table's types; an error unless there is one value per sample.
 
         ``repeats``: a sample may occur several times.
         """

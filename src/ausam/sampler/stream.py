@@ -32,9 +32,8 @@ Pair = tuple[Hashable, Any]
 class SelectiveStream:
     """A loader for streamed data: the policy chooses by key, and samples that are not chosen are never decoded.
 
-    The source yields ``(key, raw)``: an IterableDataset, a WebDataset, a streamed Hugging Face dataset. From every
-    ``batch_size`` pairs the policy keeps some, by the sampler's scores, and ``decode(raw)`` runs for these only, in a
-    worker if there are any. Batches look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
+    The source yields ``(key, raw)``: an IterableDataset, a WebDataset, a streamed Hugging Face dataset. The policy
+    keeps some of every ``batch_size`` pairs, and ``decode(raw)`` runs for these only, in a worker if there are any. Batches look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
 
     >>> import torch
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
@@ -53,7 +52,7 @@ class SelectiveStream:
             ``drop_last``, seed and scores; do not iterate over it. Its policy must choose inside mini-batches.
         keys: the dataset index of each key, e.g. ``{name: i for i, name in enumerate(names)}``; None: keys are indices.
         sharded: who divides the stream among workers and processes. True: the source does, and each worker of each
-            process sees its own part. False (default): every worker sees the whole source, and the stream deals out
+            process sees its own part. False (default): every worker sees the whole source, and the stream forms the
             mini-batches, so that batches do not depend on the number of workers.
         kwargs: arguments of the DataLoader: ``num_workers``, ``collate_fn``, ``pin_memory``, ...
 
@@ -188,7 +187,7 @@ class _Choice(NamedTuple):
 class _Reader(IterableDataset[_Choice | None]):
     """One pass: reads pairs, lets the policy choose and decodes the kept ones. Runs in the workers.
 
-    None stands for the turn of a worker that had it before the pass was interrupted.
+    None stands for a worker whose turn was before the pass was interrupted.
     """
 
     source: Iterable[Pair]

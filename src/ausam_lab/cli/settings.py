@@ -1,4 +1,4 @@
-"""From the arguments of a command to the settings of its runs; what has no effect or cannot work is refused."""
+"""From the arguments of a command to the settings of its runs; what has no effect or cannot work raises an error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def of_pair(name: str, given: Mapping[str, Any]) -> Config:
 
 
 def prepare(config: Config, runs: list[Config], given: Mapping[str, Any]) -> None:
-    """Refuse what cannot work, then fetch the data, before the progress bar: a download shows its own."""
+    """Raise an error for what cannot work, then fetch the data, before the progress bar: a download shows its own."""
     methods = [method_and_policy(run, steps=1)[0] for run in runs]
     refuse_idle(given, runs)
     if given.get("replay") and all(method.passes[0] <= 1 for method in methods):

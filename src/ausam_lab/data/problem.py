@@ -1,4 +1,4 @@
-"""The interface of a problem: all that training knows about its data."""
+"""The interface of a problem: all that training uses of its data."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def _made_wrong(data: ImageSet | UserSet | None) -> Array | None:
 
 
 def _data(config: Config) -> tuple[ImageSet | UserSet | None, str]:
-    """The data of the run, or why they cannot be had: the audit itself does not need them."""
+    """The data of the run, or why they cannot be loaded: the audit itself does not need them."""
     try:
         data, _ = split_problem(config)
     except (ValueError, OSError, DownloadError, DataError) as error:

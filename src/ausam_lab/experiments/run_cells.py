@@ -71,7 +71,7 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
 
 
 def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
-    """The remaining epochs. A run that was moved continues here; ``train`` refuses any other difference."""
+    """The remaining epochs. A run that was moved continues here; ``train`` raises an error for any other difference."""
     theirs = saved_config(folder)
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
     if theirs is not None and bool(theirs.init) == bool(config.init) and identity(theirs) == identity(config):

@@ -1,4 +1,4 @@
-"""From the settings of a run to its method and policy; a setting that no run uses is refused."""
+"""From the settings of a run to its method and policy; a setting that no run uses raises an error."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def reproduce(
 
 
 def _claim(recipe: Recipe, out: Path) -> None:
-    """Refuse a folder with other contents."""
+    """Raise an error for a folder with other contents."""
     path = out / "results.json"
     if files.read_json(path) is None:  # none, or a damaged one, which is written again from the runs
         return

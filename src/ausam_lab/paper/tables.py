@@ -217,7 +217,7 @@ def latex(paper: PaperTable) -> str:
 
 
 def render(paper: PaperTable) -> str:
-    """The page over the pages of the blocks."""
+    """The page that links the pages of the blocks."""
     fragments = [html.heading(paper.title, 1), to_html(table(paper))]
     fragments += [html.paragraph(note, "note") for note in footnotes(paper)]
     for column in paper.columns:

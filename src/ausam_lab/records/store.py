@@ -1,6 +1,6 @@
 """Records in JSON files: each file holds ``format``, ``version`` and the fields of its record, checked by msgspec.
 
-A file of another format or version, or with a field that is missing, of another type or out of range, is refused.
+A file of another format or version, or with a field that is missing, of another type or out of range, raises an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statistics over seeds: rows of a table from runs, and whether two rows differ by more than chance.
+"""Statistics over seeds: rows of a table from runs, and whether the difference of two rows is significant.
 
 Runs with the same seed share data order, initial weights and noise, so differences are taken per seed ("paired"):
 

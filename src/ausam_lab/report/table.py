@@ -85,7 +85,7 @@ class Table:
 
     @property
     def flat_head(self) -> list[str]:
-        """The headings in one row: the first column of each span carries its heading, ``CIFAR-10: Paper``."""
+        """The headings in one row: the first column of each span has its heading, ``CIFAR-10: Paper``."""
         first = {1 + i * self.span: name for i, name in enumerate(self.spans)}
         return [f"{first[i]}: {name}" if i in first else name for i, name in enumerate(self.head)]
 

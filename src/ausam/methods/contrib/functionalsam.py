@@ -32,7 +32,7 @@ class FunctionalSAM:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), FunctionalSAM(rho=0.05), model)
 
     Arguments:
-        rho: radius of the perturbation, >= 0, over all parameters together. A parameter group may carry its own
+        rho: radius of the perturbation, >= 0, over all parameters together. A parameter group may have its own
             ``rho``.
 
     ``loss_fn`` returns ``(losses, outputs)``. The losses must be computed from these outputs; anything else (a penalty

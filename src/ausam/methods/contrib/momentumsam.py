@@ -30,7 +30,7 @@ class MomentumSAM:
 
     Arguments:
         rho: radius, >= 0, over all parameters together; an order of magnitude above SAM's (the authors: 3 for
-            CIFAR-100 and ImageNet). A parameter group may carry its own ``rho``.
+            CIFAR-100 and ImageNet). A parameter group may have its own ``rho``.
 
     Use it with momentum, when a second pass is too expensive. Each sample's loss is measured only at the moved weights;
     the feedback reports it as the loss. Cost: one forward-backward.

@@ -29,7 +29,7 @@ class PreviousGradientSAM:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), PreviousGradientSAM(rho=0.05), model)
 
     Arguments:
-        rho: radius of the perturbation, >= 0, over all parameters together. A parameter group may carry its own
+        rho: radius of the perturbation, >= 0, over all parameters together. A parameter group may have its own
             ``rho``.
 
     Use it with any base optimizer, when a second pass is too expensive. Each sample's loss is measured only at the

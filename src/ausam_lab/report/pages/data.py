@@ -23,7 +23,7 @@ SEE_ALL = (
 
 
 def representative_run(comparison: Comparison) -> tuple[Row, int, Findings] | None:
-    """The run that speaks for the data: of the best row that has fitted them, the first seed; None if no run can."""
+    """The run that describes the data: of the best row that has fitted them, the first seed; None if no run can."""
     known = {(r.name, r.run.seed): r.run.audit for r in comparison.runs}
     for row in sorted(comparison.rows, key=lambda row: (row.underfits, -row.merit)):
         for seed in row.seeds:

@@ -67,7 +67,7 @@ def worst(sharpness: Sharpness) -> float:
 
 
 def verdict(flatness: Flatness) -> str:
-    """What cannot be judged, then who is the flattest, or how flat a single minimum is."""
+    """What cannot be compared, then the flattest run, or how flat a single minimum is."""
     minima = flatness.minima
     texts = []
     for kind, (what, remedy) in ADVICE.items():
