@@ -32,9 +32,9 @@ Pair = tuple[Hashable, Any]
 class SelectiveStream:
     """A loader for streamed data: the policy chooses by key, and samples that are not chosen are never decoded.
 
-    The source yields ``(key, raw)``: an IterableDataset, a WebDataset, a streamed Hugging Face dataset. The policy keeps
-    some of every ``batch_size`` pairs, and ``decode(raw)`` runs for these only, in a worker if there are any. Batches
-    look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
+    The source yields ``(key, raw)``: an IterableDataset, a WebDataset, a streamed Hugging Face dataset. The policy
+    keeps some of every ``batch_size`` pairs, and ``decode(raw)`` runs for these only, in a worker if there are any.
+    Batches look like those of ``DataLoader(Indexed(dataset))``: the index comes last.
 
     >>> import torch
     >>> from ausam import AUSampling, Feedback, SelectiveBatchSampler, SelectiveStream
