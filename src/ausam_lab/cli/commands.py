@@ -20,12 +20,11 @@ from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments import audit
 from ausam_lab.experiments.cells import run_folder as folder_of
-from ausam_lab.experiments.compare import compare
+from ausam_lab.experiments.compare import compare, labels_of, rows
 from ausam_lab.experiments.diagnose import diagnose
 from ausam_lab.experiments.run_cells import Launch
 from ausam_lab.experiments.tune import HELD_OUT, POLICY, Search, tune, values
-from ausam_lab.names.from_config import configured
-from ausam_lab.names.pairs import PAIRS, pair
+from ausam_lab.names.pairs import PAIRS
 from ausam_lab.names.user_code import is_code
 from ausam_lab.paper import estimate, recipe, tables
 from ausam_lab.paper.ray import on_ray
@@ -93,9 +92,11 @@ def compare_command(args: argparse.Namespace) -> int:
     if not names:
         raise ValueError("Nothing to compare. Name at least one pair, e.g. sgd sam ausam-0.5, or give --all.")
     given = settings.given(args, elsewhere={*PAIR_SETTINGS, *TORCHRUN_SETTINGS} - {"seed"})
+    if args.label_files:
+        given["labels"] = labels_of(args.label_files[0])
     config = resolve(**given)
     _set_threads(config)
-    runs = {pair(name).name: configured(name, config, rho_given="rho" in given) for name in names}
+    runs = rows(names, config, args.label_files, rho_given="rho" in given)
     settings.prepare(config, list(runs.values()), given)
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))

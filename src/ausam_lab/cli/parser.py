@@ -179,7 +179,9 @@ def _compare(made: Parser, everything: bool) -> None:
     made.add_argument("--all", action="store_true", help="every named pair")
     _common(made, "runs/compare", "comparison", "pair")
     _verbose(made)
-    _settings(made, everything, {*PAIR_SETTINGS, *TORCHRUN_SETTINGS} - {"seed"})
+    labels = "labels.csv of ausam audit --apply; several train every pair with each of them, and given is no file"
+    made.add_argument("--labels", dest="label_files", nargs="+", default=(), metavar="FILE", help=labels)
+    _settings(made, everything, {*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "labels"} - {"seed"})
 
 
 def _tune(made: Parser, everything: bool) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ def prepare(config: Config, runs: list[Config], given: Mapping[str, Any]) -> Non
             f"--replay affects only later passes, but a step of {names} has one pass only. Leave out --replay."
         )
     builder(config.model)
-    problem(config)
+    for labels in dict.fromkeys([*(run.labels for run in runs), config.labels]):  # the last one is kept
+        problem(replace(config, labels=labels))
 
 
 def announcement(config: Config, given: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from ausam_lab.data.loading import DataError
 from ausam_lab.data.samples import description, plain, show
 from ausam_lab.data.sources import DownloadError
 from ausam_lab.names.from_config import with_own_rho
+from ausam_lab.names.pairs import PAIRS
 from ausam_lab.names.user_code import is_code, is_own, refuse_strangers
 from ausam_lab.records import files, store
 from ausam_lab.records.run import measured_on
@@ -31,6 +32,7 @@ from ausam_lab.report.pages import audit as page
 from ausam_lab.report.pages.audit import Audited
 from ausam_lab.training import auditing, run_folder
 
+OF_A_PAIR = (*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "labels")
 OF_PAIRS = (*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "s_min", "s_max", "ramp")  # what a pair of another policy does not take
 NEXT = 500  # samples of the ranking that a reviewer may look at next
 
@@ -150,9 +152,13 @@ def review(audited: Audited, folder: Path, decided: Path, labels: Path | None) -
         return said
     files.write(labels, write_labels(audited.origin, apply(audited.labels, decisions)))
     config, run = run_folder.saved_config(folder), run_folder.finished(folder)
-    again = "" if config is None else f"\n\nTo train again on the corrected labels: {_train(folder, config, labels)}"
-    before = "" if run is None else f"\nBefore the correction: {measured_on(str(run.test))}"
-    return f"{said}{again}{before}"
+    if config is None or run is None:
+        return said
+    return (
+        f"{said}\n\nBefore the correction: {measured_on(str(run.test))}\n"
+        f"To train again on the corrected labels: {_train(folder, config, labels)}\n"
+        f"To see what the correction is worth: {_before_and_after(folder, config, labels)}"
+    )
 
 
 def _summary(audited: Audited, decisions: Sequence[Decision]) -> str:
@@ -173,13 +179,27 @@ def _summary(audited: Audited, decisions: Sequence[Decision]) -> str:
 def _next_steps(folder: Path, config: Config) -> tuple[str, ...]:
     trust = " --trust" if is_code(config.data) else ""
     use = f"ausam audit {shlex.quote(str(folder))}{trust} --decisions decisions.csv --apply labels.csv"
-    return use, _train(folder, config, Path("labels.csv"))
+    labels = Path("labels.csv")
+    return use, _train(folder, config, labels), _before_and_after(folder, config, labels)
 
 
 def _train(folder: Path, config: Config, labels: Path) -> str:
     """The command that repeats a run on the corrected labels."""
     where = shlex.join(["--labels", str(labels), "--out", f"{folder}-corrected"])
     return f"ausam train {_flags(config, ['labels'])}{where}"
+
+
+def _before_and_after(folder: Path, config: Config, labels: Path) -> str:
+    """The command that compares a run on its labels with the same run on the corrected ones, side by side."""
+    known = [name for name, row in PAIRS.items() if (row.method, row.policy) == (config.method, config.policy)]
+    alpha = "" if config.alpha is None else f"alpha={config.alpha:g})"
+    policy = (
+        config.policy.removesuffix(")") + (", " if "(" in config.policy else "(") + alpha if alpha else config.policy
+    )
+    name = [*known, config.method if policy == "Full" else f"{config.method} + {policy}"][0]
+    drawn = [] if config.data_seed is not None else ["--data-seed", str(config.seed)]  # one draw, which was reviewed
+    where = shlex.join([*drawn, "--out", f"{folder}-compared", "--labels", "given", str(labels)])
+    return f"ausam compare {shlex.quote(name)} {_flags(config, OF_A_PAIR)}{where}"
 
 
 def _compare(pair: str, config: Config) -> str:

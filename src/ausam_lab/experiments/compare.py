@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from urllib.parse import quote
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments.cells import run_folder
-from ausam_lab.names.pairs import label
+from ausam_lab.names.from_config import configured
+from ausam_lab.names.pairs import label, pair
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
 from ausam_lab.records.run import Epoch
@@ -25,6 +26,37 @@ from ausam_lab.training.result import environment
 from ausam_lab.training.run_folder import epochs, finished
 
 OnEpoch = Callable[[str, int, Epoch], None]
+
+GIVEN = "given"  # in place of a file of labels: the labels as they are
+
+
+def rows(
+    names: Sequence[str], config: Config, files: Sequence[str] = (), *, rho_given: bool = True
+) -> dict[str, Config]:
+    """The settings of each row by its name: of each pair, and again with each file of labels after the first.
+
+    ``rho_given``: as for :func:`ausam_lab.names.from_config.configured`.
+    """
+    runs = {pair(name).name: configured(name, config, rho_given=rho_given) for name in names}
+    if len(files) < 2:
+        return runs
+    if len(set(files)) < len(files):
+        raise ValueError(f"--labels {' '.join(files)}: a file is there twice. Leave out one of them.")
+    first, *others = files
+    return {name: replace(run, label=f"{run.label} ({_words(first)})") for name, run in runs.items()} | {
+        f"{name}, {file}": replace(run, labels=labels_of(file), label=f"{run.label} ({_words(file)})", kind="corrected")
+        for file in others
+        for name, run in runs.items()
+    }
+
+
+def labels_of(file: str) -> str:
+    """The setting for a file of labels, or for the word that stands for none."""
+    return "" if file == GIVEN else file
+
+
+def _words(file: str) -> str:
+    return "labels as given" if file == GIVEN else file
 
 
 def compare(
@@ -92,7 +124,8 @@ def _results(
 ) -> Comparison:
     keys = [(name, seed) for name in names for seed in seeds]
     runs = [known[key] for key in keys if key in known]
-    labels = [(name, label(name, config.base)) for name in names]
+    named = {run.name: run.run.config.label or label(run.name, config.base) for run in runs}
+    labels = [(name, named[name]) for name in names if name in named]
     return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(keys))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
+from ausam_lab.config import Config
 from ausam_lab.records.comparison import Comparison, Difference, Row
 from ausam_lab.records.run import Run, measured_on
 from ausam_lab.report.statistics import Standing, holm, interval, p_text, paired, standing
@@ -46,8 +48,9 @@ def by_score(comparison: Comparison) -> list[Row]:
 
 
 def featured_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a comparison is about: the user's own, then those that choose by scores, as they were named."""
-    return [row for kind in ("own", "contender") for row in rows if row.kind == kind]
+    """The rows that a comparison is about: with corrected labels; else the user's own, then those that use scores."""
+    corrected = [row for row in rows if row.kind == "corrected"]
+    return corrected or [row for kind in ("own", "contender") for row in rows if row.kind == kind]
 
 
 def cost(comparison: Comparison, row: Row) -> float | None:
@@ -89,6 +92,9 @@ def headline(comparison: Comparison) -> str:
         known = [row for row in others if row.name in ("sgd", "sam") and _score(row) != _score(best)]
         return " ".join([text, *(f"{row.label} reaches {_score(row)}." for row in known)])
     row = mine[0]
+    if row.kind == "corrected":
+        gains = compare_rows(comparison)
+        return " ".join([text, *(f"From {a.label} to {b.label}: {interval(d, b.decimals)}." for b, a, d in gains)])
     rivals: dict[Standing, list[str]] = {kind: [] for kind in Standing}
     for one, rival, difference in compare_rows(comparison):
         if one is row:
@@ -117,9 +123,11 @@ def best_text(comparison: Comparison) -> str:
 def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
     """The first two featured rows, each against SAM, SGD and the baselines of its cost; the user's own against all.
 
-    Holm's correction covers all of these differences, because they are read together.
+    A row with corrected labels is compared with the same row before the correction alone. Holm's correction covers all
+    of these differences, because they are read together.
     """
-    mine = featured_rows(comparison.rows)[:2]
+    featured = featured_rows(comparison.rows)
+    mine = [row for i, row in enumerate(featured) if i < 2 or row.kind == "corrected"]
     asked = [(row, rival) for row in mine for rival in _rivals(comparison, row) if rival is not row]
     return [(*pair, d) for pair, d in zip(asked, holm([paired(*pair) for pair in asked]), strict=True)]
 
@@ -127,9 +135,18 @@ def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | No
 def _rivals(comparison: Comparison, row: Row) -> list[Row]:
     """SAM, SGD, the baselines of about the same cost, and the library's contenders if the row is the user's own."""
     rows = comparison.rows
+    if row.kind == "corrected":
+        mine = _without_labels(comparison, row)
+        return [known for known in rows if known.kind != row.kind and _without_labels(comparison, known) == mine]
     first = [known for name in ("sam", "sgd") for known in rows if known.name == name]
     scored = [known for known in rows if known.kind == "contender"] if row.kind == "own" else []
     return [*first, *same_cost(comparison, row), *scored]
+
+
+def _without_labels(comparison: Comparison, row: Row) -> Config:
+    """The settings of a row, but for its labels."""
+    config = next(named.run.config for named in comparison.runs if named.name == row.name)
+    return replace(config, labels="", label="", kind="", seed=0)
 
 
 def same_cost(comparison: Comparison, row: Row) -> list[Row]:
@@ -158,7 +175,8 @@ def verdict_notes(comparison: Comparison) -> list[str]:
     """How to read that table, and what is missing in it."""
     known = sum(difference is not None and difference.p is not None for *_, difference in compare_rows(comparison))
     notes = [f"p and verdict are corrected for {known} comparisons (Holm), intervals are not."] if known > 1 else []
-    alone = [row.label for row in featured_rows(comparison.rows)[:1] if not same_cost(comparison, row)]
+    mine = [row for row in featured_rows(comparison.rows)[:1] if row.kind != "corrected"]
+    alone = [row.label for row in mine if not same_cost(comparison, row)]
     return notes + [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
 
 

@@ -111,6 +111,8 @@ def restore(state: State, out: Path) -> None:
     if state.ranks.rank == 0:
         files.sweep(out)
         files.write_json(out / "config.json", asdict(config))
+        if config.labels:
+            files.write(out / run_folder.LABELS, Path(config.labels).read_bytes())
         run_folder.write_epochs(out, state.epochs)
 
 

@@ -14,6 +14,7 @@ from ausam_lab.records.run import Epoch, Run, epochs_text, read_epochs
 from ausam_lab.records.store import typed
 
 LOCK = ".lock"
+LABELS = "labels.csv"  # a copy of the file in --labels
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -70,6 +71,8 @@ def refuse_other_run(out: Path, config: Config, resume: bool) -> None:
     if a != b:
         differ = "; ".join(differences(a, b))
         raise ValueError(f"{out} holds another run: {differ}. Choose another --out, or use the settings of that run.")
+    if (kept := out / LABELS).exists() and kept.read_bytes() != Path(config.labels).read_bytes():
+        raise ValueError(f"{config.labels} has changed since the run in {out} began. Choose another --out.")
     if not resume:
         raise ValueError(f"{out} already holds this run. Continue it with --resume, or choose another --out.")
 

@@ -5,6 +5,9 @@ import torch
 
 from ausam.audit.review import write_labels
 from ausam_lab.data.catalogue import forget, problem, resolve
+from ausam_lab.records.comparison import Comparison
+from ausam_lab.records.store import read_finished
+from ausam_lab.report.summary import compare_rows
 from tests.lab.helpers import run
 
 
@@ -57,3 +60,50 @@ def test_a_run_trains_with_them_and_resumes(tmp_path):
     small = ("--train-size", 100, "--test-size", 50, "--threads", 1, "--out", tmp_path / "run", "--labels", file)
     assert run("train", "sgd", "--epochs", 1, *small) == 0
     assert run("train", "sgd", "--epochs", 2, *small[:-2]) == 2  # another labels is another run
+
+
+def test_before_and_after_stand_side_by_side(tmp_path, capsys):
+    noisy = problem(resolve(data="digits", label_noise=0.4, train_size=200, data_seed=0))
+    right = problem(resolve(data="digits", label_noise=0, train_size=200, data_seed=0))
+    (file := tmp_path / "labels.csv").write_text(write_labels(noisy.origin, right.train_y))
+    small = ("--train-size", 200, "--label-noise", 0.4, "--data-seed", 0, "--model", "mlp", "--threads", 1)
+    command = (
+        "compare",
+        "sgd",
+        "--epochs",
+        8,
+        "--seeds",
+        2,
+        *small,
+        "--out",
+        tmp_path / "out",
+        "--labels",
+        "given",
+        file,
+    )
+    assert run(*command) == 0
+    said = capsys.readouterr().out
+    after = f"SGD ({file})"
+    assert f"{after} has the best" in " ".join(said.split())
+    rows = {row.label: row for row in read_finished(tmp_path / "out" / "results.json", Comparison).rows}
+    assert set(rows) == {"SGD (labels as given)", after}
+    assert rows[after].mean > rows["SGD (labels as given)"].mean + 2
+    gain = compare_rows(read_finished(tmp_path / "out" / "results.json", Comparison))
+    assert [(one.label, rival.label) for one, rival, _ in gain] == [(after, "SGD (labels as given)")]
+    assert gain[0][2].mean == pytest.approx(rows[after].mean - rows["SGD (labels as given)"].mean)
+    assert run("report", tmp_path / "out") == 0  # from the runs alone
+    assert after in capsys.readouterr().out
+    file.write_text(file.read_text().replace(",3\n", ",4\n"))
+    assert run(*command) == 2  # the runs were trained on other labels
+    assert "has changed" in capsys.readouterr().err
+
+
+def test_a_file_of_labels_is_compared_once(tmp_path, capsys):
+    file = tmp_path / "labels.csv"
+    file.write_text("index,label\n0,1\n")
+    assert run("compare", "sgd", "--epochs", 1, "--out", tmp_path / "out", "--labels", file, file) == 2
+    assert "twice" in capsys.readouterr().err
+    file.write_text("index,label\n0,10\n")  # found before anything is trained
+    assert run("compare", "sgd", "--epochs", 1, "--out", tmp_path / "out", "--labels", "given", file) == 2
+    assert "classes 0 to 9" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -25,6 +25,7 @@ from ausam_lab.data.datasets import from_datasets
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.samples import SIDE, description, show
 from ausam_lab.experiments import audit as experiment
+from ausam_lab.experiments.compare import rows
 from ausam_lab.report.pages import audit as page
 from ausam_lab.training import auditing, run_folder
 from tests.lab.blobs import N
@@ -251,6 +252,14 @@ def test_suggested_commands_repeat_the_run(settings):
     args = vars(parser("train").parse_args(known))
     given = {name: value for name, value in args.items() if name in Config.__dataclass_fields__}
     assert resolve(**{"device": "cpu"} | given) == config
+    args = vars(
+        parser("compare").parse_args(shlex.split(experiment._before_and_after(Path("run"), config, Path("x.csv")))[2:])
+    )
+    given = {name: value for name, value in args.items() if name in Config.__dataclass_fields__}
+    (row,) = rows(args["names"], resolve(**{"device": "cpu"} | given)).values()
+    same = replace(config, seed=0, data_seed=args["data_seed"], alpha=None, label=row.label, kind=row.kind)
+    assert replace(row, policy=row.policy.replace("(alpha=0.5)", "")) == same
+    assert args["label_files"] == ["given", "x.csv"]
     compared = shlex.split(experiment._compare("sam + Trusted(alpha=0.7)", config))
     assert compared[:6] == ["ausam", "compare", "sgd", "sam", "sam + Random(alpha=0.7)", "sam + Trusted(alpha=0.7)"]
     assert compared[compared.index("--data") + 1] == settings["data"]

@@ -20,7 +20,9 @@ def test_the_page_is_drawn_offline_and_fits_a_phone(tmp_path):
             browser.resize(page, width)
             page.get(path.as_uri())
             end = time.monotonic() + 20
-            while len(page.execute_script("return document.querySelectorAll('figure.chart svg')")) < len(pictures(comparison)):
+            while len(page.execute_script("return document.querySelectorAll('figure.chart svg')")) < len(
+                pictures(comparison)
+            ):
                 assert time.monotonic() < end, "the charts are not drawn"
                 time.sleep(0.05)
             assert page.execute_script("return document.documentElement.scrollWidth") <= width
