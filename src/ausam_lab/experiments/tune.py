@@ -7,12 +7,10 @@ runs are ordinary ones, so a search that was killed continues where it stopped.
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import itertools
 import random
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -23,14 +21,14 @@ from ausam_lab.experiments.cells import run_folder as folder_of
 from ausam_lab.experiments.run_cells import OnEpoch
 from ausam_lab.names.from_config import method_and_policy, refuse_idle
 from ausam_lab.names.lookup import find
-from ausam_lab.records import files
+from ausam_lab.records import files, store
 from ausam_lab.records.files import file_lock
-from ausam_lab.records.run import Run, Score
+from ausam_lab.records.run import Epoch, Run, Score
 from ausam_lab.report.pages import tuning
 from ausam_lab.training import run_folder
 from ausam_lab.training.failures import explain
 from ausam_lab.training.logs import Logs
-from ausam_lab.training.loop import Training, train
+from ausam_lab.training.loop import train
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -105,10 +103,9 @@ def _suggested(config: Config) -> dict[str, list[float]]:
 def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None], logs: Logs) -> Study:
     """Search, running what is missing in the folder; write tuning.html after every trial; return Optuna's study.
 
-    ``on_epoch`` is called with the name of the trial and each epoch, ``say`` with a line about each finished trial.
+    ``on_epoch`` is called with the name of the trial and each epoch, ``say`` with a line about each finished trial. An
+    error in a trial stops no other trial; the next search in the folder tries it again.
     """
-    from optuna.distributions import CategoricalDistribution
-
     config, out = search.config, search.out
     if not config.validation:
         raise ValueError("validation is 0, but a search needs held-out samples. Use --validation 0.2.")
@@ -127,8 +124,8 @@ def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None], logs: Lo
         for settings in random.Random(0).sample(every, len(every)):
             if settings not in done:
                 study.enqueue_trial(settings)
-                trial = study.ask({name: CategoricalDistribution(tried) for name, tried in search.over.items()})
-                say(f"{called(settings)}: {_attempt(search, settings, study, trial, on_epoch, logs)}")
+                study.optimize(lambda trial: _objective(trial, search, on_epoch, logs), n_trials=1, catch=Exception)
+                say(tuning.outcome(study.trials[-1]))
             files.write(out / "tuning.html", tuning.render(study))
     if not tuning.completed(study):
         raise ValueError(f"Every trial failed. The last: {study.trials[-1].user_attrs['failed']}")
@@ -146,7 +143,7 @@ def _study(search: Search) -> Study:
     """The study in the folder, which is new or belongs to the same search. A trial that was killed begins again."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
         study_name="tuning",
         storage=f"sqlite:///{search.out / DATABASE}",
@@ -166,23 +163,36 @@ def _study(search: Search) -> Study:
     return study
 
 
-def _attempt(search: Search, settings: Settings, study: Study, trial: Trial, on_epoch: OnEpoch, logs: Logs) -> str:
-    """Train with these settings and tell the study; the outcome in words. An error of its own stops no other trial."""
-    from optuna.trial import TrialState
+def _objective(trial: Trial, search: Search, on_epoch: OnEpoch, logs: Logs) -> float:
+    """Train with the settings of a trial, with every seed, side by side; the mean score, larger for better."""
+    from optuna import TrialPruned
 
+    settings: Settings = {name: trial.suggest_categorical(name, tried) for name, tried in search.over.items()}
+    name = tuning.called(settings)
+    folders = [folder_of(search.out, name, seed) for seed in search.seeds]
+    runs = [
+        _run(replace(search.config, **settings, seed=seed), folder, logs.of(f"{name}/{folder.name}"))
+        for seed, folder in zip(search.seeds, folders, strict=True)
+    ]
     try:
-        results = _train(search, settings, trial, on_epoch, logs)
-    except files.WriteError:
-        raise  # a full disk concerns every trial
-    except Exception as error:  # noqa: BLE001  (whatever it is, the other trials can be trained)
+        for number, epochs in enumerate(zip(*runs, strict=True), start=1):
+            for epoch in epochs:
+                on_epoch(name, epoch)
+            trial.report(_merit([epoch.test for epoch in epochs]), number)
+            if number < search.config.epochs and trial.should_prune():
+                trial.set_user_attr("scores", [epoch.test.value for epoch in epochs])
+                raise TrialPruned
+    except TrialPruned:
+        raise
+    except Exception as error:
         known = explain(error)
         reason = known.text if known else f"{type(error).__name__}: {error}"
         trial.set_user_attr("failed", reason.partition("\n")[0])
-        study.tell(trial, state=TrialState.FAIL)
-        return f"failed: {reason}"
-    if results is None:
-        study.tell(trial, state=TrialState.PRUNED)
-        return "stopped early"
+        raise
+    finally:
+        for run in runs:
+            run.close()  # releases its folder
+    results = [store.read_finished(folder / "result.json", Run) for folder in folders]
     work = [(r.samples_forward + r.samples_backward) / (2 * r.data.train * r.epochs) for r in results]
     spent = [r.cpu_seconds if r.environment.hardware.device == "cpu" else r.train_seconds for r in results]
     attributes = {
@@ -192,44 +202,17 @@ def _attempt(search: Search, settings: Settings, study: Study, trial: Trial, on_
         "cost": fmean(work),
         "seconds": fmean(spent),
     }
-    for name, value in attributes.items():
-        trial.set_user_attr(name, value)
-    study.tell(trial, _merit([r.test for r in results]))
-    return ", ".join(str(r.test) for r in results)
+    for key, value in attributes.items():
+        trial.set_user_attr(key, value)
+    return _merit([r.test for r in results])
 
 
-def _train(search: Search, settings: Settings, trial: Trial, on_epoch: OnEpoch, logs: Logs) -> list[Run] | None:
-    """Train one trial with every seed, side by side; None if the pruner stops it."""
-    name, last = called(settings), search.config.epochs
-    results: dict[int, Run] = {}
-
-    def run(seed: int) -> Training:
-        folder = folder_of(search.out, name, seed)
-        config = replace(search.config, **settings, seed=seed)
-        yield from run_folder.epochs(folder)
-        results[seed] = yield from train(config, folder, resume=True, logs=logs.of(f"{name}/{folder.name}"))
-        return results[seed]
-
-    with contextlib.ExitStack() as until:
-        runs = [until.enter_context(contextlib.closing(run(seed))) for seed in search.seeds]
-        for number in range(1, last + 1):
-            epochs = [next(one) for one in runs]
-            for epoch in epochs:
-                on_epoch(name, epoch)
-            trial.report(_merit([epoch.test for epoch in epochs]), number)
-            if number < last and trial.should_prune():
-                trial.set_user_attr("scores", [epoch.test.value for epoch in epochs])
-                return None
-        for one in runs:
-            collections.deque(one, maxlen=0)  # writes its result
-    return list(results.values())
+def _run(config: Config, folder: Path, logs: Logs) -> Generator[Epoch, None, None]:
+    """The epochs of a run: those that it has, then those that it lacks."""
+    yield from run_folder.epochs(folder)
+    yield from train(config, folder, resume=True, logs=logs)
 
 
 def _merit(scores: Sequence[Score]) -> float:
     """The mean score of the seeds, larger for better."""
     return fmean(-score.value if score.lower_is_better else score.value for score in scores)
-
-
-def called(settings: Settings) -> str:
-    """A trial's name, which also names a folder: ``rho=0.1,alpha=0.5``."""
-    return ",".join(f"{name}={value:g}" for name, value in settings.items())

@@ -16,7 +16,7 @@ from ausam_lab.experiments import tune
 from ausam_lab.report.pages import tuning
 from tests.lab.helpers import read
 
-SMALL = ["--train-size", "160", "--threads", "1", "--seeds", "2", "--epochs", "4"]
+SMALL = ["--model", "mlp", "--train-size", "160", "--threads", "1", "--seeds", "2", "--epochs", "4"]
 SEARCH = ["tune", *SMALL, "--over", "rho=0,0.1,0.4", "--over", "batch-size=32,64"]
 
 
@@ -29,7 +29,7 @@ def searched(tmp_path_factory):
 
 def figures(out):
     """The scores of all trials, by their settings."""
-    return {tune.called(t.params): t.user_attrs.get("scores") for t in tune.load(out).trials}
+    return {tuning.called(t.params): t.user_attrs.get("scores") for t in tune.load(out).trials}
 
 
 def test_every_combination_is_trained_with_every_seed_and_scored_on_held_out_samples(searched):
@@ -39,7 +39,7 @@ def test_every_combination_is_trained_with_every_seed_and_scored_on_held_out_sam
     assert len(best) >= 3  # nothing is stopped before three trials have ended
     assert [t.value for t in best] == sorted((t.value for t in best), reverse=True)
     for trial in best:
-        folder = searched / "runs" / tune.called(trial.params)
+        folder = searched / "runs" / tuning.called(trial.params)
         runs = [read(folder / f"seed-{seed}" / "result.json") for seed in (0, 1)]
         assert trial.value == pytest.approx(statistics.fmean(r["test"]["value"] for r in runs))
         assert {r["test"]["name"] for r in runs} == {"validation accuracy"}
@@ -72,7 +72,7 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch):
     assert figures(tmp_path / "one") == figures(tmp_path / "two")
 
 
-@pytest.mark.parametrize("after", [1, 13, 20])
+@pytest.mark.parametrize("after", [1, 13])
 def test_a_search_that_was_killed_is_resumed(searched, tmp_path, monkeypatch, after):
     """It ends as an uninterrupted one, and trains no finished trial again."""
     original, epochs = tune.train, 0

@@ -15,7 +15,7 @@ from ausam_lab.report.text import NONE, Screen, show, wrapped
 from ausam_lab.report.vega import Field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optuna import Study
     from optuna.trial import FrozenTrial
@@ -25,6 +25,22 @@ RULE = (
     "Time is CPU time, or that of another device. A trial that was stopped early has the score of its last epoch. No "
     "test sample was used."
 )
+
+
+def called(settings: Mapping[str, float]) -> str:
+    """A trial's name, which also names a folder: ``rho=0.1,alpha=0.5``."""
+    return ",".join(f"{name}={value:g}" for name, value in settings.items())
+
+
+def outcome(trial: FrozenTrial) -> str:
+    """A line about a trial that has ended."""
+    about = trial.user_attrs
+    if "failed" in about:
+        return f"{called(trial.params)}: failed: {about['failed']}"
+    if trial.state.name == "PRUNED":
+        return f"{called(trial.params)}: stopped early"
+    score = Score(**about["score"])
+    return f"{called(trial.params)}: {score.name} {_figure(about['scores'], score)} {score.unit}".rstrip()
 
 
 def completed(study: Study) -> list[FrozenTrial]:
