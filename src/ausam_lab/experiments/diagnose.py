@@ -135,7 +135,6 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
         fitted = (torch.cat([model(part) for part in torch.split(x, config.batch_size)]).argmax(1) == y).double().cpu()
     wrong = fitted[data.wrong[index]] if data.wrong is not None else fitted[:0]
     what = (model, losses, [(x, y)])
-    radii = [r * rho for r in RADII]
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     steps = max(10, min(60, BASIS // parameters))
     return Minimum(
@@ -151,10 +150,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
         memorised=float(wrong.mean()) if len(wrong) else None,
         eigenvalues=diagnostics.hessian_eigenvalues(*what, k=min(5, parameters), steps=steps),
         trace=diagnostics.hessian_trace(*what, probes=32),
-        whole=diagnostics.sharpness(*what, radii),
-        groups=diagnostics.sharpness(*what, radii, m=min(config.batch_size, len(y))),
-        adaptive=diagnostics.sharpness(*what, radii, adaptive=True),
-        step=diagnostics.step_geometry(*what, rho),
+        sharpness=diagnostics.sharpness(*what, [r * rho for r in RADII]),
         line=diagnostics.loss_line(*what),
         surface=diagnostics.loss_surface(*what, points=13) if alone else None,
     )

@@ -65,14 +65,16 @@ def test_the_figures_are_those_of_the_last_weights_on_shared_samples(compared):
         with torch.no_grad():
             fitted = (model(x).argmax(1) == y).float()
             loss = float(losses(x, y).mean())
-        assert found["whole"]["loss"] == pytest.approx(loss, rel=1e-5)
+        assert found["sharpness"]["loss"] == pytest.approx(loss, rel=1e-5)
         assert found["line"]["loss"][10] == pytest.approx(loss, rel=1e-5)
         assert found["accuracy"] == pytest.approx(float(fitted.mean()))
         assert found["memorised"] == pytest.approx(float(fitted[data.wrong[index]].mean()))
         assert found["test"] == read(folder / "result.json")["test"]["value"]
         top = hessian_eigenvalues(model, losses, [(x, y)], k=5, steps=10)
         assert found["eigenvalues"]["values"] == pytest.approx(top.values, rel=1e-4)
-        assert found["whole"]["worst"][1] == pytest.approx(sharpness(model, losses, [(x, y)], 0.2).worst[0], rel=1e-3)
+        assert found["sharpness"]["worst"][1] == pytest.approx(
+            sharpness(model, losses, [(x, y)], 0.2).worst[0], rel=1e-3
+        )
 
 
 def test_the_page_has_a_row_for_each_and_stands_alone(compared):
@@ -91,8 +93,8 @@ def test_one_run_and_several_by_folder(copied, capsys):
     assert run("diagnose", sam, "--samples", SAMPLES) == 0
     (alone,) = read(sam / "flatness.json")["minima"]
     beside = read(copied / "flatness.json")["minima"][1]
-    assert alone["whole"] == beside["whole"]
-    assert alone["surface"]["loss"][6][6] == pytest.approx(alone["whole"]["loss"], rel=1e-5)
+    assert alone["sharpness"] == beside["sharpness"]
+    assert alone["surface"]["loss"][6][6] == pytest.approx(alone["sharpness"]["loss"], rel=1e-5)
     assert (sam / "flatness.html").read_text().count('<figure class="chart') == 3
     assert run("diagnose", sgd, sam, "--samples", SAMPLES) == 0
     assert len(read(sgd / "flatness.json")["minima"]) == 2

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from ausam.diagnostics import Eigenvalues, Sharpness, Slice, StepGeometry, Surface, Trace
+from ausam.diagnostics import Eigenvalues, Sharpness, Slice, Surface, Trace
 from ausam_lab.config import Config
 from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Picture
@@ -38,10 +38,7 @@ class Minimum:
     memorised: float | None  # the same of the samples with a wrong label; None if there are none
     eigenvalues: Eigenvalues
     trace: Trace
-    whole: Sharpness
-    groups: Sharpness
-    adaptive: Sharpness
-    step: StepGeometry
+    sharpness: Sharpness
     line: Slice
     surface: Surface | None  # only if it is measured alone
 
@@ -61,9 +58,9 @@ class Flatness:
         return list(dict.fromkeys(minimum.name for minimum in self.minima))
 
 
-def worst(sharpness: Sharpness) -> float:
+def worst(minimum: Minimum) -> float:
     """The largest rise within rho, which is in the middle of the radii."""
-    return sharpness.worst[len(sharpness.rho) // 2]
+    return minimum.sharpness.worst[len(minimum.sharpness.rho) // 2]
 
 
 def verdict(flatness: Flatness) -> str:
@@ -83,7 +80,7 @@ def verdict(flatness: Flatness) -> str:
     elif len(flatness.names) == 1 and fitted:
         first = minima[0]
         texts.append(f"Within a distance of {first.rho:g} of the weights, the training loss rises from")
-        texts.append(f"{number(first.whole.loss)} by at most {number(worst(first.whole))}.")
+        texts.append(f"{number(first.sharpness.loss)} by at most {number(worst(first))}.")
     return " ".join(texts)
 
 
@@ -97,10 +94,10 @@ def table(flatness: Flatness) -> Table:
         rows.append(
             (
                 name,
-                _mean(worst(m.whole) for m in group),
+                _mean(map(worst, group)),
                 _mean(m.eigenvalues.values[0] for m in group),
                 _mean(m.trace.value for m in group),
-                _mean(m.whole.loss for m in group),
+                _mean(m.sharpness.loss for m in group),
                 percent(fmean(m.accuracy for m in group)),
                 percent(fmean(memorised)) if memorised else NONE,
                 f"{fmean(tests):.2f} %" if tests else NONE,
@@ -125,35 +122,15 @@ def note(flatness: Flatness) -> str:
     )
 
 
-def further(flatness: Flatness) -> Table:
-    """Further figures of each name: worst rises of other kinds, and what a step of SAM does there."""
-    groups = [[m for m in flatness.minima if m.name == name] for name in flatness.names]
-    rows = [
-        ["Worst rise in groups, as in training", *(_mean(worst(m.groups) for m in group) for group in groups)],
-        ["Worst rise, ball scaled by the weights", *(_mean(worst(m.adaptive) for m in group) for group in groups)],
-        ["Cosine of SAM's gradient and the plain one", *(_mean(m.step.cosine for m in group) for group in groups)],
-        ["SAM's first-order descent, plain = 1", *(_mean(m.step.descent for m in group) for group in groups)],
-        ["Rank correlation of loss and its change", *(_mean(m.step.loss_rank for m in group) for group in groups)],
-        ["Standard error of the trace", *(_mean(m.trace.error for m in group) for group in groups)],
-        ["Weights", *(f"{group[0].parameters:,}" for group in groups)],
-    ]
-    return Table.of(("Mean", *flatness.names), rows)
-
-
 def pictures(flatness: Flatness) -> Iterator[Picture]:
     """The charts: of the first seed, a line per run."""
     shown = [next(m for m in flatness.minima if m.name == name) for name in flatness.names]
     of = Field("of", "run")
     radius, rise = Field("x", "distance from the last weights", ".3~g"), Field("y", "rise in training loss", ".3~g")
-    lines = [(m.name, m.whole.rho, m.whole.worst) for m in shown]
+    lines = [(m.name, m.sharpness.rho, m.sharpness.worst) for m in shown]
     if len(shown) == 1:
-        (one,) = shown
-        lines = [
-            ("worst, all samples", one.whole.rho, one.whole.worst),
-            (f"worst, groups of {one.groups.m}, as in training", one.groups.rho, one.groups.worst),
-            ("worst, ball scaled by the weights", one.adaptive.rho, one.adaptive.worst),
-            ("random direction", one.whole.rho, one.whole.average),
-        ]
+        whole = shown[0].sharpness
+        lines = [("worst direction", whole.rho, whole.worst), ("random direction", whole.rho, whole.average)]
     rows = [{"x": x, "y": y, "of": name} for name, xs, ys in lines for x, y in zip(xs, ys, strict=True)]
     spec = charts.lines(rows, radius, rise, of, [radius, rise], log="xy")
     yield Picture("rise", spec, "Worst rise within a distance", html.CLICK)
@@ -186,7 +163,9 @@ def render(flatness: Flatness, report: str = "") -> str:
         html.paragraph(note(flatness), "note"),
         *html.pictures(pictures(flatness)),
         *(html.paragraph(f"{folder} was not measured: {why}", "open") for folder, why in flatness.failed.items()),
-        html.details("More figures", [to_html(further(flatness)), html.paragraph(EVAL_MODE, "note")]),
-        html.details(f"How it was made, {moment(flatness.created)}", [html.code(flatness.command)]),
+        html.details(
+            f"How it was made, {moment(flatness.created)}",
+            [html.code(flatness.command), html.paragraph(EVAL_MODE, "note")],
+        ),
     ]
     return html.page(title, body, width=62)
