@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from side_by_side import interleaved
+from side_by_side import conditions, interleaved
 
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import resolve
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     args = vars(parser.parse_args())
     repeats, config = args.pop("repeats"), resolve(**args)
+    conditions()
     print(text(config, measure(config, repeats)))
 
 
