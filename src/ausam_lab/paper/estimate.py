@@ -56,14 +56,14 @@ def samples_of(config: Config, epochs: int) -> float:
 
 def plan(cells: list[Cell], out: Path) -> str:
     """The total first, then each block, and the estimate of each network."""
-    speed: dict[tuple[str, str, int], float] = {}  # of a network on its data, in so many bits
+    speed: dict[tuple[str, str, int], float] = {}  # of a network on images of a size, in so many bits
     lines, count, total = [], 0, 0.0
     for block in dict.fromkeys(cell.block for cell in cells):
         left = [(c.config, c.config.epochs - len(run_folder.epochs(c.folder(out)))) for c in cells if c.block == block]
         left = [(config, epochs) for config, epochs in left if epochs > 0]
         samples = seconds = 0.0
         for config, epochs in left:
-            network = config.model, config.data, config.quantize
+            network = config.model, "x".join(map(str, entry(config.data).image)), config.quantize
             if network not in speed:
                 speed[network] = sample_seconds(config)
             samples += (of_cell := samples_of(config, epochs))
@@ -76,8 +76,8 @@ def plan(cells: list[Cell], out: Path) -> str:
     table = text_table(("Block", "Cells", "Epochs", "Samples", "Time"), lines)
     clock = "CPU time of one thread" if where == "cpu" else "time"
     of_each = [
-        f"{model}{f' in {bits} bits' if bits else ''} on {data}: {1000 * seconds:.3g} ms"
-        for (model, data, bits), seconds in speed.items()
+        f"{model}{f' in {bits} bits' if bits else ''} on {image}: {1000 * seconds:.3g} ms"
+        for (model, image, bits), seconds in speed.items()
     ]
     conditions = f"Estimated from steps on {BATCH} random samples, {clock} for a sample forward and backward:"
     return "\n".join([head, "", table, "", conditions, *of_each])
