@@ -5,7 +5,7 @@ A page draws it with :func:`ausam_lab.report.html.figure`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,11 @@ from ausam_lab.report.vega import (
     Spec,
     axis,
     chart,
+    colours,
     data,
     heading,
     isolating,
     layer,
-    name_channels,
     names_of,
     tooltip,
 )
@@ -55,10 +55,8 @@ def lines(
     by: Field,
     hover: Sequence[Field],
     *,
-    y_from: float | None = None,
-    y_to: float | None = None,
+    limits: Mapping[str, float] | None = None,
     log: str = "",
-    order: Sequence[str] = (),
 ) -> Spec:
     """A line per name, with a band where the rows hold ``low`` and ``high``.
 
@@ -66,34 +64,29 @@ def lines(
         rows: the points of the lines; a line with a true ``strong`` is thicker.
         x: the horizontal figure.
         y: the vertical figure.
-        by: the name of the line; it has a colour, a dash and a legend entry that isolates it.
+        by: the name of the line; it has a colour and a legend entry that isolates it.
         hover: what the tooltip of a point shows.
-        y_from: where the axis begins; values below are cut off. None: at the smallest.
-        y_to: where the axis ends; values above are cut off. None: at the largest.
+        limits: ``domainMin`` or ``domainMax`` of the vertical axis; what lies beyond is cut off.
         log: the logarithmic axes, "x" or "xy"; rows that are not positive are left out.
-        order: every name that may occur, so that each looks the same in all charts; none: those of the rows.
     """
     keys = [field.key for name, field in (("x", x), ("y", y)) if name in log]
-    rows = sorted((row for row in rows if all(row[k] > 0 for k in keys)), key=lambda row: bool(row.get("strong")))
-    look = name_channels(rows, by, order)
-    limits = {k: v for k, v in (("domainMin", y_from), ("domainMax", y_to)) if v is not None}
+    rows = [row for row in rows if all(row[k] > 0 for k in keys)]
+    colour = colours(rows, by)
     places = sorted({row[x.key] for row in rows})
     few = len(places) <= FEW  # of many points, invisible ones catch the pointer
     at = {"x": axis("x", x, log="x" in log, at=places if few else ()), "y": axis("y", y, log="y" in log, limits=limits)}
-    clip, colour = {"clip": bool(limits)}, {"color": look["color"], "opacity": SELECTED}
+    clip, look = {"clip": bool(limits)}, {"color": colour, "opacity": SELECTED}
     width = {"condition": {"test": "datum.strong", "value": 3}, "value": 1.8}
-    strokes = layer("lines", {"type": "line", **clip}, at | colour | {"strokeDash": look["strokeDash"]})
-    strokes["encoding"]["strokeWidth"] = width
+    strokes = layer("lines", {"type": "line", **clip}, at | look | {"strokeWidth": width})
     seen = {"size": 40, "opacity": 1} if few else {"size": 120, "opacity": 0}
     points = {"type": "point", "filled": True, **seen, **clip}
-    shown = at | {"color": look["color"], "tooltip": tooltip([by, *hover])}
+    shown = at | {"color": colour, "tooltip": tooltip([by, *hover])}
     layers = [strokes, layer("dots", points, shown, transform=[{"filter": {"param": "isolated"}}])]
     if any("low" in row for row in rows) and len(names_of(rows, by)) <= FEW // 2:  # many bands show nothing
         ends = at | {"y": at["y"] | {"field": "low"}, "y2": {"field": "high"}}
-        layers.insert(0, layer("bands", {"type": "area", "fillOpacity": 0.16, **clip}, ends | colour))
+        layers.insert(0, layer("bands", {"type": "area", "fillOpacity": 0.16, **clip}, ends | look))
     layers[0]["params"] = isolating(by)  # the legend belongs to the first coloured layer
-    longest = max(map(len, names_of(rows, by)), default=0)
-    return chart(rows, layers, 320, title=y.title, description=f"{y.title} against {x.title}", entry=longest)
+    return chart(rows, layers, 320, title=y.title, description=f"{y.title} against {x.title}")
 
 
 def dots(
@@ -104,7 +97,6 @@ def dots(
     *,
     small: Sequence[PlainRow] = (),
     rules: Sequence[tuple[float, str]] = (),
-    order: Sequence[str] = (),
     title: str = "",
     subtitle: str = "",
 ) -> Spec:
@@ -117,7 +109,6 @@ def dots(
         hover: what the tooltip of a mark shows.
         small: the values that the rows average: small marks behind them.
         rules: dashed vertical lines: where, and what is written above.
-        order: every name that may occur, in the order of colours; none: those of the rows.
         title: what the picture shows, in it.
         subtitle: a sentence under the title.
     """
@@ -127,7 +118,7 @@ def dots(
     at: Spec = {
         "x": axis("x", x),
         "y": {"field": by.key, **NOMINAL, "title": None, "sort": names, "axis": axis_of_names},
-        "color": name_channels(rows, by, order)["color"] | {"legend": None},
+        "color": colours(rows, by) | {"legend": None},
     }
     layers = []
     for i, (value, text) in enumerate(sorted(rules)):  # the last one's name stands to the right of its line

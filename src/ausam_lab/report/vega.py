@@ -24,22 +24,16 @@ THEMES = {  # the CSS variables of a page
     | {"--c4": "#e8c547", "--c5": "#b3a1ff", "--c6": "#9fdcff", "--c7": "#b4bcc6"},
 }
 PAPER, INK, SOFT, RULE = (f"var(--{name})" for name in ("paper", "ink", "soft", "rule"))
-COLOURS = tuple(f"var(--c{i})" for i in range(8))  # of names; beyond that, dashes tell them apart
-DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
-SYMBOL, LETTER = 25, 7  # the width of a legend entry: its symbol with gaps, and a letter
+COLOURS = tuple(f"var(--c{i})" for i in range(8))  # of names
+ENTRY = 200  # the width of a legend entry; ``0 * width`` counts the columns anew when the window changes
 TITLE = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
 CONFIG: Spec = {
     "font": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif",
-    "axis": {
-        "labelColor": SOFT,
-        "labelFontSize": 12,
-        "gridColor": RULE,
-        "domainColor": RULE,
-        "tickColor": RULE,
-        **TITLE,
-    }
-    | {"labelSeparation": 6},
+    "axis": {"labelColor": SOFT, "labelFontSize": 12, "labelSeparation": 6}
+    | {"gridColor": RULE, "domainColor": RULE, "tickColor": RULE}
+    | TITLE,
     "legend": {"orient": "bottom", "labelColor": INK, "labelFontSize": 12, "symbolSize": 90, "symbolStrokeWidth": 2}
+    | {"columns": {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {ENTRY}))"}, "labelLimit": 320}
     | TITLE,
     "view": {"stroke": RULE},
 }
@@ -60,28 +54,12 @@ def names_of(rows: Iterable[PlainRow], by: Field) -> list[str]:
     return list(dict.fromkeys(row[by.key] for row in rows))
 
 
-def name_channels(rows: Sequence[PlainRow], by: Field, order: Sequence[str] = ()) -> dict[str, Spec]:
-    """The channels that tell names apart: ``color``, and ``strokeDash`` for more than eight names.
-
-    Arguments:
-        rows: the rows of the chart; a single name needs no legend.
-        by: the name.
-        order: every name of a page, so that a name looks the same in all of its charts; none: those of the rows.
-    """
-    present = names_of(rows, by)
-    names = list(order) or present
-    known = [name for name in names if name in present]
-    legend = {"title": None, "values": known, "symbolType": "stroke"} if len(known) > 1 else None
-
-    def channel(values: Sequence[Any]) -> Spec:
-        scale = {"domain": names, "range": list(values)}
-        return {"field": by.key, "type": "nominal", "scale": scale, "legend": legend}
-
-    places, n = range(len(names)), len(COLOURS)
-    return {
-        "color": channel([COLOURS[i % n] for i in places]),
-        "strokeDash": channel([DASHES[i // n % len(DASHES)] for i in places]),
-    }
+def colours(rows: Sequence[PlainRow], by: Field) -> Spec:
+    """The channel that tells names apart, in the order of the rows; beyond eight names, colours repeat."""
+    names = names_of(rows, by)
+    scale = {"domain": names, "range": [COLOURS[i % len(COLOURS)] for i in range(len(names))]}
+    legend = {"title": None, "symbolType": "stroke"} if len(names) > 1 else None
+    return {"field": by.key, "type": "nominal", "scale": scale, "legend": legend}
 
 
 def isolating(by: Field) -> list[Spec]:
@@ -111,12 +89,8 @@ def axis(
     if log:
         ticks: Spec = {"values": list(at)} if at else {"tickCount": 5}
         return channel | {"scale": {"type": "log", "nice": False, "padding": 12}, "axis": ticks | {"format": "~g"}}
-    count = "width / 60" if name == "x" else "height / 45"
-    if field.form == "d":  # no ticks between whole numbers
-        count = f"min({count}, span(domain('{name}')))"
-    ticks = {"tickCount": {"expr": f"max(1, ceil({count}))"}}
-    ticks |= {"format": "d"} if field.form == "d" else {}
-    return channel | {"scale": {"zero": False, "nice": True, **(limits or {})}, "axis": ticks}
+    ticks = {"format": "d", "tickMinStep": 1} if field.form == "d" else {}
+    return channel | {"scale": {"zero": False, "nice": True, **(limits or {})}, "axis": {"tickCount": 6} | ticks}
 
 
 def tooltip(fields: Sequence[Field]) -> list[Spec]:
@@ -140,10 +114,8 @@ def layer(name: str, mark: Spec, encoding: Spec, **parts: Any) -> Spec:
     return {"name": name, "mark": mark, "encoding": encoding, **parts}
 
 
-def chart(
-    rows: Sequence[PlainRow], layers: Sequence[Spec], height: int, *, title: str = "", description: str, entry: int = 0
-) -> Spec:
-    """The specification of a chart.
+def chart(rows: Sequence[PlainRow], layers: Sequence[Spec], height: int, *, title: str = "", description: str) -> Spec:
+    """The specification of a chart, as wide as its container.
 
     Arguments:
         rows: the data of all layers that have none of their own.
@@ -151,12 +123,8 @@ def chart(
         height: of the plot.
         title: small, above the plot: the title of the vertical axis.
         description: for screen readers.
-        entry: the number of letters of the longest legend entry; it decides the number of legend columns.
     """
     above = {"text": title, "anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "color": SOFT}
-    wide = min(max(130, SYMBOL + LETTER * entry), 320)
-    # as wide as its container; ``0 * width`` triggers a new count of columns when the window changes
-    columns = {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {wide}))"}
     return {
         "data": data(rows),
         "layer": list(layers),
@@ -165,7 +133,7 @@ def chart(
         "description": description,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "background": "transparent",
-        "config": CONFIG | {"legend": CONFIG["legend"] | {"columns": columns, "labelLimit": wide - SYMBOL}},
+        "config": CONFIG,
     } | ({"title": above} if title else {})
 
 

@@ -75,7 +75,6 @@ def _scores(comparison: Comparison) -> Picture:
         [Field("score", metric(comparison)[0]), Field("cost", "cost (SGD = 1x)"), Field("seed", "seed")],
         small=runs,
         rules=[(row.mean, row.label) for row in comparison.rows if row.name in ("sgd", "sam")],
-        order=list(names.values()),
         title=f"{comparison.title}: {measured_on(metric(comparison)[0])} and cost",
         subtitle=best_text(comparison),
     )
@@ -89,7 +88,7 @@ def _curves(comparison: Comparison) -> Picture | None:
     mine, labels = featured_rows(comparison.rows), _labels(comparison)
     rows: list[PlainRow] = []
     early = []
-    for row in comparison.rows:
+    for row in by_score(comparison):
         seen: dict[int, list[float]] = {}
         for point in (p for r in comparison.runs if r.name == row.name for p in r.curve):
             seen.setdefault(point.epoch, []).append(point.score)
@@ -108,9 +107,7 @@ def _curves(comparison: Comparison) -> Picture | None:
         Field("y", _axis(comparison)),
         METHOD,
         [*hover, Field("high", "greatest", form), Field("runs", "runs")],
-        y_from=None if lower else min(early),
-        y_to=max(early) if lower else None,
-        order=list(labels.values()),
+        limits={"domainMax": max(early)} if lower else {"domainMin": min(early)},
     )
     note = f"Mean over seeds; the band runs from the smallest to the largest. {html.CLICK}"
     return Picture("curves", spec, "Learning curves", note)
