@@ -315,9 +315,8 @@ _COMMANDS: dict[str, tuple[Callable[[Parser, bool], None], str, str, Sequence[st
     "reproduce": (
         _reproduce,
         "TABLE",
-        "Run a table of the paper, one run per cell, and write it next to the paper's figures (table.md, table.tex, "
-        "results.csv, report.html). Stop it at any time: the same command continues. Several processes may work on "
-        "one folder.",
+        "Run a table of the paper, one run per cell, and write it next to the paper's figures (report.html, "
+        "results.csv). Stop it at any time: the same command continues. Several processes may work on one folder.",
         ("ausam reproduce table1 --scale small --dry-run", "ausam reproduce table1 --scale small --only 'A/sam*'"),
     ),
 }

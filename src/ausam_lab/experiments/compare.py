@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ausam.audit.review import csv_text
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments.cells import run_folder
@@ -19,7 +20,6 @@ from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
 from ausam_lab.records.run import Epoch
 from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
-from ausam_lab.report.table import Table, to_csv
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.loop import train
 from ausam_lab.training.result import environment
@@ -187,7 +187,7 @@ def runs_csv(runs: Iterable[tuple[str, NamedRun]]) -> str:
     """Runs with their blocks as CSV, one line each: every single value of their records, such as ``config.lr``."""
     lines = [{"block": block, "name": named.name} | _flat(asdict(named.run)) for block, named in runs]
     columns = list(dict.fromkeys(["block", "name", *(column for line in lines for column in line)]))
-    return to_csv(Table.of(columns, ([line.get(column) for column in columns] for line in lines)))
+    return csv_text(columns, ([line.get(column) for column in columns] for line in lines))
 
 
 def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:

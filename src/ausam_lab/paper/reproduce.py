@@ -16,7 +16,7 @@ from ausam_lab.names.pairs import label
 from ausam_lab.paper import tables
 from ausam_lab.paper.recipe import Block, Recipe, base
 from ausam_lab.paper.recipe import read as read_recipe
-from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.files import file_lock
@@ -101,8 +101,7 @@ def write(recipe: Recipe, out: Path, command: str) -> PaperTable:
         store.write(out / "results.json", result)
         runs = [(block.name, named) for block, comparison in comparisons for named in comparison.runs]
         files.write(out / "results.csv", compare.runs_csv(runs))
-        for name, form in tables.OUTPUT_FILES.items():
-            files.write(out / name, form(result))
+        files.write(out / "report.html", tables.render(result))
         return result
 
 
@@ -138,35 +137,18 @@ def _paper_table(recipe: Recipe, comparisons: list[tuple[Block, Comparison]], co
         notes=recipe.notes,
         metric=recipe.metric,
         unit=next((row.unit for _, comparison in comparisons for row in comparison.rows), "%"),
-        columns=tuple(_column(block, comparison) for block, comparison in comparisons),
+        blocks=tuple(_table_block(block, comparison) for block, comparison in comparisons),
         deviations=() if recipe.scale == "small" else recipe.deviations,
     )
+
+
+def _table_block(block: Block, comparison: Comparison) -> TableBlock:
+    ours = {row.name: row for row in comparison.rows}
+    rows = (TableRow(label(row.name, comparison.config.base), row, ours.get(row.name)) for row in block.rows)
+    return TableBlock(block.name, block.title, _about(comparison.config), headline(comparison), tuple(rows))
 
 
 def _about(config: Config) -> str:
     size = f", {config.train_size:,} images" if config.train_size else ""
     bits = f" with {config.quantize}-bit weights and activations" if config.quantize else ""
     return f"{config.model}{bits} on {config.data}{size}{changes(config)}, {config.epochs} epochs"
-
-
-def _column(block: Block, comparison: Comparison) -> TableColumn:
-    ours = {row.name: row for row in comparison.rows}
-    cells = [
-        TableCell(
-            name=row.name,
-            label=label(row.name, comparison.config.base),
-            note="" if row.note is None else str(row.note),
-            paper=Published(row.score, row.std, row.speed, row.parts),
-            ours=ours.get(row.name),
-        )
-        for row in block.rows
-    ]
-    return TableColumn(
-        name=block.name,
-        group=block.group,
-        heading=block.column,
-        title=block.title,
-        about=_about(comparison.config),
-        headline=headline(comparison),
-        cells=tuple(cells),
-    )

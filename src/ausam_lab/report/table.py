@@ -1,18 +1,15 @@
-"""The table of every report, and its emitters: text for a terminal, Markdown, LaTeX, CSV, and HTML for a page.
+"""The table of every report, and its two emitters: text for a terminal, and HTML for a page.
 
-A report says what its table holds, once; the emitters say what it looks like:
-
-    table = Table.of(["Method", "Accuracy %"], [["SGD", "94.00"], ["SAM", "96.00"]])
-    to_text(table), to_markdown(table), to_latex(table), to_csv(table), to_html(table)
+table = Table.of(["Method", "Accuracy %"], [["SGD", "94.00"], ["SAM", "96.00"]])
+to_text(table), to_html(table)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ausam.audit.review import csv_text
 from ausam_lab.report import html
 from ausam_lab.report.text import BOLD, PLAIN, UNDERLINED, Screen
 
@@ -21,14 +18,6 @@ if TYPE_CHECKING:
 
 MARKS = "Bold is the best of a column, underlined the second best."
 TEXT_MARKS = "● is the best of a column, ○ the second best."
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-LATEX = str.maketrans(
-    {c: f"\\{c}" for c in "%&#_${}"}
-    | {"±": "$\\pm$", "–": "--", "−": "$-$", "α": "$\\alpha$", "\\": "\\textbackslash{}"}
-    | {"†": "\\textsuperscript{\\dag}", "‡": "\\textsuperscript{\\ddag}"}
-    | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    | {chr(to): f"\\textsuperscript{{{chr(c)}}}" for c, to in SUPERSCRIPT.items()}
-)
 
 
 @dataclass(frozen=True)
@@ -39,12 +28,6 @@ class Line:
     style: str = ""  # CSS class, for pages: "ours", "best"
     bold: tuple[int, ...] = ()  # the numbers of the cells with the best figure of their column
     underlined: tuple[int, ...] = ()  # of those with the second best
-
-    def texts(self, bold: str, underlined: str, escape: Callable[[str], str] = str) -> list[str]:
-        """The cells as text, escaped; the two forms are those of the marked cells, e.g. ``**{}**``."""
-        forms = dict.fromkeys(self.underlined, underlined) | dict.fromkeys(self.bold, bold)
-        texts = ["" if cell is None else escape(str(cell)) for cell in self.cells]
-        return [forms.get(i, "{}").format(text) for i, text in enumerate(texts)]
 
 
 @dataclass(frozen=True)
@@ -61,33 +44,18 @@ class Table:
 
     head: tuple[str, ...]
     sections: tuple[Section, ...]
-    title: str = ""
-    spans: tuple[str, ...] = ()  # headings above the head; they share the columns after the first evenly
     left: tuple[int, ...] = (0,)  # the columns aligned to the left
 
     @classmethod
-    def of(
-        cls, head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", left: Sequence[int] = (0,)
-    ) -> Table:
+    def of(cls, head: Sequence[str], rows: Iterable[Sequence[object]], *, left: Sequence[int] = (0,)) -> Table:
         """A table of plain lines in one section."""
         section = Section(tuple(Line(tuple(row)) for row in rows))
-        return cls(tuple(head), (section,), title, left=tuple(left))
+        return cls(tuple(head), (section,), tuple(left))
 
     @property
     def lines(self) -> tuple[Line, ...]:
         """The lines of all sections."""
         return tuple(line for section in self.sections for line in section.lines)
-
-    @property
-    def span(self) -> int:
-        """The number of columns under each of the spans."""
-        return (len(self.head) - 1) // len(self.spans) if self.spans else 0
-
-    @property
-    def flat_head(self) -> list[str]:
-        """The headings in one row: the first column of each span has its heading, ``CIFAR-10: Paper``."""
-        first = {1 + i * self.span: name for i, name in enumerate(self.spans)}
-        return [f"{first[i]}: {name}" if i in first else name for i, name in enumerate(self.head)]
 
 
 def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *, lower: bool = False) -> list[Line]:
@@ -119,12 +87,11 @@ def to_text(table: Table, screen: Screen | None = None) -> str:
     with_marks = {i for line in table.lines for i in (*line.bold, *line.underlined)}
 
     def cells(line: Line) -> list[str]:
-        if bold:
-            return line.texts("{}", "{}")
-        room = with_marks - {*line.bold, *line.underlined}
-        return [text + "  " * (i in room) for i, text in enumerate(line.texts("{} ●", "{} ○"))]
+        texts = ["" if cell is None else str(cell) for cell in line.cells]
+        marks = dict.fromkeys(with_marks, "  ") | dict.fromkeys(line.underlined, " ○") | dict.fromkeys(line.bold, " ●")
+        return [text + ("" if bold else marks.get(i, "")) for i, text in enumerate(texts)]
 
-    head = Line(tuple(table.flat_head))
+    head = Line(table.head)
     widths = [max(map(len, column)) for column in zip(*map(cells, (head, *table.lines)), strict=True)]
     shown = len(widths)
     while screen is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > screen.columns:
@@ -151,60 +118,6 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], left: Sequ
     return to_text(Table.of(head, rows, left=left))
 
 
-def to_markdown(table: Table) -> str:
-    """For a README; a section with a title becomes a table of its own, under its title."""
-
-    def escape(text: str) -> str:
-        return text.replace("*", "\\*").replace("|", "\\|")
-
-    def row(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    head = [
-        row(map(escape, table.flat_head)),
-        row("---" if i in table.left else "---:" for i in range(len(table.head))),
-    ]
-    blocks = {section.title: section.lines for section in table.sections}
-    if not any(blocks):
-        blocks = {"": table.lines}
-    tables = []
-    for title, lines in blocks.items():
-        rows = [row(line.texts("**{}**", "<u>{}</u>", escape)) for line in lines]
-        tables.append("\n".join([*([f"### {title}", ""] if title else []), *head, *rows]))
-    return "\n\n".join(tables)
-
-
-def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
-    """For a paper, with the table's title as caption and notes under it; needs the package booktabs."""
-    width, n = len(table.head), table.span
-    columns = "".join("l" if i in table.left else "r" for i in range(width))
-    out = [r"\begin{table*}", r"\centering", f"\\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    if table.spans:
-        out.append("".join(f" & \\multicolumn{{{n}}}{{c}}{{{latex_text(name)}}}" for name in table.spans) + r" \\")
-        ends = [(2 + n * i, 1 + n * (i + 1)) for i in range(len(table.spans))]
-        out.append(" ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in ends))
-    out.append(" & ".join(map(latex_text, table.head)) + r" \\")
-    for section in table.sections:
-        title = f"\\multicolumn{{{width}}}{{l}}{{\\textbf{{{latex_text(section.title)}}}}} \\\\"
-        out += [r"\midrule", *([title] if section.title else [])]
-        for line in section.lines:
-            out.append(" & ".join(line.texts("\\textbf{{{}}}", "\\underline{{{}}}", latex_text)) + r" \\")
-    out += [r"\bottomrule", r"\end{tabular}"]
-    if notes:
-        out += [r"\begin{flushleft}\small", *(f"{latex_text(note)}\\par" for note in notes), r"\end{flushleft}"]
-    return "\n".join([*out, f"\\caption{{{latex_text(table.title)}}}", r"\end{table*}"])
-
-
-def latex_text(text: str) -> str:
-    """Text in which nothing is a command of LaTeX."""
-    return text.translate(LATEX)
-
-
-def to_csv(table: Table) -> str:
-    """For spreadsheets and data frames; numbers are written in full, and text is never a formula."""
-    return csv_text(table.flat_head, [line.cells for line in table.lines])
-
-
 def to_html(table: Table) -> Markup:
-    """For a page, as a fragment; the table's title is not shown."""
+    """For a page, as a fragment."""
     return html.fill("table.html", table=table)

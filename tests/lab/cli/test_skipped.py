@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ausam_lab.paper import tables
-from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.paper.recipe import RecipeRow
+from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
 from ausam_lab.report.summary import comparison_text, skipped_text
 from tests.lab.helpers import a_comparison, a_run, named, read, run
 
@@ -96,10 +97,11 @@ def test_tables_say_which_rows_skipped_steps():
     comparison = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, skipped_steps=1234)])
     assert " ".join(comparison_text(comparison).split()).endswith(f" sgd: 1,234 steps skipped in 1 run, {WHY}.")
     assert WHY not in comparison_text(a_comparison(named("sam", 90.0)))
-    cells = tuple(TableCell(row.name, row.label, "", Published(), row) for row in comparison.rows)
-    column = TableColumn("one", "", "A", "A", "a", "", cells)
-    table = PaperTable("table1", "paper", "T", "", "", (0,), 2, 0, {}, "accuracy", "%", (column,))
-    for form in (tables.text, tables.markdown, tables.latex, tables.render):
+    rows = tuple(TableRow(row.label, RecipeRow(row.name), row) for row in comparison.rows)
+    table = PaperTable(
+        "table1", "paper", "T", "", "", (0,), 2, 0, {}, "accuracy", "%", (TableBlock("one", "A", "a", "", rows),)
+    )
+    for form in (tables.text, tables.render):
         assert "1,234 steps skipped in 1 run" in form(table)
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam_lab.config import Config
-from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.paper.recipe import RecipeRow
+from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Epoch, Run, Score, epochs_text, read_epochs
@@ -21,12 +22,10 @@ from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
 def a_table():
     compared = a_comparison(named("sam", 90.0, 91.0) + named("sgd", 80.0, 82.5))
-    cells = [TableCell(r.name, r.label, "1", Published(81.0, None, 100.0, {"head": 3.0}), r) for r in compared.rows]
-    column = TableColumn(
-        "one", "", "ResNet", "ResNet", "about", "headline", (*cells, TableCell("x", "X", "", Published(), None))
-    )
+    rows = [TableRow(r.label, RecipeRow(r.name, 81.0, None, 100.0, 1, {"head": 3.0}), r) for r in compared.rows]
+    block = TableBlock("one", "ResNet", "about", "headline", (*rows, TableRow("X", RecipeRow("x"), None)))
     return PaperTable(
-        "table1", "small", "T", "c", "now", (0, 1), 6, 2, {"1": "from elsewhere"}, "accuracy", "%", (column,)
+        "table1", "small", "T", "c", "now", (0, 1), 6, 2, {"1": "from elsewhere"}, "accuracy", "%", (block,)
     )
 
 
@@ -43,7 +42,7 @@ def test_a_record_is_what_its_file_holds(record, tmp_path):
     store.write(path, record)
     assert store.read(path, type(record)) == record
     assert store.format_of(path) == record.FORMAT
-    assert read(path)["version"] == 1
+    assert read(path)["version"] == record.VERSION
 
 
 def test_a_file_that_is_not_there_holds_nothing_and_one_that_is_no_json_is_refused(tmp_path):
@@ -105,7 +104,7 @@ def test_another_version_or_kind_is_refused(version, tmp_path):
     with pytest.raises(ValueError, match="but should be a run of version 1"):
         store.read(path, Run)
     store.write(path, a_table())
-    with pytest.raises(ValueError, match="contains table, version 1, but should be a comparison of version 1"):
+    with pytest.raises(ValueError, match="contains table, version 2, but should be a comparison of version 1"):
         store.read(path, Comparison)
 
 

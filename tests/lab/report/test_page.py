@@ -11,7 +11,8 @@ import pytest
 from ausam_lab.config import Config
 from ausam_lab.experiments import compare
 from ausam_lab.paper import tables
-from ausam_lab.paper.tables import PaperTable, Published, TableCell, TableColumn
+from ausam_lab.paper.recipe import RecipeRow
+from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
 from ausam_lab.records.comparison import NamedRun
 from ausam_lab.records.run import Environment, Score
 from ausam_lab.report import html
@@ -284,10 +285,10 @@ def test_a_score_where_lower_is_better():
     curves = pictures(results)[1].spec
     scale = next(layer for layer in curves["layer"] if layer["name"] == "lines")["encoding"]["y"]["scale"]
     assert (scale["domainMax"], "domainMin" in scale) == (0.6, False)  # the first epochs are left out at the top
-    cells = tuple(TableCell(row.name, row.label, "", Published(0.381), row) for row in results.rows)
-    column = TableColumn("one", "", "ETTh1", "ETTh1", "a network", "headline", cells)
-    table = PaperTable("t", "paper", "T", "", "", (0, 1), 4, 0, {}, "MSE", "", (column,))
-    for form in (tables.text, tables.markdown, tables.latex, tables.render):
+    rows = tuple(TableRow(row.label, RecipeRow(row.name, 0.381), row) for row in results.rows)
+    block = TableBlock("one", "ETTh1", "a network", "headline", rows)
+    table = PaperTable("t", "paper", "T", "", "", (0, 1), 4, 0, {}, "MSE", "", (block,))
+    for form in (tables.text, tables.render):
         assert "Lower MSE is better." in form(table)
     (first, *_) = csv.DictReader(compare.runs_csv(("", run) for run in results.runs).splitlines())
     assert [first[f"test.{key}"] for key in ("name", "value", "lower_is_better")] == ["MSE", "0.404", "True"]
