@@ -91,7 +91,7 @@ TOPICS = (
     "GANs and two optimizers",
     "LoRA and PEFT",
     'reduction="sum"',
-    "Losses of the whole batch, with GradScaler and clipping",
+    "Dice, contrastive: losses of the whole batch",
     "Hidden state of an RNN, through feedback.outputs",
     "torch.compile, and changing batch sizes",
     "Schedulers and evaluation loaders under Accelerate",
@@ -123,6 +123,12 @@ FIRST = {
     "mislabeled": "wrong-labels/",
     "resume": "training-step/",
     "cleanlab": "results/audit/",
+    "label noise": "wrong-labels/",
+    "folder of images": "wrong-labels/",
+    "export flagged labels": "wrong-labels/",
+    "mixed precision": "training-step/",
+    "contrastive": "training-step/",
+    "imbalanced": "choose/",
 }
 
 

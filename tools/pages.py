@@ -131,7 +131,7 @@ def catalogue(kind: str) -> str:
             reference += "\nThe slow transcription that the tests compare it with:\n\n"
             reference += f"```python\n{source(TRANSCRIPTIONS[name])}\n```\n"
         box = f'??? abstract "Formula, example, settings"\n\n{indented(reference)}\n'
-        sections.append(f"### {name} {{ #{name.lower()} }}\n\n{first}\n\n{box}")
+        sections.append(f"### {name} {{ #{name.lower()} }}\n\n{box}")
     return "\n".join(rows) + "\n\n" + "\n".join(sections)
 
 
