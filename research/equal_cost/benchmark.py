@@ -65,6 +65,8 @@ class Entry:
         twin: of a contender: its random baseline.
         sgd: of a contender: the SGD that the recipe fixed for this budget.
         tail: mean accuracy on the rare classes, where classes are unequal.
+        cpu_seconds: of the training of one run, in the mean. Rows of version 0.3 have none.
+        environment: processor, threads, versions and commit of the runs. Rows of version 0.3 have none.
     """
 
     name: str
@@ -78,6 +80,8 @@ class Entry:
     nlls: list[float] = field(default_factory=list)
     calibration_errors: list[float] = field(default_factory=list)
     tail: float | None = None
+    cpu_seconds: float | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,8 @@ def run(recipe: dict[str, Any], out: Path, only: Sequence[str]) -> list[Problem]
                     tail=statistics.fmean(one.test.parts["tail"] for one in runs)
                     if "tail" in first.test.parts
                     else None,
+                    cpu_seconds=round(statistics.fmean(one.cpu_seconds for one in runs), 2),
+                    environment=conditions(runs),
                 )
             entries.append(replace(entry, label=label(entry.name, config.base)))
         about = f"{config.model} on {config.data}{changes(config)}, {config.epochs} epochs"
@@ -190,6 +196,17 @@ def run(recipe: dict[str, Any], out: Path, only: Sequence[str]) -> list[Problem]
         score |= {} if first is None else {"metric": first.test.name}
         done.append(replace(problem, about=about, entries=entries, **score))
     return done
+
+
+def conditions(runs: Sequence[Any]) -> dict[str, Any]:
+    """Where the runs of a row ran; several values of one entry are joined."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        hardware, versions = run.environment.hardware, run.environment.versions
+        entries = {"cpu": hardware.cpu, "threads": hardware.threads, "commit": run.environment.commit}
+        for name, value in (entries | {name: versions[name] for name in ("ausam", "torch", "system")}).items():
+            found.setdefault(name, set()).add(str(value))
+    return {name: ", ".join(sorted(values)) for name, values in found.items()}
 
 
 # -- results.json --------------------------------------------------------------------------------------------------
@@ -218,7 +235,7 @@ def _joined(old: Problem, new: Problem) -> Problem:
 
 def write(problems: list[Problem], path: Path) -> None:
     rows = [
-        {**vars(p), "entries": [{k: v for k, v in vars(e).items() if v not in (None, [])} for e in p.entries]}
+        {**vars(p), "entries": [{k: v for k, v in vars(e).items() if v not in (None, [], {})} for e in p.entries]}
         for p in problems
     ]
     text = json.dumps({"problems": rows}, indent=1, ensure_ascii=False)
