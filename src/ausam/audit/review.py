@@ -259,7 +259,8 @@ def draw_review(order: ArrayLike, size: int = 200, seed: int = 0) -> Review:
 
     >>> from ausam.audit import Decision, draw_review
     >>> review = draw_review(range(1000), size=200)
-    >>> review.share(Decision(i, "relabel" if i < 100 else "keep") for i in review.index.tolist()).share
+    >>> decisions = [Decision(i, "relabel" if i < 100 else "keep") for i in review.index.tolist()]
+    >>> round(review.share(decisions).share, 3)
     0.104
 
     Arguments:

@@ -51,7 +51,7 @@ def device(name: str) -> str:
         wanted = torch.device(name)
         torch.empty(0, device=wanted)
     except (RuntimeError, AssertionError) as error:
-        why = str(error).partition("\n")[0]
+        why = str(error).partition("\n")[0].partition(". ")[0]
     else:
         if wanted.type in DEVICES and not (wanted.type == "cpu" and wanted.index):
             return name

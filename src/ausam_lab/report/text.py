@@ -21,8 +21,13 @@ class Screen:
 
 
 def wrapped(text: str, screen: Screen | None = None) -> str:
-    """A paragraph in lines that fit the screen."""
-    return textwrap.fill(text, min((screen or Screen()).columns, WIDTH) - 1)
+    """A paragraph in lines that fit the screen. A path stays whole, so that it can be copied.
+
+    >>> wrapped("see /a/folder-with-a-name/report.html", Screen(columns=20)).splitlines()
+    ['see', '/a/folder-with-a-name/report.html']
+    """
+    width = min((screen or Screen()).columns, WIDTH) - 1
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def show(value: float | None, digits: int, std: float | None = None) -> str:

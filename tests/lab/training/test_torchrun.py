@@ -417,7 +417,7 @@ def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
         (["reproduce", "table1"], "without torchrun"),
         (["train", "--timeout", "0"], "--timeout is 0"),
         (["train", "--timeout", "inf"], "--timeout is inf"),
-        (["train", "--device", "mps"], "--device cpu"),
+        (["train", "--device", "mps"], "Use cpu"),
         (["train", "--epochs", "0"], "epochs is 0"),
     ],
 )
