@@ -77,6 +77,12 @@ class GradientNorm(AUSampling):
     signal = staticmethod(lambda feedback: feedback.outputs[:, 10])  # type: ignore[assignment]
 
 
+class LossItself(AUSampling):
+    """AUSampling with the loss as its score."""
+
+    signal = staticmethod(lambda feedback: feedback.loss)  # type: ignore[assignment]
+
+
 # Row: the family whose settings it takes, its method, its policy, and what else it changes.
 ROWS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "sgd": ("sgd", "plain", "full", {}),
@@ -89,6 +95,7 @@ ROWS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "ausam-lower-rate": ("ausam", "sam", "ausam-0.5", {"lr_divided_by": 1.5}),
     "shuffled": ("ausam", "sam", "shuffled", {}),
     "gradient-norm": ("ausam", "sam", "gradient-norm", {}),
+    "loss": ("ausam", "sam", "loss", {}),
     "ascent": ("sam-random", "ascent", "two-thirds", {}),
     "smoothing": ("sgd", "plain", "full", {"smoothing": 0.1}),
     "oracle-sgd": ("sgd", "plain", "full", {"oracle": True}),
@@ -105,6 +112,7 @@ POLICIES = {
     "ausam-1": lambda _labels: AUSampling(0.5, s_max=1.0),
     "shuffled": lambda _labels: Shuffled(0.5, s_max=0.5),
     "gradient-norm": lambda _labels: GradientNorm(0.5, s_max=0.5),
+    "loss": lambda _labels: LossItself(0.5, s_max=0.5),
     "trusted": lambda labels: ausam.Trusted(labels.tolist(), alpha=0.5),
 }
 FAMILIES = {"sgd": "sgd", "sam": "sam", "sam-random": "sam-random", "ausam": "ausam"}  # a row of each is tuned
@@ -363,6 +371,7 @@ CONTRASTS = (
     ("ausam", "sam"),
     ("ausam", "shuffled"),
     ("gradient-norm", "ausam"),
+    ("loss", "ausam"),
     ("smoothing", "sgd"),
     ("ascent", "sam-random-first"),
     ("trusted", "sam-random"),
