@@ -14,7 +14,7 @@ import torch
 
 from ausam_lab.cli import listing, settings, terminal
 from ausam_lab.cli.main import FAILED
-from ausam_lab.cli.rebuild import comparison_report, rebuild
+from ausam_lab.cli.rebuild import rebuild
 from ausam_lab.cli.terminal import Progress
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import resolve
@@ -31,6 +31,7 @@ from ausam_lab.paper.ray import on_ray
 from ausam_lab.paper.reproduce import reproduce
 from ausam_lab.records import store
 from ausam_lab.records.run import Epoch, Run, measured_on
+from ausam_lab.report import summary
 from ausam_lab.report.pages import audit as audit_page
 from ausam_lab.report.pages import flatness, tuning
 from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text
@@ -113,7 +114,7 @@ def compare_command(args: argparse.Namespace) -> int:
                 progress.say(f"{name} seed {seed}: {epoch.test}, {epoch.seconds:.1f} s of training")
 
         results = compare(runs, seeds, config, out, args.command, on_epoch, Logs(tuple(args.log), out))
-    text = comparison_report(results, terminal.screen(), verbose=args.verbose)
+    text = summary.text(results, terminal.screen(), verbose=args.verbose)
     terminal.write(f"{text}\n\n{out / 'report.html'}\n")
     return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 
@@ -140,7 +141,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
         progress.begin(done, total)
         logs = Logs(tuple(args.log), out)
         table, failed = reproduce(wanted, cells, out, args.command, _cells(progress), progress.say, logs, launch)
-    terminal.write(f"{tables.text(table)}\n\n{out / 'report.html'}\n")
+    terminal.write(f"{tables.text(table, terminal.screen())}\n\n{out / 'report.html'}\n")
     if failed:
         terminal.write_error(
             f"ausam: {_count(len(failed), 'cell')} failed: {', '.join(failed)}. Run the same command to try again.\n"

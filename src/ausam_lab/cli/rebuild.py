@@ -12,10 +12,10 @@ from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
+from ausam_lab.report import summary
 from ausam_lab.report.pages import comparison as page
-from ausam_lab.report.pages import data, tuning
-from ausam_lab.report.summary import comparison_text, conclusion
-from ausam_lab.report.text import Screen, wrapped
+from ausam_lab.report.pages import tuning
+from ausam_lab.report.text import Screen
 
 
 def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = False) -> tuple[str, Path]:
@@ -31,7 +31,7 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
         return tuning.text(study, screen, verbose=verbose), results / "tuning.html"
     page = results / "report.html"
     if (table := reproduce.rewrite(results)) is not None:
-        return tables.text(table), page
+        return tables.text(table, screen), page
     several = any(results.glob("runs/*/seed-*/result.json"))
     if not several and not (results / "result.json").exists():
         raise ValueError(
@@ -39,7 +39,7 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
             "train, or a results.json."
         )
     found = _comparison(results) if several else _single(results)
-    return comparison_report(compare.write(found, results), screen, verbose=verbose), page
+    return summary.text(compare.write(found, results), screen, verbose=verbose), page
 
 
 def _from_file(path: Path, screen: Screen | None, *, verbose: bool) -> tuple[str, Path]:
@@ -48,21 +48,10 @@ def _from_file(path: Path, screen: Screen | None, *, verbose: bool) -> tuple[str
     if store.format_of(path) == PaperTable.FORMAT:
         table = store.read_finished(path, PaperTable)
         files.write(out, tables.render(table))
-        return tables.text(table), out
+        return tables.text(table, screen), out
     comparison = store.read_finished(path, Comparison)
     files.write(out, page.render(comparison))
-    return comparison_report(comparison, screen, verbose=verbose), out
-
-
-def comparison_report(comparison: Comparison, screen: Screen | None, *, verbose: bool = False) -> str:
-    """For a terminal: the table, the headline, and what the runs say about the data."""
-    parts = [
-        comparison_text(comparison, screen, verbose=verbose),
-        conclusion(comparison, screen, verbose=verbose),
-        wrapped(data.sentence(comparison), screen),
-        "" if verbose else "--verbose explains the table and shows the figures behind it.",
-    ]
-    return "\n\n".join(filter(None, parts))
+    return summary.text(comparison, screen, verbose=verbose), out
 
 
 def _comparison(folder: Path) -> Comparison:

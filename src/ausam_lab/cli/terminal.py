@@ -8,13 +8,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from ausam_lab.report.text import BOLD, PLAIN, UNDERLINED, Screen, duration
+from ausam_lab.report.text import BOLD, PLAIN, Screen, duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 # A terminal obeys control characters, which a file from elsewhere may hold. Lines, tabs and bold text stay.
-OURS = "|".join(map(re.escape, (BOLD, UNDERLINED, PLAIN)))
+OURS = "|".join(map(re.escape, (BOLD, PLAIN)))
 CONTROL = re.compile(rf"({OURS})|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 EVERY = 60.0  # seconds between two lines where there is no bar
 

@@ -10,8 +10,8 @@ from ausam_lab.records.comparison import Row
 from ausam_lab.records.store import Record
 from ausam_lab.report import html
 from ausam_lab.report.summary import skipped_notes
-from ausam_lab.report.table import MARKS, TEXT_MARKS, Line, Section, Table, marked, to_html, to_text
-from ausam_lab.report.text import NONE, capital, show
+from ausam_lab.report.table import Line, Section, Table, marked, to_html, to_text
+from ausam_lab.report.text import NONE, Screen, capital, show, wrapped
 
 MISSING = "missing"
 STAR = "‡"
@@ -74,7 +74,7 @@ def table(paper: PaperTable) -> Table:
 def _lines(block: TableBlock) -> list[Line]:
     """A line for each row, those of the paper first, and one for each part that a figure averages.
 
-    The best and the second best are marked, among the paper's figures and among ours.
+    The best is marked, among the paper's figures and among ours.
     """
     lines: list[Line] = []
     figures: list[tuple[float | None, float | None]] = []  # of each line: the paper's, and ours
@@ -121,7 +121,7 @@ def footnotes(paper: PaperTable) -> list[str]:
         "SAM%: speed of training, SAM = 100, against runs on the same machine."
     )
     if any(line.bold for line in table(paper).lines):
-        notes.append(f"{MARKS} The paper's figures and ours are marked separately.")
+        notes.append("Bold, or marked with ●: the best of a column of a block, in the paper and here.")
     if any(row.lower_is_better for row in ours):
         notes.append(f"Lower {paper.metric} is better.")
     if paper.scale == "small":
@@ -136,10 +136,10 @@ def footnotes(paper: PaperTable) -> list[str]:
     return notes
 
 
-def text(paper: PaperTable) -> str:
+def text(paper: PaperTable, screen: Screen | None = None) -> str:
     """For a terminal."""
-    notes = [note.replace(MARKS, TEXT_MARKS) for note in footnotes(paper)]
-    return "\n".join([paper.title, "", to_text(table(paper)), "", *notes])
+    notes = [wrapped(note, screen) for note in footnotes(paper)]
+    return "\n".join([paper.title, "", to_text(table(paper), screen), "", *notes])
 
 
 def render(paper: PaperTable) -> str:

@@ -1,51 +1,47 @@
 """The three forms of charts: lines, dots, heat. Each makes a Vega-Lite specification from plain rows.
 
-A page draws it with :func:`ausam_lab.report.html.figure`.
+A page draws it with :func:`ausam_lab.report.html.chart`. Colours are CSS variables of the page (``var(--c0)``), so a
+chart follows the light or dark theme without being drawn twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from ausam_lab.report.vega import (
-    CONFIG,
-    INK,
-    NOMINAL,
-    PAPER,
-    SELECTED,
-    SOFT,
-    Field,
-    PlainRow,
-    Spec,
-    axis,
-    chart,
-    colours,
-    data,
-    heading,
-    isolating,
-    layer,
-    names_of,
-    tooltip,
-)
+Spec = dict[str, Any]
+PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
 
-FEW = 16  # a line with up to this many points shows dots; up to half as many lines show bands
+PAPER, INK, SOFT, RULE = (f"var(--{name})" for name in ("paper", "ink", "soft", "rule"))
+COLOURS = tuple(f"var(--c{i})" for i in range(8))  # of names
+FEW = 16  # a line with up to this many points has a tick at each; up to half as many lines show bands
 SQUARE = 290  # width and height of a heat map, which a phone shows whole
+ENTRY = 200  # the width of a legend entry; ``0 * width`` counts the columns anew when the window changes
+TITLE = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
+CONFIG: Spec = {
+    "font": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif",
+    "axis": {"labelColor": SOFT, "labelFontSize": 12, "labelSeparation": 6}
+    | {"gridColor": RULE, "domainColor": RULE, "tickColor": RULE}
+    | TITLE,
+    "legend": {"orient": "bottom", "labelColor": INK, "labelFontSize": 12, "symbolSize": 90, "symbolStrokeWidth": 2}
+    | {"columns": {"expr": f"max(1, floor((0 * width + containerSize()[0]) / {ENTRY}))"}, "labelLimit": 320}
+    | TITLE,
+    "view": {"stroke": RULE},
+}
 TWO_LINES = (  # a long name, which would take half of a phone: "SGD (half the epochs) · 0.5x"
     "length(datum.label) < 24 ? datum.label : split(datum.label, indexof(datum.label, ' · ') < 0 ? ', ' : ' · ')"
 )
-DASHED = {"stroke": SOFT, "strokeDash": [4, 4], "strokeWidth": 1}
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A chart of a page, with what is written about it."""
+class Field:
+    """A column of the rows: its key, title and number format (d3's; "": as it is)."""
 
-    name: str
-    spec: Spec
-    title: str = ""
-    note: str = ""  # how to read it
+    key: str
+    title: str
+    form: str = ""
 
 
 def lines(
@@ -61,7 +57,7 @@ def lines(
     """A line per name, with a band where the rows hold ``low`` and ``high``.
 
     Arguments:
-        rows: the points of the lines; a line with a true ``strong`` is thicker.
+        rows: the points of the lines.
         x: the horizontal figure.
         y: the vertical figure.
         by: the name of the line; it has a colour and a legend entry that isolates it.
@@ -71,22 +67,28 @@ def lines(
     """
     keys = [field.key for name, field in (("x", x), ("y", y)) if name in log]
     rows = [row for row in rows if all(row[k] > 0 for k in keys)]
-    colour = colours(rows, by)
     places = sorted({row[x.key] for row in rows})
-    few = len(places) <= FEW  # of many points, invisible ones catch the pointer
-    at = {"x": axis("x", x, log="x" in log, at=places if few else ()), "y": axis("y", y, log="y" in log, limits=limits)}
-    clip, look = {"clip": bool(limits)}, {"color": colour, "opacity": SELECTED}
-    width = {"condition": {"test": "datum.strong", "value": 3}, "value": 1.8}
-    strokes = layer("lines", {"type": "line", **clip}, at | look | {"strokeWidth": width})
-    seen = {"size": 40, "opacity": 1} if few else {"size": 120, "opacity": 0}
-    points = {"type": "point", "filled": True, **seen, **clip}
-    shown = at | {"color": colour, "tooltip": tooltip([by, *hover])}
-    layers = [strokes, layer("dots", points, shown, transform=[{"filter": {"param": "isolated"}}])]
-    if any("low" in row for row in rows) and len(names_of(rows, by)) <= FEW // 2:  # many bands show nothing
-        ends = at | {"y": at["y"] | {"field": "low"}, "y2": {"field": "high"}}
-        layers.insert(0, layer("bands", {"type": "area", "fillOpacity": 0.16, **clip}, ends | look))
-    layers[0]["params"] = isolating(by)  # the legend belongs to the first coloured layer
-    return chart(rows, layers, 320, title=y.title, description=f"{y.title} against {x.title}")
+    few = len(places) <= FEW
+    at = {
+        "x": _axis("x", x, log="x" in log, at=places if few else ()),
+        "y": _axis("y", y, log="y" in log, limits=limits),
+        "color": _colours(rows, by),
+    }
+    look = at | {"opacity": {"condition": {"param": "isolated", "value": 1.0}, "value": 0.06}}
+    clip = {"clip": bool(limits)}
+    points = {"type": "point", "filled": True, "size": 40 if few else 8, **clip}
+    layers = [
+        _layer("lines", {"type": "line", **clip}, look),
+        _layer("dots", points, at | {"tooltip": _tooltip([by, *hover])}, transform=[{"filter": {"param": "isolated"}}]),
+    ]
+    if any("low" in row for row in rows) and len(_names(rows, by)) <= FEW // 2:  # many bands show nothing
+        ends = look | {"y": at["y"] | {"field": "low"}, "y2": {"field": "high"}}
+        layers.insert(0, _layer("bands", {"type": "area", "fillOpacity": 0.16, **clip}, ends))
+    # A click on the legend, which belongs to the first layer, isolates a name; another click adds one.
+    select = {"type": "point", "fields": [by.key], "toggle": "true"}
+    layers[0]["params"] = [{"name": "isolated", "select": select, "bind": "legend"}]
+    above = {"text": y.title, "anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal"}
+    return _chart(rows, layers, 320, f"{y.title} against {x.title}") | {"title": above | {"color": SOFT}}
 
 
 def dots(
@@ -112,33 +114,36 @@ def dots(
         title: what the picture shows, in it.
         subtitle: a sentence under the title.
     """
-    names = names_of(rows, by)
-    plain = {"grid": False, "ticks": False, "domain": False}
-    axis_of_names = {"labelExpr": TWO_LINES, "labelLimit": 210, "labelColor": INK, **plain}
+    names = _names(rows, by)
+    names_axis = {"labelExpr": TWO_LINES, "labelLimit": 210, "labelColor": INK}
     at: Spec = {
-        "x": axis("x", x),
-        "y": {"field": by.key, **NOMINAL, "title": None, "sort": names, "axis": axis_of_names},
-        "color": colours(rows, by) | {"legend": None},
+        "x": _axis("x", x),
+        "y": {"field": by.key, "type": "nominal", "title": None, "sort": names}
+        | {"axis": names_axis | {"grid": False, "ticks": False, "domain": False}},
+        "color": _colours(rows, by) | {"legend": None},
     }
-    layers = []
-    for i, (value, text) in enumerate(sorted(rules)):  # the last one's name stands to the right of its line
-        place, mark = {"x": at["x"]}, data([{x.key: value, "text": text}])
-        layers.append(layer(f"rule {text}", {"type": "rule", **DASHED}, place, data=mark))
-        side = {"align": "left" if i == len(rules) - 1 else "right", "dx": 4 if i == len(rules) - 1 else -4}
-        words = {"type": "text", "fill": SOFT, "dy": -5, "baseline": "bottom", "fontSize": 11, **side}
-        written = place | {"y": {"value": 0}, "text": {"field": "text", **NOMINAL}}
-        layers.append(layer(f"name {text}", words, written, data=mark))
+    shown = at | {"tooltip": _tooltip([by, *hover])}
+    # The name of the last rule stands to the right of its line, the others to the left.
+    sides = [("right", -4)] * (len(rules) - 1) + [("left", 4)]
+    beside = zip(sorted(rules), sides, strict=False)
+    marked = _data([{x.key: value, "text": text, "side": side, "dx": dx} for (value, text), (side, dx) in beside])
+    dashed = {"type": "rule", "stroke": SOFT, "strokeDash": [4, 4], "strokeWidth": 1}
+    words = {"type": "text", "fill": SOFT, "dy": -5, "baseline": "bottom", "fontSize": 11}
+    words |= {"align": {"expr": "datum.side"}, "dx": {"expr": "datum.dx"}}
+    layers = [
+        _layer("rules", dashed, {"x": at["x"]}, data=marked),
+        _layer("names", words, {"x": at["x"], "y": {"value": 0}, "text": {"field": "text"}}, data=marked),
+    ]
     if any("low" in row for row in rows):
         ends = at | {"x": at["x"] | {"field": "low"}, "x2": {"field": "high"}}
-        layers.append(layer("bars", {"type": "rule", "strokeWidth": 2}, ends))
-    shown = at | {"tooltip": tooltip([by, *hover])}
-    if small:
-        tiny = {"type": "point", "filled": True, "size": 22, "fillOpacity": 0.5}
-        layers.append(layer("small", tiny, shown, data=data(small)))
+        layers.append(_layer("bars", {"type": "rule", "strokeWidth": 2}, ends))
+    tiny = {"type": "point", "filled": True, "size": 22, "fillOpacity": 0.5}
     discs = {"type": "point", "filled": True, "size": 100, "stroke": PAPER, "strokeWidth": 1}
-    layers.append(layer("marks", discs, shown))
-    spec = chart(rows, layers, 24 + 28 * max(1, len(names)), description=x.title)
-    return spec | ({"title": heading(title, subtitle)} if title else {})
+    layers += [_layer("small", tiny, shown, data=_data(small)), _layer("marks", discs, shown)]
+    lines = {"text": textwrap.wrap(title, 40), "subtitle": textwrap.wrap(subtitle, 48)}  # whole on a phone
+    look = {"color": INK, "fontSize": 15, "subtitleColor": SOFT, "subtitleFontSize": 13, "subtitlePadding": 6}
+    heading = {**lines, **look, "anchor": "start", "frame": "bounds", "offset": 24}
+    return _chart(rows, layers, 24 + 28 * max(1, len(names)), x.title) | ({"title": heading} if title else {})
 
 
 def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field, *, log: bool = False, text: bool = False) -> Spec:
@@ -159,15 +164,73 @@ def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field, *, log: boo
 
     values = [row[value.key] for row in rows]
     scale = {"scheme": "viridis"} | ({"type": "log"} if log and min(values) > 0 else {})
-    legend = None if text else {"gradientLength": 200}
-    colour = {"field": value.key, "type": "quantitative", "title": value.title, "scale": scale, "legend": legend}
+    colour = {"field": value.key, "type": "quantitative", "title": value.title, "scale": scale}
     at = {"x": side(x), "y": side(y, sort="descending")}
-    shown = at | {"color": colour, "tooltip": tooltip([x, y, value])}
-    layers = [layer("squares", {"type": "rect"}, shown)]
+    shown = at | {"color": colour | {"legend": None if text else {"gradientLength": 200}}}
+    layers = [_layer("squares", {"type": "rect"}, shown | {"tooltip": _tooltip([x, y, value])})]
     if text:
         middle = (min(values) + max(values)) / 2
         ink = {"condition": {"test": f"datum['{value.key}'] < {middle}", "value": "#fff"}, "value": "#000"}
         written = at | {"text": {"field": value.key, "type": "quantitative", "format": value.form}, "color": ink}
-        layers.append(layer("values", {"type": "text"}, written))
+        layers.append(_layer("values", {"type": "text"}, written))
     about = f"{value.title} against {x.title} and {y.title}"
-    return chart(rows, layers, SQUARE, description=about) | {"width": SQUARE, "autosize": "pad", "config": CONFIG}
+    return _chart(rows, layers, SQUARE, about) | {"width": SQUARE, "autosize": "pad"}
+
+
+def _names(rows: Iterable[PlainRow], by: Field) -> list[str]:
+    """The names in the rows, each once, in their order."""
+    return list(dict.fromkeys(row[by.key] for row in rows))
+
+
+def _colours(rows: Sequence[PlainRow], by: Field) -> Spec:
+    """The channel that tells names apart, in the order of the rows; beyond eight names, colours repeat."""
+    names = _names(rows, by)
+    scale = {"domain": names, "range": [COLOURS[i % len(COLOURS)] for i in range(len(names))]}
+    legend = {"title": None, "symbolType": "stroke"} if len(names) > 1 else None
+    return {"field": by.key, "type": "nominal", "scale": scale, "legend": legend}
+
+
+def _axis(
+    name: Literal["x", "y"],
+    field: Field,
+    *,
+    log: bool = False,
+    at: Sequence[float] = (),
+    limits: Mapping[str, float] | None = None,
+) -> Spec:
+    """An axis of figures, with ticks at these places or where Vega puts them; a vertical one's title is above."""
+    scale = {"type": "log", "nice": False, "padding": 12} if log else {"zero": False, "nice": True, **(limits or {})}
+    ticks: Spec = {"values": list(at)} if at else {"tickCount": 5}
+    if log or field.form == "d":
+        ticks["format"] = "~g" if log else "d"
+    title = field.title if name == "x" else None
+    return {"field": field.key, "type": "quantitative", "title": title, "scale": scale, "axis": ticks}
+
+
+def _tooltip(fields: Sequence[Field]) -> list[Spec]:
+    """What pointing at a mark shows, a line per field."""
+    kinds = [{"type": "quantitative", "format": f.form} if f.form else {"type": "nominal"} for f in fields]
+    return [{"field": f.key, "title": f.title} | kind for f, kind in zip(fields, kinds, strict=True)]
+
+
+def _data(rows: Sequence[PlainRow]) -> Spec:
+    """Rows as inline data, rounded to six digits: enough for a picture, and a page has many."""
+    return {"values": [{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows]}
+
+
+def _layer(name: str, mark: Spec, encoding: Spec, **parts: Any) -> Spec:
+    return {"name": name, "mark": mark, "encoding": encoding, **parts}
+
+
+def _chart(rows: Sequence[PlainRow], layers: Sequence[Spec], height: int, description: str) -> Spec:
+    """The specification of a chart as wide as its container; the description is for screen readers."""
+    return {
+        "data": _data(rows),
+        "layer": list(layers),
+        "width": "container",
+        "height": height,
+        "description": description,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "background": "transparent",
+        "config": CONFIG,
+    }

@@ -2,24 +2,32 @@
 
 :func:`page` puts fragments into a page, and Vega's JavaScript after them if one of them is a chart. Text is escaped:
 
-    page("A title", [heading("A title", 1), paragraph("What it shows."), to_html(table), figure(spec)])
+    page("A title", [heading("A title", 1), paragraph("What it shows."), to_html(table), chart(spec)])
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from ausam_lab.report import vega
-from ausam_lab.report.charts import Picture
-from ausam_lab.report.text import NONE, moment
+from ausam_lab.report.charts import Spec
+from ausam_lab.report.text import NONE, moment, unbroken
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+VEGA_LITE = "6.1"  # the version that the charts are written for, in vl-convert's notation
+THEMES = {  # the CSS variables of a page
+    "light": {"--paper": "#fff", "--ink": "#1b1f24", "--soft": "#59626d", "--rule": "#d5dae0", "--wash": "#f3f6f9"}
+    | {"--c0": "#0072b2", "--c1": "#d55e00", "--c2": "#00805d", "--c3": "#b8538f"}
+    | {"--c4": "#8a6d00", "--c5": "#6a4fc0", "--c6": "#2b98d4", "--c7": "#5a6068"},
+    "dark": {"--paper": "#14181d", "--ink": "#e8ecf1", "--soft": "#a3adb8", "--rule": "#38414b", "--wash": "#1d232a"}
+    | {"--c0": "#4db2f0", "--c1": "#ff8b4a", "--c2": "#3fd0a2", "--c3": "#f29ccc"}
+    | {"--c4": "#e8c547", "--c5": "#b3a1ff", "--c6": "#9fdcff", "--c7": "#b4bcc6"},
+}
 CHART = '<figure class="chart'
 CLICK = "Click a legend entry to isolate it."
 
@@ -35,7 +43,7 @@ def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
     parts = [part for part in body if part]
     drawn = any(CHART in part for part in parts if hasattr(part, "__html__"))
     scripts = [_safe(javascript()), source("embed.js")] if drawn else []
-    return str(fill("shell.html", title=title, parts=parts, width=width, themes=vega.THEMES, scripts=scripts)) + "\n"
+    return str(fill("shell.html", title=title, parts=parts, width=width, themes=THEMES, scripts=scripts)) + "\n"
 
 
 def fill(template: str, **values: object) -> Markup:
@@ -50,12 +58,13 @@ def fill(template: str, **values: object) -> Markup:
 
 def heading(text: Markup | str, level: int = 2) -> Markup:
     """A heading."""
-    return _safe("<h{}>{}</h{}>").format(level, prose(text), level)
+    return _safe("<h{}>{}</h{}>").format(level, unbroken(text), level)
 
 
 def paragraph(text: Markup | str, style: str = "") -> Markup:
-    """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain."""
-    return _safe("<p{}>{}</p>").format(_safe(' class="{}"').format(style) if style else "", prose(text))
+    """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain; nothing without text."""
+    kind = _safe(' class="{}"').format(style) if style else ""
+    return _safe("<p{}>{}</p>").format(kind, unbroken(text)) if text else _safe("")
 
 
 def link(address: str, text: str) -> Markup:
@@ -91,20 +100,11 @@ def details(summary: str, inside: Iterable[Markup]) -> Markup:
     return _safe("<details><summary>{}</summary>{}</details>").format(summary, _safe("").join(inside))
 
 
-def pictures(shown: Iterable[Picture]) -> Iterator[Markup]:
-    """Charts with their headings and notes."""
-    for picture in shown:
-        if picture.title:
-            yield heading(picture.title)
-        yield figure(picture.spec)
-        if picture.note:
-            yield paragraph(picture.note, "note")
-
-
-def figure(spec: vega.Spec) -> Markup:
-    """A chart of :mod:`ausam_lab.report.charts` in a page; the browser draws it."""
+def chart(spec: Spec, title: str = "", note: str = "") -> Markup:
+    """A chart of :mod:`ausam_lab.report.charts` with its heading and how to read it; the browser draws it."""
     square = spec["width"] == spec["height"]
-    return fill("figure.html", spec=spec, about=spec["description"], square=square)
+    figure = fill("figure.html", spec=spec, about=spec["description"], square=square)
+    return _safe("").join([heading(title) if title else "", figure, paragraph(note, "note")])
 
 
 @functools.cache
@@ -112,12 +112,7 @@ def javascript() -> str:
     """Vega, Vega-Lite and vega-embed as one script (0.9 MB), from vl-convert: no network."""
     import vl_convert
 
-    return str(vl_convert.javascript_bundle(vl_version=vega.VEGA_LITE))  # type: ignore[call-arg]  # its stub lacks the default
-
-
-def prose(text: Markup | str) -> Markup | str:
-    """Text that keeps a figure, its spread and its unit on one line."""
-    return text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
+    return str(vl_convert.javascript_bundle(vl_version=VEGA_LITE))  # type: ignore[call-arg]  # its stub lacks the default
 
 
 @functools.cache

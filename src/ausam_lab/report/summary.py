@@ -43,8 +43,8 @@ def lower_is_better(comparison: Comparison) -> bool:
 
 
 def by_score(comparison: Comparison) -> list[Row]:
-    """The rows, best first."""
-    return sorted(comparison.rows, key=lambda row: -row.merit)
+    """The rows, best first; those that have diverged last."""
+    return sorted(comparison.rows, key=lambda row: (row.diverges, -row.merit))
 
 
 def featured_rows(rows: Sequence[Row]) -> list[Row]:
@@ -79,17 +79,17 @@ def cost_words(comparison: Comparison, row: Row) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """At most three sentences: the best row and its cost, our row, and what the seeds cannot tell."""
-    if not comparison.rows:
-        return "No run has finished yet."
-    best, *others = by_score(comparison)
-    if not others:
-        name = measured_on(metric(comparison)[0])
-        return f"{best.label} reaches {_score(best)} {name} at {cost_words(comparison, best)}."
+    """At most three sentences: the best row and its cost, our row, and what the seeds cannot tell.
+
+    Empty if every row has diverged: then there is no best one.
+    """
+    rows, mine = by_score(comparison), featured_rows(comparison.rows)
     text = best_text(comparison)
-    mine = featured_rows(comparison.rows)
+    if len(rows) < 2 or not text:
+        return text
+    best = rows[0]
     if not mine:
-        known = [row for row in others if row.name in ("sgd", "sam") and _score(row) != _score(best)]
+        known = [row for row in rows[1:] if row.name in ("sgd", "sam") and _score(row) != _score(best)]
         return " ".join([text, *(f"{row.label} reaches {_score(row)}." for row in known)])
     row = mine[0]
     if row.kind == "corrected":
@@ -111,13 +111,19 @@ def headline(comparison: Comparison) -> str:
 
 def best_text(comparison: Comparison) -> str:
     """The best row, whoever it is, or the rows that share the best score; and their cost."""
+    if not comparison.rows:
+        return "No run has finished yet."
     best, *others = by_score(comparison)
+    if best.diverges:
+        return ""
+    name = measured_on(metric(comparison)[0])
+    if not others:
+        return f"{best.label} reaches {_score(best)} {name} at {cost_words(comparison, best)}."
     shared = [best, *(row for row in others if _score(row) == _score(best))]
     costs = list(dict.fromkeys(cost_words(comparison, row) for row in shared))
     have = "has" if len(shared) == 1 else "share"
     at = f", at {costs[0]}" if len(costs) == 1 else ""
-    names = join([row.label for row in shared])
-    return f"{names} {have} the best {measured_on(metric(comparison)[0])}: {_score(best)}{at}."
+    return f"{join([row.label for row in shared])} {have} the best {name}: {_score(best)}{at}."
 
 
 def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
@@ -160,34 +166,20 @@ def same_cost(comparison: Comparison, row: Row) -> list[Row]:
     return [other for other in comparison.rows if other.kind == "baseline" and near(other)]
 
 
-def verdict_table(comparison: Comparison) -> Table:
-    """The figures behind the headline: each featured row against its rivals."""
-    sections: dict[str, list[Line]] = {}
-    for row, rival, difference in compare_rows(comparison):
+def verdict_table(comparison: Comparison) -> tuple[Table, str]:
+    """The figures behind the headline, each featured row against its rivals; and how to read them."""
+    compared, sections = compare_rows(comparison), dict[str, list[Line]]()
+    for row, rival, difference in compared:
         verdict = standing(difference, lower_is_better=row.lower_is_better).value
         cells = (rival.label, verdict, interval(difference, row.decimals), p_text(difference))
         sections.setdefault(f"{row.label} against", []).append(Line(cells))
     lines = tuple(Section(tuple(lines), title) for title, lines in sections.items())
-    return Table(("", "Verdict", "Difference [95 %]", "p"), lines, left=(0, 1))
-
-
-def verdict_notes(comparison: Comparison) -> list[str]:
-    """How to read that table, and what is missing in it."""
-    known = sum(difference is not None and difference.p is not None for *_, difference in compare_rows(comparison))
+    known = sum(difference is not None and difference.p is not None for *_, difference in compared)
     notes = [f"p and verdict are corrected for {known} comparisons (Holm), intervals are not."] if known > 1 else []
     mine = [row for row in featured_rows(comparison.rows)[:1] if row.kind != "corrected"]
     alone = [row.label for row in mine if not same_cost(comparison, row)]
-    return notes + [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
-
-
-def conclusion(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
-    """The headline for a terminal; with ``verbose``, the figures behind it."""
-    table = verdict_table(comparison)
-    unfinished = "" if comparison.complete else f"Unfinished: {len(comparison.runs)} runs so far."
-    said = [wrapped(text, screen) for text in (underfitting(comparison.rows), headline(comparison), unfinished) if text]
-    if verbose and table.lines:
-        said += [to_text(table, screen), *(wrapped(note, screen) for note in verdict_notes(comparison))]
-    return "\n\n".join(said)
+    notes += [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
+    return Table(("", "Verdict", "Difference [95 %]", "p"), lines, left=(0, 1)), " ".join(notes)
 
 
 def underfitting(rows: Sequence[Row]) -> str:
@@ -250,7 +242,8 @@ def score_table(comparison: Comparison) -> Table:
         Line(cells, style="ours" if row in mine else "")
         for row, cells in zip(rows, zip(*columns.values(), strict=True), strict=True)
     ]
-    lines = marked(lines, 1, [round(row.mean, row.decimals) for row in rows], lower=lower)
+    scores = [None if row.diverges else round(row.mean, row.decimals) for row in rows]
+    lines = marked(marked(lines, 0, scores, lower=lower), 1, scores, lower=lower)
     return Table(tuple(columns), (Section(tuple(lines)),))
 
 
@@ -278,16 +271,43 @@ def further_table(comparison: Comparison) -> tuple[Table, str]:
     return Table.of(tuple(columns), zip(*columns.values(), strict=True), left=(0, 1)), notes
 
 
-def notes(comparison: Comparison, *, verbose: bool = True) -> list[str]:
-    """What stands under the table: how to read it, if ``verbose``, and the skipped steps."""
-    against = [AGAINST_SAM] if any(row.against_sam for row in comparison.rows) else []
-    return [*([" ".join([RULE, *against])] if verbose else []), *skipped_notes(comparison.rows)]
+def notes(comparison: Comparison) -> str:
+    """How to read the table of scores."""
+    return f"{RULE} {AGAINST_SAM}" if any(row.against_sam for row in comparison.rows) else RULE
 
 
-def comparison_text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
-    """The table for a terminal; with ``verbose``, how to read it."""
-    under = (f"\n{wrapped(note, screen)}" for note in notes(comparison, verbose=verbose))
-    return "\n".join([to_text(score_table(comparison), screen), *under])
+def text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
+    """For a terminal: the table, the headline, what the runs say about the data; with ``verbose``, the figures behind.
+
+    A screen of None is as wide as the tables.
+    """
+    verdicts, meaning = verdict_table(comparison)
+    said = [
+        *skipped_notes(comparison.rows),
+        underfitting(comparison.rows),
+        headline(comparison),
+        "" if comparison.complete else f"Unfinished: {len(comparison.runs)} runs so far.",
+    ]
+    paragraphs = [wrapped(paragraph, screen) for paragraph in said if paragraph]
+    if verbose:
+        paragraphs.insert(0, wrapped(notes(comparison), screen))
+        if verdicts.lines:
+            paragraphs += [to_text(verdicts, screen), wrapped(meaning, screen)]
+    paragraphs.append(wrapped(about_data(comparison), screen))
+    if not verbose:
+        paragraphs.append("--verbose explains the table and shows the figures behind it.")
+    return "\n\n".join([to_text(score_table(comparison), screen), *filter(None, paragraphs)])
+
+
+def about_data(comparison: Comparison) -> str:
+    """What the best row that has fitted the data says about them, with its first seed; empty if no run can."""
+    known = {(r.name, r.run.seed): r.run.audit for r in comparison.runs}
+    for row in by_score(comparison):
+        for seed in row.seeds:
+            findings = known.get((row.name, seed))
+            if findings is not None and not row.underfits and not findings.unfitted:
+                return f"The data, by {row.label} with seed {seed}: {' '.join(findings.sentences)}"
+    return ""
 
 
 def skipped_text(run: Run) -> str:

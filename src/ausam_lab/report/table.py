@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ausam_lab.report import html
-from ausam_lab.report.text import BOLD, PLAIN, UNDERLINED, Screen
+from ausam_lab.report.text import BOLD, PLAIN, Screen
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-MARKS = "Bold is the best of a column, underlined the second best."
-TEXT_MARKS = "● is the best of a column, ○ the second best."
+BEST = "●"  # marks the best figure of a column where text cannot be bold
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,8 @@ class Line:
     """A line of a table."""
 
     cells: tuple[object, ...]  # None is an empty cell
-    style: str = ""  # CSS class, for pages: "ours", "best"
+    style: str = ""  # CSS class, for pages: "ours"
     bold: tuple[int, ...] = ()  # the numbers of the cells with the best figure of their column
-    underlined: tuple[int, ...] = ()  # of those with the second best
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Table:
 
 
 def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *, lower: bool = False) -> list[Line]:
-    """The lines, with the best figure of a column in bold and, of three or more, the second best underlined.
+    """The lines, with the best figure of a column in bold, unless all figures are equal.
 
     Arguments:
         lines: the lines.
@@ -67,29 +65,24 @@ def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *
         values: its figures, rounded as they are shown; None for a line that has none.
         lower: whether the lowest is the best.
     """
-    order = sorted({value for value in values if value is not None}, reverse=not lower)
-    out = []
-    for line, value in zip(lines, values, strict=True):
-        if len(order) > 1 and value == order[0]:
-            line = replace(line, bold=(*line.bold, column))
-        elif len(order) > 2 and value == order[1]:
-            line = replace(line, underlined=(*line.underlined, column))
-        out.append(line)
-    return out
+    known = {value for value in values if value is not None}
+    best = (min(known) if lower else max(known)) if len(known) > 1 else None
+    bold = [(column,) if best is not None and value == best else () for value in values]
+    return [replace(line, bold=(*line.bold, *of_line)) for line, of_line in zip(lines, bold, strict=True)]
 
 
 def to_text(table: Table, screen: Screen | None = None) -> str:
     """For a terminal or a file; None: as wide as its content. A screen shows the first columns that fit.
 
-    On a screen with bold text the marked cells are bold and underlined, elsewhere they have ● and ○.
+    The marked cells are bold on a screen with bold text; elsewhere marked figures have a ●.
     """
     bold = screen is not None and screen.bold
-    with_marks = {i for line in table.lines for i in (*line.bold, *line.underlined)}
+    with_marks = {i for line in table.lines for i in line.bold if i and not bold}
 
     def cells(line: Line) -> list[str]:
         texts = ["" if cell is None else str(cell) for cell in line.cells]
-        marks = dict.fromkeys(with_marks, "  ") | dict.fromkeys(line.underlined, " ○") | dict.fromkeys(line.bold, " ●")
-        return [text + ("" if bold else marks.get(i, "")) for i, text in enumerate(texts)]
+        marks = dict.fromkeys(with_marks, "  ") | dict.fromkeys(line.bold, f" {BEST}")
+        return [text + (marks[i] if i in with_marks else "") for i, text in enumerate(texts)]
 
     head = Line(table.head)
     widths = [max(map(len, column)) for column in zip(*map(cells, (head, *table.lines)), strict=True)]
@@ -100,8 +93,8 @@ def to_text(table: Table, screen: Screen | None = None) -> str:
     def aligned(line: Line) -> str:
         sides = zip(cells(line)[:shown], widths, strict=False)
         texts = [text.ljust(n) if i in table.left else text.rjust(n) for i, (text, n) in enumerate(sides)]
-        styles = dict.fromkeys(line.underlined, UNDERLINED) | dict.fromkeys(line.bold, BOLD) if bold else {}
-        return "  ".join(f"{styles[i]}{text}{PLAIN}" if i in styles else text for i, text in enumerate(texts)).rstrip()
+        strong = line.bold if bold else ()
+        return "  ".join(f"{BOLD}{text}{PLAIN}" if i in strong else text for i, text in enumerate(texts)).rstrip()
 
     out = [aligned(head), "─" * (sum(widths[:shown]) + 2 * (shown - 1))]
     for number, section in enumerate(section for section in table.sections if section.lines):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 NONE = "–"
 WIDTH = 80  # of a terminal
-BOLD, UNDERLINED, PLAIN = "\x1b[1m", "\x1b[4m", "\x1b[0m"
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,13 @@ def wrapped(text: str, screen: Screen | None = None) -> str:
     ['see', '/a/folder-with-a-name/report.html']
     """
     width = min((screen or Screen()).columns, WIDTH) - 1
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.fill(unbroken(text), width, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0", " ")
+
+
+def unbroken(text: str) -> str:
+    """Text that keeps a figure, its spread and its unit on one line."""
+    return text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
 def show(value: float | None, digits: int, std: float | None = None) -> str:

@@ -2,7 +2,7 @@
 
 import time
 
-from ausam_lab.report.pages.comparison import pictures, render
+from ausam_lab.report.pages.comparison import render
 from tests.lab import browser
 from tests.lab.report.example import FIGURES, compared
 
@@ -13,16 +13,13 @@ LEGEND = """return [...document.querySelectorAll('g.role-legend-label text')].fi
 
 def test_the_page_is_drawn_offline_and_fits_a_phone(tmp_path):
     path = tmp_path / "report.html"
-    comparison = compared(FIGURES)
-    path.write_text(render(comparison), encoding="utf-8")
+    path.write_text(render(compared(FIGURES)), encoding="utf-8")
     with browser.opened() as page:
         for width in (1280, 390):
             browser.resize(page, width)
             page.get(path.as_uri())
             end = time.monotonic() + 20
-            while len(page.execute_script("return document.querySelectorAll('figure.chart svg')")) < len(
-                pictures(comparison)
-            ):
+            while len(page.execute_script("return document.querySelectorAll('figure.chart svg')")) < 2:
                 assert time.monotonic() < end, "the charts are not drawn"
                 time.sleep(0.05)
             assert page.execute_script("return document.documentElement.scrollWidth") <= width

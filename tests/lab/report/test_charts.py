@@ -1,7 +1,7 @@
 """Charts from plain rows: what a specification holds."""
 
 from ausam_lab.report import charts, html
-from ausam_lab.report.vega import Field
+from ausam_lab.report.charts import Field
 
 X, Y, BY = Field("x", "seconds"), Field("y", "score (%)"), Field("method", "method")
 ROWS = [{"method": name, "x": 1.0 + i, "y": 10.0 * i} for i, name in enumerate(("a", "b", "c"))]
@@ -18,6 +18,13 @@ def test_a_name_has_one_look_in_all_charts_of_a_page():
         assert dict(zip(scale["domain"], scale["range"], strict=True))["b"] == "var(--c1)"
 
 
+def test_few_places_have_a_tick_each():
+    """Vega wrote "1 2 2 3 3" below three epochs."""
+    epochs = Field("x", "epoch", "d")
+    axis = layer(charts.lines(ROWS, epochs, Y, BY, [X]), "lines")["encoding"]["x"]["axis"]
+    assert axis["values"] == [1.0, 2.0, 3.0]
+
+
 def test_what_a_logarithm_cannot_show_is_left_out():
     rows = [*ROWS, {"method": "d", "x": 0.0, "y": 0.0}]
     assert [r["method"] for r in charts.lines(rows, X, Y, BY, [X], log="xy")["data"]["values"]] == ["b", "c"]
@@ -27,7 +34,7 @@ def test_what_a_logarithm_cannot_show_is_left_out():
 
 def test_a_page_escapes_what_is_not_a_fragment():
     name = "</script><b>&\"'"
-    chart = html.figure(charts.dots([{**ROWS[0], "method": name}], X, BY, [X]))
+    chart = html.chart(charts.dots([{**ROWS[0], "method": name}], X, BY, [X]))
     text = html.page("<title>", ["<script>alert(1)</script>", chart])
     assert "<title>&lt;title&gt;</title>" in text
     assert "&lt;script&gt;alert(1)" in text

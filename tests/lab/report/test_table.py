@@ -2,7 +2,9 @@
 
 import pytest
 
+from ausam_lab.report import text
 from ausam_lab.report.table import Line, Section, Table, marked, to_html, to_text
+from ausam_lab.report.text import Screen, wrapped
 
 ROWS = [["SGD", "94.0 ± 0.3", "better*"], ["a|b_c", 1.5, None]]
 PLAIN = Table.of(["Method", "Score %", "Verdict"], ROWS, left=(0, 2))
@@ -38,22 +40,25 @@ def test_an_empty_table(emit):
 
 def marks(values, **how):
     lines = marked([Line((name, "1*")) for name in "abcd"[: len(values)]], 1, values, **how)
-    return ["best" if line.bold else "second" if line.underlined else "" for line in lines]
+    return ["best" if line.bold else "" for line in lines]
 
 
-def test_the_best_and_the_second_best_of_a_column():
-    assert marks([90.0, 92.0, 91.0]) == ["", "best", "second"]
-    assert marks([90.0, 92.0, 91.0], lower=True) == ["best", "", "second"]
-    assert marks([92.0, 92.0, 91.0, 90.0]) == ["best", "best", "second", ""]
-    assert marks([None, 92.0, 91.0]) == ["", "best", ""]  # of two, the other one needs no mark
+def test_the_best_of_a_column():
+    assert marks([90.0, 92.0, 91.0]) == ["", "best", ""]
+    assert marks([90.0, 92.0, 91.0], lower=True) == ["best", "", ""]
+    assert marks([92.0, None, 92.0, 90.0]) == ["best", "", "best", ""]
     assert marks([92.0, 92.0]) == marks([None, None]) == ["", ""]
 
 
-def test_both_forms_show_the_marks():
+def test_every_form_shows_the_mark():
     lines = marked([Line(("a", "1*")), Line(("b", "3_")), Line(("c", "2%"))], 1, [1.0, 3.0, 2.0])
     table = Table(("Method", "Score"), (Section(tuple(lines)),))
-    assert [line.rstrip()[-3:] for line in to_text(table).splitlines()[2:]] == [" 1*", "_ ●", "% ○"]
     body = to_text(table).splitlines()[2:]
+    assert [line[-3:] for line in body] == [" 1*", "_ ●", " 2%"]
     assert len({line.index(figure) for line, figure in zip(body, "132", strict=True)}) == 1  # under each other
+    assert f"{text.BOLD}   3_{text.PLAIN}" in to_text(table, Screen(bold=True))
     assert "<b>3_</b>" in to_html(table)
-    assert "<u>2%</u>" in to_html(table)
+
+
+def test_a_figure_and_its_unit_stay_on_one_line():
+    assert wrapped("AUSAM-0.5 reaches 93.18 %", Screen(columns=25)) == "AUSAM-0.5 reaches\n93.18 %"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ausam.audit import LabelErrors, Redundant, Review, Verdict, draw_review
 from ausam.audit.review import csv_text
 from ausam_lab.data.samples import Shown
-from ausam_lab.report import html, vega
+from ausam_lab.report import html
 from ausam_lab.report.table import Table, to_text
 from ausam_lab.report.text import NONE, moment
 
@@ -189,7 +189,7 @@ def render(audited: Audited, out: Path) -> tuple[str, dict[Path, bytes]]:
         about=audited.about,
         lead=str(audited.verdict),
         lines=list(filter(None, (flagged_line(audited), hits_line(audited), _hidden(audited), _easy(audited)))),
-        themes=vega.THEMES,
+        themes=html.THEMES,
         style=html.source("style.css") + html.source("audit.css"),
         script=html.source("audit.js"),
         axes=("the averaged loss that ranks the samples", "how much the loss changed from visit to visit"),

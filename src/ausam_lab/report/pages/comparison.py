@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -10,33 +10,21 @@ from typing import TYPE_CHECKING
 from ausam_lab.config import PAIR_SETTINGS, Config
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import measured_on
-from ausam_lab.report import charts, html
-from ausam_lab.report.charts import Picture
-from ausam_lab.report.pages import data
-from ausam_lab.report.pages.data import Links
-from ausam_lab.report.summary import (
-    best_text,
-    by_score,
-    cost_text,
-    featured_rows,
-    further_table,
-    headline,
-    lower_is_better,
-    metric,
-    notes,
-    score_table,
-    underfitting,
-    verdict_notes,
-    verdict_table,
-)
-from ausam_lab.report.table import to_html
-from ausam_lab.report.text import show
-from ausam_lab.report.vega import Field, PlainRow
+from ausam_lab.report import charts, html, summary
+from ausam_lab.report.charts import Field, PlainRow
+from ausam_lab.report.summary import by_score, cost_text, lower_is_better, metric
+from ausam_lab.report.table import Table, to_html
+from ausam_lab.report.text import NONE, capital, show
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+Links = Mapping[tuple[str, int], str]  # from a page to its runs, by name and seed: the audit page, or the folder
 METHOD = Field("method", "method")
+SEE_ALL = (
+    "A seed leads to the run's audit page, or to its folder if it has none yet: ausam audit FOLDER makes one, with a "
+    "ranked list to review. Each seed may have other wrong labels."
+)
 
 
 def _labels(comparison: Comparison) -> dict[str, str]:
@@ -53,13 +41,14 @@ def _axis(comparison: Comparison) -> str:
     return f"{measured_on(name)}{f' ({unit})' if unit else ''}"
 
 
-def _scores(comparison: Comparison) -> Picture:
-    unit = metric(comparison)[1]
-    names = {row.name: f"{_labels(comparison)[row.name]} · {cost_text(comparison, row)}" for row in comparison.rows}
+def _scores(comparison: Comparison) -> Markup:
+    """A dot for each row, with its runs behind it."""
+    unit, labels = metric(comparison)[1], _labels(comparison)
     rows: list[PlainRow] = []
     runs: list[PlainRow] = []
     for row in by_score(comparison):
-        shared = {"method": names[row.name], "cost": cost_text(comparison, row)}
+        cost = cost_text(comparison, row)
+        shared = {"method": f"{labels[row.name]} · {cost}", "cost": cost}
         ends = {} if row.std is None else {"low": row.mean - row.std, "high": row.mean + row.std}
         score = f"{show(row.mean, row.decimals, row.std)} {unit}"
         rows.append({**shared, **ends, "x": row.mean, "score": score, "seed": f"mean of {row.n}"})
@@ -76,16 +65,17 @@ def _scores(comparison: Comparison) -> Picture:
         small=runs,
         rules=[(row.mean, row.label) for row in comparison.rows if row.name in ("sgd", "sam")],
         title=f"{comparison.title}: {measured_on(metric(comparison)[0])} and cost",
-        subtitle=best_text(comparison),
+        subtitle=summary.best_text(comparison),
     )
     side = "left" if lower_is_better(comparison) else "right"
     note = f"Further {side} is better. Beside each name: its cost, SGD = 1x. Bars: one standard deviation over seeds."
-    return Picture("scores", spec, "", note)
+    return html.chart(spec, note=note)
 
 
-def _curves(comparison: Comparison) -> Picture | None:
+def _curves(comparison: Comparison) -> Markup | str:
+    """The learning curve of each row: the mean over its seeds, and their range."""
     lower, form = lower_is_better(comparison), f".{comparison.rows[0].decimals}f"
-    mine, labels = featured_rows(comparison.rows), _labels(comparison)
+    labels = _labels(comparison)
     rows: list[PlainRow] = []
     early = []
     for row in by_score(comparison):
@@ -97,27 +87,32 @@ def _curves(comparison: Comparison) -> Picture | None:
         ends = [{"x": x, "y": fmean(v), "low": min(v), "high": max(v), "runs": len(v)} for x, v in sorted(seen.items())]
         later = ends[len(ends) // 5 :]  # the first epochs are far worse and would flatten the rest
         early.append(max(end["high"] for end in later) if lower else min(end["low"] for end in later))
-        rows += [{"method": labels[row.name], "strong": row in mine, **end} for end in ends]
+        rows += [{"method": labels[row.name], **end} for end in ends]
     if not rows:
-        return None
-    hover = [Field("x", "epoch", "d"), Field("y", f"{_axis(comparison)}, mean", form), Field("low", "least", form)]
-    spec = charts.lines(
-        rows,
-        Field("x", "epoch", "d"),
-        Field("y", _axis(comparison)),
-        METHOD,
-        [*hover, Field("high", "greatest", form), Field("runs", "runs")],
-        limits={"domainMax": max(early)} if lower else {"domainMin": min(early)},
-    )
+        return ""
+    epoch, score = Field("x", "epoch", "d"), Field("y", _axis(comparison), form)
+    hover = [epoch, score, Field("low", "least", form), Field("high", "greatest", form), Field("runs", "runs")]
+    limits = {"domainMax": max(early)} if lower else {"domainMin": min(early)}
+    spec = charts.lines(rows, epoch, score, METHOD, hover, limits=limits)
     note = f"Mean over seeds; the band runs from the smallest to the largest. {html.CLICK}"
-    return Picture("curves", spec, "Learning curves", note)
+    return html.chart(spec, "Learning curves", note)
 
 
-def pictures(comparison: Comparison) -> list[Picture]:
-    """The charts of a comparison in page order; those without figures are left out."""
-    scores = [_scores(comparison)] if len(comparison.rows) > 1 else []
-    curves = [_curves(comparison)] if comparison.rows else []
-    return [picture for picture in (*scores, *curves) if picture is not None]
+def _data(comparison: Comparison, links: Links) -> Iterator[Markup]:
+    """What the training says about the data: the verdict, and what each row says."""
+    lines = []
+    for row in by_score(comparison):
+        audits = {r.run.seed: r.run.audit for r in comparison.runs if r.name == row.name and r.run.audit is not None}
+        if audits:
+            kinds = ", ".join(dict.fromkeys(capital(a.kind) for a in audits.values()))
+            fitted = [a.flagged for a in audits.values() if not a.unfitted]  # the others flag no label
+            runs = html.links({str(seed): links.get((row.name, seed), "") for seed in audits})
+            lines.append([row.label, kinds, f"{fmean(fitted):,.0f}" if fitted else NONE, runs])
+    if lines:
+        yield html.heading("What the training says about the data")
+        yield html.paragraph(summary.about_data(comparison))
+        yield to_html(Table.of(["Method", "Verdict", "Flagged labels", "Seeds"], lines, left=(0, 1)))
+        yield html.paragraph(SEE_ALL, "note")
 
 
 def _about(comparison: Comparison) -> str:
@@ -142,28 +137,29 @@ def _conditions(comparison: Comparison) -> Iterator[Markup]:
             yield html.facts(facts)
 
 
-def _fragments(comparison: Comparison, links: Links) -> Iterator[Markup]:
+def _fragments(comparison: Comparison, links: Links) -> Iterator[Markup | str]:
     yield html.heading(comparison.title, 1)
     yield html.paragraph(_about(comparison), "soft")
-    if warning := underfitting(comparison.rows):
-        yield html.paragraph(warning, "open")
-    yield html.paragraph(headline(comparison), "lead")
+    yield html.paragraph(summary.underfitting(comparison.rows), "open")
+    yield html.paragraph(summary.headline(comparison), "lead")
     if not comparison.complete:
         yield html.paragraph(f"This comparison is not complete: {len(comparison.runs)} runs so far.", "open")
-    drawn = pictures(comparison)
     if comparison.rows:
-        yield to_html(score_table(comparison))
-        for note in notes(comparison):
+        yield to_html(summary.score_table(comparison))
+        for note in (summary.notes(comparison), *summary.skipped_notes(comparison.rows)):
             yield html.paragraph(note, "note")
-        yield from html.pictures(picture for picture in drawn if picture.name == "scores")
-        if (verdicts := verdict_table(comparison)).lines:
-            said = html.paragraph(" ".join(verdict_notes(comparison)), "note")
-            yield html.details("Differences with intervals and p values", [to_html(verdicts), said])
-        further, meaning = further_table(comparison)
-        under = [html.paragraph(meaning, "note")] if meaning else []
-        yield html.details(", ".join(further.head[1:]), [to_html(further), *under])
-    yield from html.pictures(picture for picture in drawn if picture.name != "scores")
-    yield from data.fragments(comparison, links)
+        if len(comparison.rows) > 1:
+            yield _scores(comparison)
+        verdicts, meaning = summary.verdict_table(comparison)
+        if verdicts.lines:
+            folded = [to_html(verdicts), html.paragraph(meaning, "note")]
+            yield html.details("Differences with intervals and p values", folded)
+        further, meaning = summary.further_table(comparison)
+        yield html.details(
+            "Settings, wall time and further scores", [to_html(further), html.paragraph(meaning, "note")]
+        )
+        yield _curves(comparison)
+    yield from _data(comparison, links)
     yield html.details("How it was made: command, settings, machine", _conditions(comparison))
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from ausam.diagnostics import Eigenvalues, Sharpness, Slice, Surface, Trace
 from ausam_lab.config import Config
 from ausam_lab.report import charts, html
-from ausam_lab.report.charts import Picture
+from ausam_lab.report.charts import Field
 from ausam_lab.report.table import Table, to_html
 from ausam_lab.report.text import NONE, join, moment, number, percent
-from ausam_lab.report.vega import Field
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 EVAL_MODE = (
     "Everything is measured in eval mode: BatchNorm uses its running statistics and dropout is off. A network with "
@@ -122,7 +125,7 @@ def note(flatness: Flatness) -> str:
     )
 
 
-def pictures(flatness: Flatness) -> Iterator[Picture]:
+def _charts(flatness: Flatness) -> Iterator[Markup]:
     """The charts: of the first seed, a line per run."""
     shown = [next(m for m in flatness.minima if m.name == name) for name in flatness.names]
     of = Field("of", "run")
@@ -133,10 +136,10 @@ def pictures(flatness: Flatness) -> Iterator[Picture]:
         lines = [("worst direction", whole.rho, whole.worst), ("random direction", whole.rho, whole.average)]
     rows = [{"x": x, "y": y, "of": name} for name, xs, ys in lines for x, y in zip(xs, ys, strict=True)]
     spec = charts.lines(rows, radius, rise, of, [radius, rise], log="xy")
-    yield Picture("rise", spec, "Worst rise within a distance", html.CLICK)
+    yield html.chart(spec, "Worst rise within a distance", html.CLICK)
     t, loss = Field("x", "distance (1: the norm of each filter)", ".2~f"), Field("y", "training loss", ".3~g")
     rows = [{"x": x, "y": y, "of": m.name} for m in shown for x, y in zip(m.line.position, m.line.loss, strict=True)]
-    yield Picture("line", charts.lines(rows, t, loss, of, [t, loss]), "Along a random direction")
+    yield html.chart(charts.lines(rows, t, loss, of, [t, loss]), "Along a random direction")
     if len(shown) == 1 and (plane := shown[0].surface) is not None:
         squares = [
             {"s": round(s, 6), "t": round(t, 6), "loss": plane.loss[i][j]}
@@ -145,7 +148,7 @@ def pictures(flatness: Flatness) -> Iterator[Picture]:
         ]
         x, y = Field("s", "first direction (norms of each filter)", ".2~f"), Field("t", "second direction", ".2~f")
         spec = charts.heat(squares, x, y, Field("loss", "training loss", ".3~g"), log=True)
-        yield Picture("surface", spec, "On a plane of two random directions", "The last weights are in the middle.")
+        yield html.chart(spec, "On a plane of two random directions", "The last weights are in the middle.")
 
 
 def render(flatness: Flatness, report: str = "") -> str:
@@ -161,7 +164,7 @@ def render(flatness: Flatness, report: str = "") -> str:
         html.paragraph(verdict(flatness), "open" if bad else "lead"),
         to_html(table(flatness)),
         html.paragraph(note(flatness), "note"),
-        *html.pictures(pictures(flatness)),
+        *_charts(flatness),
         *(html.paragraph(f"{folder} was not measured: {why}", "open") for folder, why in flatness.failed.items()),
         html.details(
             f"How it was made, {moment(flatness.created)}",

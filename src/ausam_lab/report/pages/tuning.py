@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from ausam_lab.records.run import Score, decimals, measured_on
 from ausam_lab.report import charts, html
-from ausam_lab.report.charts import Picture
+from ausam_lab.report.charts import Field
 from ausam_lab.report.summary import seconds_digits, times
 from ausam_lab.report.table import Table, to_html, to_text
 from ausam_lab.report.text import NONE, Screen, show, wrapped
-from ausam_lab.report.vega import Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from markupsafe import Markup
     from optuna import Study
     from optuna.trial import FrozenTrial
 
@@ -105,7 +105,7 @@ def train_command(study: Study) -> str:
     return shlex.join(words)
 
 
-def pictures(study: Study) -> Iterator[Picture]:
+def _charts(study: Study) -> Iterator[Markup]:
     """The score of the completed trials: a heat map of two settings, otherwise a line for each setting."""
     trials, score = completed(study), _score(study)
     varied = [name for name in trials[0].params if len({trial.params[name] for trial in trials}) > 1]
@@ -114,7 +114,7 @@ def pictures(study: Study) -> Iterator[Picture]:
     if len(varied) == 2:
         x, y = (Field(name, name, "~g") for name in varied)
         note = "Empty squares: trials that were stopped early."
-        yield Picture("grid", charts.heat(rows, x, y, figure, text=True), figure.title, note)
+        yield html.chart(charts.heat(rows, x, y, figure, text=True), figure.title, note)
         return
     for name in varied:
         others = [other for other in varied if other != name]
@@ -123,7 +123,7 @@ def pictures(study: Study) -> Iterator[Picture]:
         x, by = Field(name, name, "~g"), Field("others", ", ".join(others) or "settings")
         tried = [row[name] for row in rows]
         log = "x" if min(tried) > 0 and max(tried) >= 4 * min(tried) else ""  # such values double, or grow tenfold
-        yield Picture(name, charts.lines(points, x, figure, by, [x, figure], log=log), f"Score against {name}")
+        yield html.chart(charts.lines(points, x, figure, by, [x, figure], log=log), f"Score against {name}")
 
 
 def render(study: Study) -> str:
@@ -136,7 +136,7 @@ def render(study: Study) -> str:
         body += [html.paragraph(recommendation(study), "open" if unfitted(study) else "lead")]
         if not unfitted(study):
             body += [html.paragraph("To train with these settings:"), html.code(train_command(study))]
-        body += [to_html(table(study)), html.paragraph(RULE, "note"), *html.pictures(pictures(study))]
+        body += [to_html(table(study)), html.paragraph(RULE, "note"), *_charts(study)]
     body += [html.details("How it was made", [html.code(study.user_attrs["command"])])]
     return html.page(title, body, width=62)
 
