@@ -19,7 +19,7 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def flagged() -> None:
-    """Run README's first block, draw the first twelve labels that it flags, and write the sentence below them."""
+    """Run README's first block, draw the first eight labels that it flags, and write the sentence below them."""
     page = ROOT / "README.md"
     text = page.read_text()
     block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
@@ -29,20 +29,20 @@ def flagged() -> None:
     torch.set_num_threads(1)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(block[1], str(page), "exec"), scope)
-    errors = scope["errors"]
+    errors = scope["audit"].label_errors()
     wrong, found = scope["wrong"], torch.as_tensor(errors.index)
     for name, dark in (("flagged.png", False), ("flagged-dark.png", True)):
         tiles = [
             tile(scope["x"][i].reshape(8, 8), dark, f"labelled {scope['labels'][i]}", f"likely {errors.likely[i]}")
-            for i in errors.index[:12]
+            for i in errors.index[:8]
         ]
         width, height = tiles[0].size
-        picture = Image.new("RGBA", (6 * width, 2 * height), (0, 0, 0, 0))
+        picture = Image.new("RGBA", (len(tiles) * width, height), (0, 0, 0, 0))
         for i, one in enumerate(tiles):
-            picture.paste(one, (i % 6 * width, i // 6 * height))
+            picture.paste(one, (i * width, 0))
         picture.save(PICTURES / name, optimize=True)
     caption = (
-        f"<sub>The first twelve of {len(found)} flagged digits. {int(wrong.sum())} of 1,000 labels were wrong, and "
+        f"<sub>The first eight of {len(found)} flagged digits. {int(wrong.sum())} of 1,000 labels were wrong, and "
         f"{int(wrong[found].sum())} of them were flagged.</sub>"
     )
     filled = re.sub(
