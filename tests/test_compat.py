@@ -448,6 +448,24 @@ def test_errors():
         SAM(model.parameters(), SGD, rho=-1, lr=0.1)
     with pytest.raises(TypeError, match="LBFGS"):
         SAM(model.parameters(), torch.optim.LBFGS)
+    with pytest.raises(TypeError, match=r"got a Tensor.*step\(closure\)"):
+        opt.step(torch.zeros(()))
+
+
+def test_accelerate_prepares_the_model_and_not_the_optimizer():
+    accelerate = pytest.importorskip("accelerate")
+    (model, opt), (alone, twin) = one(), one()
+    accelerator = accelerate.Accelerator(cpu=True)
+    with pytest.raises(TypeError, match=r"first_step.*accelerator.prepare\(model, loader\)"):
+        accelerator.prepare(opt)
+    prepared = accelerator.prepare(model)
+    x, y = data()
+    for net, optimizer, backward in ((prepared, opt, accelerator.backward), (alone, twin, torch.Tensor.backward)):
+        backward(cross_entropy(net(x), y))
+        optimizer.first_step(zero_grad=True)
+        backward(cross_entropy(net(x), y))
+        optimizer.second_step(zero_grad=True)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), alone.parameters(), strict=True))
 
 
 def test_the_other_classes_name_this_one():

@@ -93,6 +93,12 @@ class SAM(OptimizerWrapper):
     ``maximize=True`` the perturbation goes downhill. Cost: two forward-backwards; memory for one copy of the weights.
     """
 
+    _unprepared = (
+        "accelerator.prepare would hide first_step and second_step. Leave the optimizer out, model, loader = "
+        "accelerator.prepare(model, loader), and call them as before, without fp16. Or use SharpnessAware and "
+        "prepare(accelerator, ...) from ausam.integrations.accelerate."
+    )
+
     def __init__(
         self,
         params: Any,
@@ -212,6 +218,11 @@ class SAM(OptimizerWrapper):
             else:
                 self.base.step()
             return
+        if not callable(closure):
+            raise TypeError(
+                f"step got a {type(closure).__name__}, but it takes a closure that runs forward and backward. After "
+                "loss.backward() call first_step, backward again and second_step, or step(closure)."
+            )
         self.first_step(zero_grad=True)
         with torch.enable_grad():
             closure()

@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.optim import SGD
 
 from ausam import ASAM, SAM, AUSampling, Feedback, Plain, SharpnessAware, check
@@ -120,6 +121,30 @@ def test_backward_errors(loss_fn, more, kind, parts):
         opt.backward(lambda x: loss_fn(model(x)), data()[0], **more)
     assert_equal(values(model), before)
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("losses", "kind", "remedy"),
+    [
+        (lambda z: F.cross_entropy(z, torch.tensor([64]), reduction="none"), IndexError, "for x, y, index in loader"),
+        (lambda z: F.binary_cross_entropy_with_logits(z[:, :1].squeeze(), torch.ones(1)), ValueError, ".squeeze(1)"),
+    ],
+    ids=["index for label", "last batch of one"],
+)
+def test_torchs_errors_get_a_remedy(losses, kind, remedy):
+    model = network(batchnorm=False)
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    with pytest.raises(kind) as caught:
+        opt.backward(lambda x: losses(model(x)), data()[0][:1])
+    assert remedy in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("call", ["step", "accumulate"])
+def test_a_loss_in_place_of_the_closure(call):
+    model = network()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    with refused(TypeError, "got a Tensor", "opt.backward(loss_fn, *batch)"):
+        getattr(opt, call)(losses_of(model)(*data()).mean())
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(()), torch.zeros(3), 1.0, None])

@@ -376,11 +376,13 @@ def test_a_buffer_that_is_a_view_of_a_weight_does_not_bring_it_elsewhere():
     assert_equal(values(model), before)
 
 
-def test_an_input_that_is_changed_in_place_is_warned_of():
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_input_that_is_changed_in_place_is_warned_of(nested):
     model = nn.Sequential(nn.ELU(inplace=True), nn.Linear(4, 3))
     opt = sam(model)
+    losses, batch = (lambda b: losses_of(model)(*b["xy"]), [{"xy": data()}]) if nested else (losses_of(model), data())
     with pytest.warns(RuntimeWarning, match=r"changes one of its arguments in place.*Clone it"):
-        opt.backward(losses_of(model), *data())
+        opt.backward(losses, *batch)
     opt.zero_grad()
     sam(model, Plain()).backward(losses_of(model), *data())  # one pass sees what it changes itself
 

@@ -39,6 +39,11 @@ GRAPH_FROM_OUTSIDE = (
 
 # What torch says, and what we add to it.
 NOTES = {
+    "is out of bounds": (
+        "A label is not one of the model's classes. If it is the index of the sample: the index is the last value of a "
+        "batch of Indexed(dataset), for x, y, index in loader."
+    ),
+    "input size (torch.Size([]))": "If this batch has one sample, replace .squeeze() by .squeeze(1).",
     "backward through the graph a second time": (
         "loss_fn must not call backward itself, and what depends on the weights must be computed inside it, not before "
         "opt.backward. retain_graph=True would make the gradient wrong."
@@ -109,6 +114,12 @@ WHOLE_BATCH = (
     "other rows. Use SAM() without m and ascent, or another method that keeps the batch whole."
 )
 
+
+UNPREPARED = (
+    "accelerator.prepare would hide opt.backward, so every step would be one of the base optimizer. Use "
+    "prepare(accelerator, model, opt, ...) from ausam.integrations.accelerate, which takes the same objects; "
+    "for the Trainer, use SharpnessAwareTrainer from ausam.integrations.transformers."
+)
 
 LEAVES_EVALUATION = (
     "loss_fn calls model.train(), but this method needs the model's outputs in evaluation mode. Call model.train() in "
@@ -287,14 +298,10 @@ def check_closure(closure: Any) -> None:
         )
 
 
-def refuse_attribute(name: str) -> None:
+def refuse_attribute(name: str, unprepared: str) -> None:
     """Raise for an attribute of another library's optimizer that ours must not seem to have."""
     if name == "_is_accelerate_prepared":  # an adapter that lets Accelerate wrap the optimizer sets this mark itself
-        raise TypeError(
-            "accelerator.prepare would hide opt.backward, so every step would be one of the base optimizer. Use "
-            "prepare(accelerator, model, opt, ...) from ausam.integrations.accelerate, which takes the same objects; "
-            "for the Trainer, use SharpnessAwareTrainer from ausam.integrations.transformers."
-        )
+        raise TypeError(unprepared)
     if name in ("first_step", "second_step"):
         raise AttributeError(
             f"SharpnessAware has no {name}: it makes both passes itself. Replace both, and loss.backward(), by "

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ausam.common.rows import samples_in, select_rows
-from ausam.common.tensors import Vector
+from ausam.common.tensors import PLAIN, Vector
 from ausam.feedback import Feedback
 from ausam.optimizer.buffers import writable_buffers
 from ausam.optimizer.displacement import Measured
@@ -260,4 +260,5 @@ class ClosureStep(Step):
 
 def _versions(batch: tuple[Any, ...]) -> list[int]:
     """Changes if a tensor among the arguments was written to."""
-    return [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]
+    leaves = batch if PLAIN.issuperset(map(type, batch)) else tree_leaves(batch)
+    return [x._version for x in leaves if isinstance(x, Tensor) and not x.is_inference()]

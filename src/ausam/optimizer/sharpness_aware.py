@@ -252,6 +252,7 @@ class SharpnessAware(OptimizerWrapper):
                 gradients inside it has no effect: call ``zero_grad`` before or after.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
+        check_closure(closure)
         return self._estimate(ClosureStep(self._context, closure, scale=scale, replay=self.replay))
 
     # -- one step: begin, commit, undo ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ausam.optimizer.errors import refuse_attribute
+from ausam.optimizer.errors import UNPREPARED, refuse_attribute
 from ausam.optimizer.parameters import radius_key
 
 HOOKS = (
@@ -27,6 +27,7 @@ class OptimizerWrapper(Optimizer):
 
     base: Optimizer
 
+    _unprepared = UNPREPARED  # what an error says if Accelerate wraps the optimizer
     _scaler_steps = False  # whether a GradScaler is about to call step()
 
     @property
@@ -79,7 +80,7 @@ class OptimizerWrapper(Optimizer):
         """Forward everything else, such as hooks, to the base."""
         if name.startswith("__") or "base" not in self.__dict__:
             raise AttributeError(name)
-        refuse_attribute(name)
+        refuse_attribute(name, self._unprepared)
         return getattr(self.base, name)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
     """The audit of the run in a folder, with its samples as cards; a ValueError if there is nothing to read."""
     saved = run_folder.saved_config(folder) if folder.is_dir() else None
     if saved is None:
-        one = next(iter(sorted(folder.glob("runs/*/seed-*"))), None)
+        one = next(iter(sorted([*folder.glob("runs/*/seed-*"), *folder.glob("seed-*")])), None)
         more = f" It holds several: choose one, such as {one}." if one else ""
         raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train.{more}")
     config = replace(saved, **here | {"device": "cpu", "workers": 0})

@@ -16,6 +16,7 @@ from ausam_lab.config import Config
 from ausam_lab.names.expressions import construct, has_radius, parse, uses
 from ausam_lab.names.lookup import unknown
 from ausam_lab.names.pairs import BASE_LABELS, pair
+from ausam_lab.names.user_code import is_code
 from ausam_lab.records.store import typed
 
 # Methods that measure their radius on a scale of their own: the rho of a data set, which is SAM's, does not suit them.
@@ -70,6 +71,8 @@ def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
 
 def with_own_rho(config: Config) -> Config:
     """The settings of a run for which the user gave no rho: a method with a scale of its own has its own."""
+    if is_code(config.method):  # not in the table, and nothing to import: the settings may be a stranger's
+        return config
     return replace(config, rho=OWN_RHO.get(parse("method", config.method).name, config.rho))
 
 

@@ -132,6 +132,8 @@ def read(table: str, scale: str = "", seeds: int | None = None) -> Recipe:
 
 
 def _written(path: Path) -> Recipe:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file. Give the path of a recipe.")  # a pipe would wait for a writer
     try:
         return typed(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -86,6 +86,8 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None if the file is missing or contains anything else."""
+    if not path.is_file():  # opening a pipe would wait for its writer
+        return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     # ValueError: not JSON, not text, or a number of thousands of digits; RecursionError: endless nesting

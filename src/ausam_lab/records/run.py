@@ -77,6 +77,8 @@ def epochs_of(text: str) -> list[Epoch]:
 def read_epochs(path: Path) -> list[Epoch]:
     """The epochs in a file; none if there is no file; a ValueError for any other content."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a regular file")  # opening a pipe would wait for its writer
         return epochs_of(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -19,7 +19,7 @@ from ausam.policies import Trusted
 from ausam_lab.data.classification import Classification
 from ausam_lab.data.problem import Problem
 from ausam_lab.names.expressions import parse
-from ausam_lab.names.user_code import is_own
+from ausam_lab.names.user_code import is_code
 from ausam_lab.records import files
 from ausam_lab.records.run import Findings, Suspect
 
@@ -46,7 +46,7 @@ def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> Non
 
 def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
     """The pair that the verdict suggests, as ``ausam compare`` spells it; empty if none, or if the run used it."""
-    if not is_own(policy) and parse("policy", policy).cls is Trusted:
+    if not is_code(policy) and parse("policy", policy).cls is Trusted:
         return ""
     easy = f"SAM + Trusted(alpha={audit.redundant().alpha:g})"
     return {"wrong labels": WITHOUT_THEM, "redundant": easy}.get(said.kind, "")
@@ -84,6 +84,8 @@ def read(folder: Path) -> Audit:
     path = folder / FILE
     again = "Remove it and result.json, and continue the run with --resume: it is written again from the checkpoint."
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a regular file")  # opening a pipe would wait for its writer
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             stored = dict(content)
         labels = stored.pop("labels", None)

@@ -89,8 +89,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     assert run("audit", tmp_path / "nowhere") == 2
     assert "holds no run" in capsys.readouterr().err
     (tmp_path / "runs" / "sam" / "seed-0").mkdir(parents=True)
-    assert run("audit", tmp_path) == 2
-    assert "seed-0" in capsys.readouterr().err
+    for above in (tmp_path, tmp_path / "runs" / "sam"):
+        assert run("audit", above) == 2
+        assert "seed-0" in capsys.readouterr().err
 
 
 def test_a_run_without_an_audit_is_refused(copied, capsys):

@@ -1,6 +1,7 @@
 """A run's folder may come from a stranger: the code that its settings name is not executed."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -43,3 +44,37 @@ def test_code_that_a_folder_names_is_not_executed(folder, tmp_path, capsys, comm
     assert not done.exists()
     run(command, stranger, "--trust")
     assert done.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [("audit", "config.json"), ("audit", "audit.npz"), ("report", "metrics.jsonl"), ("report", "result.json")],
+)
+def test_a_pipe_in_a_folder_is_not_waited_for(folder, tmp_path, command, file):
+    stranger = tmp_path / "stranger"
+    shutil.copytree(folder, stranger)
+    (stranger / file).unlink()
+    os.mkfifo(stranger / file)
+    assert run(command, stranger) in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("model", "{evil}:f"),
+        ("method", "{evil}:C"),
+        ("method", "RST(inner='{evil}:C')"),
+        ("policy", "{evil}:C"),
+        ("policy", "TopLoss(signal='{evil}:f')"),
+    ],
+)
+def test_an_audit_does_not_need_the_other_code(folder, tmp_path, setting, value):
+    stranger = tmp_path / "stranger"
+    shutil.copytree(folder, stranger)
+    evil, done = stranger / "evil.py", tmp_path / "done"
+    evil.write_text(f"open({str(done)!r}, 'w').close()\n")
+    config = json.loads((stranger / "config.json").read_text())
+    config[setting] = value.format(evil=evil)
+    (stranger / "config.json").write_text(json.dumps(config))
+    assert run("audit", stranger) == 0
+    assert not done.exists()

@@ -1,5 +1,7 @@
 """A recipe is a stranger's file: it is read with types, and its blocks are folders inside --out."""
 
+import os
+
 import pytest
 
 from ausam_lab.paper import recipe
@@ -28,6 +30,12 @@ BAD = {
     HEAD + '[small]\nepochs = "a"\n' + BLOCK: "epochs is 'a'",
     **{HEAD + BLOCK.replace('"x"', f'"{name}"'): "a folder" for name in ("../../x", "/abs", "..", "", "a" * 300)},
 }
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ValueError, match="not a regular file"):
+        recipe.read(str(tmp_path / "pipe.toml"))
 
 
 @pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
