@@ -8,7 +8,6 @@ from ausam_lab.experiments import compare, tune
 from ausam_lab.experiments.cells import pair_of
 from ausam_lab.names.pairs import PAIRS
 from ausam_lab.paper import reproduce, tables
-from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
@@ -45,10 +44,6 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
 def _from_file(path: Path, screen: Screen | None, *, verbose: bool) -> tuple[str, Path]:
     """The page next to a file of results, under the same name."""
     out = path.with_suffix(".html")
-    if store.format_of(path) == PaperTable.FORMAT:
-        table = store.read_finished(path, PaperTable)
-        files.write(out, tables.render(table))
-        return tables.text(table, screen), out
     comparison = store.read_finished(path, Comparison)
     files.write(out, page.render(comparison))
     return summary.text(comparison, screen, verbose=verbose), out

@@ -5,28 +5,40 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from ausam_lab.config import Config
-from ausam_lab.data.catalogue import changes
+from ausam.common.settings import PositiveCount
 from ausam_lab.experiments import compare
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.experiments.run_cells import Failed, Launch, OnEpoch, in_turn
-from ausam_lab.names.pairs import label
 from ausam_lab.paper import tables
 from ausam_lab.paper.recipe import Block, Recipe, base
 from ausam_lab.paper.recipe import read as read_recipe
-from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
+from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.files import file_lock
-from ausam_lab.report.summary import headline
+from ausam_lab.records.store import Record
 from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.run_folder import make
 
 log = logging.getLogger("ausam")
 
 EVERY = 60.0  # seconds between two tables while cells run
+
+
+@dataclass(frozen=True)
+class Reproduction(Record):
+    """What a folder holds: a table at a scale. Its blocks are comparisons, with records of their own."""
+
+    FORMAT = "table"
+    VERSION = 3
+
+    table: str
+    scale: str
+    seeds: PositiveCount
+    command: str
 
 
 def reproduce(
@@ -84,34 +96,32 @@ def _claim(recipe: Recipe, out: Path) -> None:
     path = out / "results.json"
     if files.read_json(path) is None:  # none, or a damaged one, which is written again from the runs
         return
-    if store.format_of(path) != PaperTable.FORMAT:
-        raise ValueError(f"{out} contains other results. Choose another --out.")
-    saved = store.read_finished(path, PaperTable)
-    if (saved.table, saved.scale) != (recipe.table, recipe.scale):
-        scale = f" at scale {saved.scale}" if saved.scale else ""
-        raise ValueError(f"{out} contains {saved.table}{scale}. Choose another --out.")
+    saved = store.read(path, Reproduction) if store.format_of(path) == Reproduction.FORMAT else None
+    if saved is None or (saved.table, saved.scale) != (recipe.table, recipe.scale):
+        scale = f" at scale {saved.scale}" if saved and saved.scale else ""
+        raise ValueError(f"{out} contains {saved.table if saved else 'other results'}{scale}. Choose another --out.")
 
 
 def write(recipe: Recipe, out: Path, command: str) -> PaperTable:
-    """Write the table and the pages from the runs in ``out``; return the record in results.json."""
+    """Write the pages, the CSV and what the folder holds, from the runs in ``out``; return the table."""
     # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
     with file_lock(out / ".lock", wait=True):
-        comparisons = [(block, _comparison(recipe, block, out, command)) for block in recipe.blocks]
-        result = _paper_table(recipe, comparisons, command)
-        store.write(out / "results.json", result)
-        runs = [(block.name, named) for block, comparison in comparisons for named in comparison.runs]
+        results = tuple(_comparison(recipe, block, out, command) for block in recipe.blocks)
+        table = PaperTable(recipe, results, command)
+        store.write(out / "results.json", Reproduction(recipe.table, recipe.scale, recipe.seeds, command))
+        runs = [(block.name, named) for block, comparison in table.blocks for named in comparison.runs]
         files.write(out / "results.csv", compare.runs_csv(runs))
-        files.write(out / "report.html", tables.render(result))
-        return result
+        files.write(out / "report.html", tables.render(table))
+        return table
 
 
 def rewrite(out: Path) -> PaperTable | None:
     """Write the table in a folder again, from its runs; None if the folder holds no table."""
     path = out / "results.json"
-    if store.format_of(path) != PaperTable.FORMAT:
+    if store.format_of(path) != Reproduction.FORMAT:
         return None
-    old = store.read_finished(path, PaperTable)
-    return write(read_recipe(old.table, old.scale, len(old.seeds)), out, old.command)
+    old = store.read_finished(path, Reproduction)
+    return write(read_recipe(old.table, old.scale, old.seeds), out, old.command)
 
 
 def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
@@ -121,34 +131,3 @@ def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Compar
     seeds = sorted(done.union(range(recipe.seeds)))
     comparison = compare.collect(block.names, seeds, base(block), folder, command, f"{recipe.table}: {block.title}")
     return compare.write(comparison, folder)
-
-
-def _paper_table(recipe: Recipe, comparisons: list[tuple[Block, Comparison]], command: str) -> PaperTable:
-    runs = sum(len(comparison.seeds) * len(block.names) for block, comparison in comparisons)
-    return PaperTable(
-        table=recipe.table,
-        scale=recipe.scale,
-        title=recipe.title + (" (small scale)" if recipe.scale == "small" else ""),
-        command=command,
-        created=store.now(),
-        seeds=tuple(sorted({seed for _, comparison in comparisons for seed in comparison.seeds})),
-        runs=runs,
-        missing=runs - sum(len(comparison.runs) for _, comparison in comparisons),
-        notes=recipe.notes,
-        metric=recipe.metric,
-        unit=next((row.unit for _, comparison in comparisons for row in comparison.rows), "%"),
-        blocks=tuple(_table_block(block, comparison) for block, comparison in comparisons),
-        deviations=() if recipe.scale == "small" else recipe.deviations,
-    )
-
-
-def _table_block(block: Block, comparison: Comparison) -> TableBlock:
-    ours = {row.name: row for row in comparison.rows}
-    rows = (TableRow(label(row.name, comparison.config.base), row, ours.get(row.name)) for row in block.rows)
-    return TableBlock(block.name, block.title, _about(comparison.config), headline(comparison), tuple(rows))
-
-
-def _about(config: Config) -> str:
-    size = f", {config.train_size:,} images" if config.train_size else ""
-    bits = f" with {config.quantize}-bit weights and activations" if config.quantize else ""
-    return f"{config.model}{bits} on {config.data}{size}{changes(config)}, {config.epochs} epochs"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ausam_lab.paper import tables
-from ausam_lab.paper.recipe import RecipeRow
-from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
+from ausam_lab.paper.recipe import Block, Recipe, RecipeRow
+from ausam_lab.paper.tables import PaperTable
 from ausam_lab.report.summary import skipped_text, text
 from tests.lab.helpers import a_comparison, a_run, named, read, run
 
@@ -97,10 +97,8 @@ def test_tables_say_which_rows_skipped_steps():
     comparison = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, skipped_steps=1234)])
     assert f" sgd: 1,234 steps skipped in 1 run, {WHY}." in " ".join(text(comparison).split())
     assert WHY not in text(a_comparison(named("sam", 90.0)))
-    rows = tuple(TableRow(row.label, RecipeRow(row.name), row) for row in comparison.rows)
-    table = PaperTable(
-        "table1", "paper", "T", "", "", (0,), 2, 0, {}, "accuracy", "%", (TableBlock("one", "A", "a", "", rows),)
-    )
+    block = Block(name="one", column="A", rows=tuple(RecipeRow(row.name) for row in comparison.rows))
+    table = PaperTable(Recipe(title="T", seeds=2, blocks=(block,)), (comparison,), "")
     for form in (tables.text, tables.render):
         assert "1,234 steps skipped in 1 run" in form(table)
 

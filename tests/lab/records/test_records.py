@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam_lab.config import Config
-from ausam_lab.paper.recipe import RecipeRow
-from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
+from ausam_lab.paper.reproduce import Reproduction
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Epoch, Run, Score, epochs_text, read_epochs
@@ -21,12 +20,7 @@ from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
 
 def a_table():
-    compared = a_comparison(named("sam", 90.0, 91.0) + named("sgd", 80.0, 82.5))
-    rows = [TableRow(r.label, RecipeRow(r.name, 81.0, None, 100.0, 1, {"head": 3.0}), r) for r in compared.rows]
-    block = TableBlock("one", "ResNet", "about", "headline", (*rows, TableRow("X", RecipeRow("x"), None)))
-    return PaperTable(
-        "table1", "small", "T", "c", "now", (0, 1), 6, 2, {"1": "from elsewhere"}, "accuracy", "%", (block,)
-    )
+    return Reproduction("table1", "small", 2, "ausam reproduce table1 --scale small")
 
 
 EVERY = [
@@ -104,7 +98,7 @@ def test_another_version_or_kind_is_refused(version, tmp_path):
     with pytest.raises(ValueError, match="but should be a run of version 1"):
         store.read(path, Run)
     store.write(path, a_table())
-    with pytest.raises(ValueError, match="contains table, version 2, but should be a comparison of version 1"):
+    with pytest.raises(ValueError, match="contains table, version 3, but should be a comparison of version 1"):
         store.read(path, Comparison)
 
 

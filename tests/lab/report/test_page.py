@@ -11,8 +11,8 @@ import pytest
 from ausam_lab.config import Config
 from ausam_lab.experiments import compare
 from ausam_lab.paper import tables
-from ausam_lab.paper.recipe import RecipeRow
-from ausam_lab.paper.tables import PaperTable, TableBlock, TableRow
+from ausam_lab.paper.recipe import Block, Recipe, RecipeRow
+from ausam_lab.paper.tables import PaperTable
 from ausam_lab.records.comparison import NamedRun
 from ausam_lab.records.run import Environment, Score
 from ausam_lab.report import html
@@ -284,9 +284,8 @@ def test_a_score_where_lower_is_better():
     curves = Page(page).charts[1]
     scale = next(layer for layer in curves["layer"] if layer["name"] == "lines")["encoding"]["y"]["scale"]
     assert (scale["domainMax"], "domainMin" in scale) == (0.6, False)  # the first epochs are left out at the top
-    rows = tuple(TableRow(row.label, RecipeRow(row.name, 0.381), row) for row in results.rows)
-    block = TableBlock("one", "ETTh1", "a network", "headline", rows)
-    table = PaperTable("t", "paper", "T", "", "", (0, 1), 4, 0, {}, "MSE", "", (block,))
+    block = Block(name="one", column="A", rows=tuple(RecipeRow(row.name, 0.381) for row in results.rows))
+    table = PaperTable(Recipe(title="T", seeds=2, blocks=(block,), metric="MSE"), (results,), "")
     for form in (tables.text, tables.render):
         assert "Lower MSE is better." in form(table)
     (first, *_) = csv.DictReader(compare.runs_csv(("", run) for run in results.runs).splitlines())
