@@ -55,12 +55,12 @@ def tile(pixels: torch.Tensor, dark: bool, *lines: str) -> Image.Image:
     """One digit, black on white or white on black, with its given and its likely label below."""
     ink = (255 * (pixels if dark else 1 - pixels)).to(torch.uint8).numpy()
     digit = Image.fromarray(ink).resize((112, 112), Image.Resampling.NEAREST)
-    made = Image.new("RGBA", (140, 176), (0, 0, 0, 0))
+    made = Image.new("RGBA", (140, 182), (0, 0, 0, 0))
     made.paste(digit, (14, 8))
     draw = ImageDraw.Draw(made)
     colours = ((240, 120, 100), (90, 200, 150)) if dark else ((200, 60, 40), (20, 130, 90))
     for i, line in enumerate(lines):
-        draw.text((70, 132 + 20 * i), line, anchor="mm", font=ImageFont.load_default(size=18), fill=colours[i])
+        draw.text((70, 136 + 26 * i), line, anchor="mm", font=ImageFont.load_default(size=23), fill=colours[i])
     return made
 
 
