@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ausam_lab.training.machine import keep_freed_memory
-from ausam_lab.training.result import environment
+from ausam_lab.training.machine import environment, keep_freed_memory
 
 
 def conditions() -> None:

@@ -150,7 +150,6 @@ def run(recipe: dict[str, Any], out: Path, only: Sequence[str]) -> list[Problem]
     from ausam_lab.experiments.run_cells import in_turn
     from ausam_lab.names.from_config import configured
     from ausam_lab.names.pairs import label
-    from ausam_lab.training.logs import NO_LOGS
     from ausam_lab.training.run_folder import finished
 
     problems = planned(recipe)
@@ -167,7 +166,7 @@ def run(recipe: dict[str, Any], out: Path, only: Sequence[str]) -> list[Problem]
             cells[problem.name, entry.name] = [Cell(problem.name, entry.name, replace(own, seed=s)) for s in seeds]
     every = sorted((cell for row in cells.values() for cell in row), key=lambda cell: cell.config.seed)
     wanted = [cell for cell in every if not only or any(cell.matches(pattern) for pattern in only)]
-    for cell, outcome in in_turn(wanted, out, lambda *_: None, NO_LOGS):
+    for cell, outcome in in_turn(wanted, out, lambda *_: None):
         if outcome is not None:
             print(cell.id, outcome, flush=True)
     done = []

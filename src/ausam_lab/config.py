@@ -30,7 +30,7 @@ PositiveCount = Annotated[int, Range(low=1, high=1e9, whole=True)]
 Seed = Annotated[int, Range(low=0, high=1e12, whole=True)]
 
 # Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
-NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "keep", "label", "kind")
+NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "keep", "tensorboard", "label", "kind")
 
 # Settings that a comparison chooses for each pair.
 PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
@@ -143,6 +143,7 @@ class Config:
         "what a finished run keeps of its last two checkpoints: all, the weights alone (for --init and ausam "
         "diagnose), or none",
     )
+    tensorboard: bool = setting(False, "write the figures of every epoch for TensorBoard, too")
     label: str = ""  # what reports call the run, and the kind of its pair (ausam_lab.names): they have no flags
     kind: str = ""
 

@@ -56,7 +56,7 @@ def without_times(out):
     return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second", "cpu_seconds")} for row in rows]
 
 
-HARDWARE = Hardware("a cpu", 2, 1, 8.0, "cpu")
+HARDWARE = Hardware("a cpu", 2, 1, "cpu")
 ENVIRONMENT = Environment(HARDWARE, {"torch": "2"}, "abc")
 
 

@@ -15,7 +15,7 @@ from ausam_lab.cli.main import main
 from ausam_lab.experiments import compare, run_cells
 from ausam_lab.paper import recipe
 from ausam_lab.records.files import file_lock
-from ausam_lab.training import checkpoint
+from ausam_lab.training import run_folder
 from ausam_lab.training.loop import train
 from tests.lab.helpers import micro_recipe, run
 from tests.processes import forked
@@ -144,7 +144,7 @@ def test_a_stopped_run_says_how_to_continue_and_ends_the_same(undisturbed, tmp_p
     assert ended == code
     assert word in said
     assert "--resume" in said
-    epochs = checkpoint.saved_epochs(out)
+    epochs = len(run_folder.epochs(out))
     assert f"up to epoch {epochs}" in said if epochs else "No epoch" in said
     assert not list(out.glob(".*.tmp"))
     assert run(*command(out)) == 0

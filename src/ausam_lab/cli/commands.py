@@ -38,7 +38,6 @@ from ausam_lab.report.summary import SKIPPED_BECAUSE, skipped_text
 from ausam_lab.report.table import to_text
 from ausam_lab.report.text import wrapped
 from ausam_lab.training import ranks, run_folder
-from ausam_lab.training.logs import Logs
 from ausam_lab.training.loop import finish, train
 
 
@@ -49,7 +48,6 @@ def train_command(args: argparse.Namespace) -> int:
         config = settings.of_method(given) if args.name is None else settings.of_pair(args.name, given)
     _set_threads(config)
     out = Path(args.out)
-    logs = Logs(tuple(args.log), out)
     with ranks.process_group(config.device, args.timeout) as mine:
         if mine.rank:
             logging.disable(logging.WARNING)
@@ -74,7 +72,7 @@ def train_command(args: argparse.Namespace) -> int:
                 if not progress.live:
                     progress.say(last)
 
-            run = finish(train(config, out, resume=args.resume, on_step=on_step, ranks=mine, logs=logs), on_epoch)
+            run = finish(train(config, out, resume=args.resume, on_step=on_step, ranks=mine), on_epoch)
     after = f"after {run.epochs} epoch{'s' * (run.epochs > 1)}"
     score = f"{measured_on(str(run.test))} {after}, {run.train_seconds:.1f} s of training"
     parts = [score, *filter(None, [skipped_text(run)]), str(out / "result.json")]
@@ -113,7 +111,7 @@ def compare_command(args: argparse.Namespace) -> int:
             if epoch.epoch == runs[name].epochs:
                 progress.say(f"{name} seed {seed}: {epoch.test}, {epoch.seconds:.1f} s of training")
 
-        results = compare(runs, seeds, config, out, args.command, on_epoch, Logs(tuple(args.log), out))
+        results = compare(runs, seeds, config, out, args.command, on_epoch)
     text = summary.text(results, terminal.screen(), verbose=args.verbose)
     terminal.write(f"{text}\n\n{out / 'report.html'}\n")
     return _idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
@@ -139,8 +137,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
     terminal.write_error(f"{_count(len(cells), 'run')}, {_count(total - done, 'epoch')} to do\n")
     with _launcher(args, cells[0].config.device) as launch, Progress(wanted.table) as progress:
         progress.begin(done, total)
-        logs = Logs(tuple(args.log), out)
-        table, failed = reproduce(wanted, cells, out, args.command, _cells(progress), progress.say, logs, launch)
+        table, failed = reproduce(wanted, cells, out, args.command, _cells(progress), progress.say, launch)
     terminal.write(f"{tables.text(table, terminal.screen())}\n\n{out / 'report.html'}\n")
     if failed:
         terminal.write_error(
@@ -181,7 +178,7 @@ def tune_command(args: argparse.Namespace) -> int:
     terminal.write_error(f"{settings.announcement(config, given)}\n{count}\n")
     search = Search(over, seeds, config, given, out, args.command)
     with Progress("tune", total=trials * len(seeds) * config.epochs) as progress:
-        study = tune(search, _cells(progress), progress.say, Logs(tuple(args.log), out))
+        study = tune(search, _cells(progress), progress.say)
     terminal.write(f"{tuning.text(study, terminal.screen(), verbose=args.verbose)}\n\n{out / 'tuning.html'}\n")
     return 0
 
@@ -230,7 +227,7 @@ def audit_command(args: argparse.Namespace) -> int:
         raise ValueError("--apply writes the labels after your decisions. Give --decisions decisions.csv, too.")
     folder = Path(args.folder or audit.folder_for(given["data"]))
     if "data" in given:
-        how = {"name": "sgd", "out": folder, "resume": folder.exists(), "log": [], "timeout": None}
+        how = {"name": "sgd", "out": folder, "resume": folder.exists(), "timeout": None}
         if code := train_command(argparse.Namespace(**audit.settings_to_train(given), **how)):
             return code
     out = folder / "audit.html" if args.out is None else Path(args.out)

@@ -108,7 +108,6 @@ def _run(name: str, argv: list[str]) -> int:
     from ausam_lab.cli.parser import parse
     from ausam_lab.data.sources import DownloadError
     from ausam_lab.paper import catalogue
-    from ausam_lab.training import logs
     from ausam_lab.training.failures import explain
     from ausam_lab.training.machine import keep_freed_memory
 
@@ -118,7 +117,6 @@ def _run(name: str, argv: list[str]) -> int:
     terminal.log_warnings()
     with signals() as received:
         try:
-            logs.require(getattr(args, "log", ()))
             return commands.COMMANDS[name](args)
         except KeyboardInterrupt:
             terminated = signal.SIGTERM in received
@@ -137,9 +135,9 @@ def _run(name: str, argv: list[str]) -> int:
 def _kept(name: str, args: argparse.Namespace) -> str:
     """What is on disk when a command ends early, and how to continue; empty if it keeps nothing."""
     if name == "train":
-        from ausam_lab.training import checkpoint
+        from ausam_lab.training import run_folder
 
-        epochs = checkpoint.saved_epochs(Path(args.out))
+        epochs = len(run_folder.epochs(Path(args.out)))
         kept = f"{args.out} holds the run up to epoch {epochs}" if epochs else "No epoch was finished"
         return f"{kept}; run the same command with --resume to continue."
     return "Finished work is kept; run the same command to continue." if name in RESUMABLE else ""

@@ -21,7 +21,6 @@ from ausam_lab.experiments.tune import HELD_OUT, POLICY
 from ausam_lab.names.from_config import ARGUMENTS
 from ausam_lab.names.lookup import nearest
 from ausam_lab.paper import recipe
-from ausam_lab.training.logs import KINDS
 
 # The settings of a run as --help groups them; only the first group is shown without --help-all.
 GROUPS = {
@@ -44,7 +43,7 @@ GROUPS = {
     ),
     "Data": ("task", "data_dir", "labels", "train_size", "test_size", "imbalance", "data_seed", "workers"),
     "Evaluation": ("validation", "average", "select_epoch"),
-    "Machine and files": ("threads", "memory_format", "keep"),
+    "Machine and files": ("threads", "memory_format", "keep", "tensorboard"),
 }
 METAVARS = {
     **{"data_dir": "FOLDER", "labels": "FILE", "init": "PATH"},
@@ -143,21 +142,12 @@ def _default(f: Field[Any], own: Mapping[str, object]) -> str:
 
 
 def _common(made: Parser, folder: str, what: str, seeds: str = "") -> None:
-    """The flags of several commands: --out, --seeds, --config, --log, --verbose."""
+    """The flags of several commands: --out, --seeds, --config."""
     made.add_argument("--out", default=folder, metavar="FOLDER", help=f"folder of the {what} (default: {folder})")
     if seeds:
         made.add_argument("--seeds", type=int, default=3, metavar="N", help=f"runs per {seeds} (default: 3)")
     file = "settings from a .toml or .json file, e.g. the config.json of a run; flags come first"
     made.add_argument("--config", metavar="FILE", help=file)
-    _logs(made)
-
-
-def _logs(made: Parser) -> None:
-    about = "write the figures of every epoch to metrics.csv or TensorBoard too; may be repeated"
-    made.add_argument("--log", action="append", default=[], choices=KINDS, help=about)
-    made.add_argument(
-        "--tensorboard", dest="log", action="append_const", const="tensorboard", help=argparse.SUPPRESS
-    )  # the same as --log tensorboard
 
 
 def _verbose(made: Parser) -> None:
@@ -213,8 +203,7 @@ def _reproduce(made: Parser, _: bool) -> None:
     made.add_argument("--cpus", type=float, metavar="N", help="CPUs per cell on Ray (default: 1)")
     gpus = "GPUs per cell on Ray (default: 1 with --device cuda, otherwise 0)"
     made.add_argument("--gpus", type=float, metavar="N", help=gpus)
-    _logs(made)
-    _machine(made, "data_dir", "init", "threads", "device", "keep", own={"keep": "weights"})
+    _machine(made, "data_dir", "init", "threads", "device", "keep", "tensorboard", own={"keep": "weights"})
 
 
 def _machine(made: Parser, *names: str, own: Mapping[str, object] | None = None) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 from ausam_lab.config import DATA_SETTINGS, Config
@@ -117,6 +118,8 @@ def defaults_for(name: str) -> dict[str, Any]:
 def resolve(**given: Any) -> Config:
     """The settings given, then those of the data set, then Config's defaults."""
     config = Config(**{**defaults_for(given.get("data", Config.data)), **given})
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise ValueError("--tensorboard needs the package tensorboard. Install it: pip install tensorboard")
     return replace(
         config,
         device=device(config.device),

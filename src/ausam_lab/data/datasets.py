@@ -22,7 +22,7 @@ from ausam.sampler.indexed import Indexed
 from ausam_lab.config import Config
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.labels import arrange, refuse_labels
-from ausam_lab.data.loading import DataError, load_batches, sample
+from ausam_lab.data.loading import load_batches, sample
 from ausam_lab.data.problem import Batches, Problem, Task
 from ausam_lab.names.user_code import imported_class, imported_function
 from ausam_lab.records.run import Score
@@ -157,14 +157,21 @@ def user_data(name: str, task: str = "") -> ImageSet | UserSet:
             f"{', which --task needs' if task else ' or an ImageSet'}."
         )
     train, test = data
-    if not task:
-        return from_datasets(name, train, test)
-    return with_task(name, train, test, UserTask(imported_class("task", task)(), task))
+    return from_datasets(name, train, test, task=UserTask(imported_class("task", task)(), task) if task else None)
 
 
-def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = ()) -> UserSet:
-    """The problem made of two datasets, with the names of its classes if known; a ValueError for unusable labels."""
-    train_y, test_y = _targets(name, train, test)
+def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = (), task: UserTask | None = None) -> UserSet:
+    """The problem made of two datasets, with the names of its classes if known; ``task`` for other targets.
+
+    Raises a ValueError unless the datasets give their samples by index, a sample is a pair of an array and a target,
+    and without a task the targets are the numbers of classes.
+    """
+    train_y, test_y = (targets(of, f"the {which} set of {name}") for of, which in ((train, "training"), (test, "test")))
+    if task is not None:
+        numbers = [y.reshape(len(y), -1) for y in (train_y, test_y)]
+        train_y, test_y = (y.to(torch.float32) if y.is_floating_point() else y for y in numbers)
+        outputs = int(getattr(task.own, "outputs", train_y.shape[1]))
+        return UserSet(name, train, test, train_y, test_y, outputs, own_task=task)
     for y, which in ((train_y, "training"), (test_y, "test")):
         if y.dim() != 1 or y.is_floating_point():
             raise ValueError(
@@ -178,27 +185,12 @@ def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = ()) -
             f"The labels of {name} go from {int(both.min())} to {int(both.max())}, with {present} different ones. "
             "Number the classes 0, 1, 2, ... without gaps, at least two, because a network has an output for each."
         )
-    labels = {"names": tuple(map(str, names)), "classes": max(classes, len(names))}
-    return UserSet(name, train, test, train_y.long(), test_y.long(), **labels)  # type: ignore[arg-type]
-
-
-def with_task(name: str, train: Any, test: Any, task: UserTask) -> UserSet:
-    """The problem made of two datasets and a task."""
-    numbers = [y.reshape(len(y), -1) for y in _targets(name, train, test)]
-    train_y, test_y = (y.to(torch.float32) if y.is_floating_point() else y for y in numbers)
-    outputs = int(getattr(task.own, "outputs", train_y.shape[1]))
-    return UserSet(name, train, test, train_y, test_y, outputs, own_task=task)
-
-
-def _targets(name: str, train: Any, test: Any) -> tuple[Tensor, Tensor]:
-    return targets(train, f"the training set of {name}"), targets(test, f"the test set of {name}")
+    of = {"classes": max(classes, len(names)), "names": tuple(map(str, names))}
+    return UserSet(name, train, test, train_y.long(), test_y.long(), **of)  # type: ignore[arg-type]
 
 
 def targets(dataset: Any, what: str) -> Tensor:
-    """The targets of all samples: from the dataset's own list, or by reading each sample once.
-
-    Raises a ValueError for a dataset without access by index or without samples, and for samples that are not (x, y).
-    """
+    """The targets of all samples: from the dataset's own list, or by reading each sample once."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise ValueError(
             f"{what} is a {type(dataset).__name__}. Selection needs access by index: use a Dataset with __getitem__ "
@@ -209,10 +201,9 @@ def targets(dataset: Any, what: str) -> Tensor:
     _check_sample(sample(dataset, 0, what), what)
     known = _known_targets(dataset)
     if known is None:
+        every = [sample(dataset, i, what)[1] for i in range(len(dataset))]
         try:
-            known = torch.stack([torch.as_tensor(sample(dataset, i, what)[1]) for i in range(len(dataset))])
-        except DataError:
-            raise
+            known = torch.stack([torch.as_tensor(y) for y in every])
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"The targets y of {what} are not numbers of one shape: {error}.") from error
     if len(known) != len(dataset):

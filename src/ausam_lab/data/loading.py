@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +11,6 @@ from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from ausam.sampler.indexed import Indexed
 from ausam_lab.records.files import RunError
-
-NOTICED = 5.0  # seconds within which torch reports a dead worker
 
 
 class DataError(RunError):
@@ -47,43 +44,23 @@ def load_batches(
         collate_fn=_collate,
         **how,
     )
-    batches = iter(loader)
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except (RuntimeError, OSError, EOFError) as error:
-            if not workers:
-                raise
-            raise worker_died(_report(error)) from error
-        if isinstance(batch, DataError):
-            raise batch
-        yield batch
+    try:
+        for batch in loader:
+            if isinstance(batch, DataError):
+                raise batch
+            yield batch
+    except (RuntimeError, OSError, EOFError) as error:
+        if isinstance(error, DataError) or not workers:
+            raise
+        raise worker_died(error) from error
 
 
 def worker_died(report: BaseException) -> DataError:
-    """The error of a process that loaded samples and died."""
+    """The error of a process that loaded samples and died; torch may also report it wherever the program is."""
     return DataError(
         f"A data-loading process died: {report}. Usually the system killed it because memory ran out: use fewer "
         "--workers. With --workers 0, a dataset that crashes shows its error."
     )
-
-
-def _report(error: BaseException) -> BaseException:
-    """What DataLoader says of the death: a broken connection may show first.
-
-    Its signal handler raises a moment later, wherever the program is by then: let it be here. We ask as well, because
-    another library (Lightning) may have removed that handler.
-    """
-    end = time.monotonic() + NOTICED
-    try:
-        while not isinstance(error, RuntimeError) and time.monotonic() < end:
-            torch._C._error_if_any_worker_fails()
-            time.sleep(0.05)
-    except RuntimeError as report:
-        return report
-    return error
 
 
 class _Errors(Dataset[Any]):
@@ -100,6 +77,12 @@ class _Errors(Dataset[Any]):
             return sample(self.dataset, index, self.what)
         except DataError as error:
             return error
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        try:  # a dataset may read a whole batch at once
+            return list(self.dataset.__getitems__(indices))
+        except Exception:  # noqa: BLE001  (it cannot, or a sample fails: which?)
+            return [self[index] for index in indices]
 
 
 def _collate(samples: list[Any]) -> Any:

@@ -20,9 +20,8 @@ from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
 from ausam_lab.records.run import Epoch
 from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
-from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.loop import train
-from ausam_lab.training.result import environment
+from ausam_lab.training.machine import environment
 from ausam_lab.training.run_folder import epochs, finished
 
 OnEpoch = Callable[[str, int, Epoch], None]
@@ -66,7 +65,6 @@ def compare(
     out: Path,
     command: str,
     on_epoch: OnEpoch,
-    logs: Logs = NO_LOGS,
 ) -> Comparison:
     """Run what is missing in ``out``, write results.json, results.csv and report.html, and return the results.
 
@@ -80,11 +78,10 @@ def compare(
         out: the folder.
         command: the command that the user typed.
         on_epoch: called with the name, the seed and the figures of each epoch.
-        logs: additional logs for the epochs.
     """
     known = finished_runs(list(runs), seeds, out)
     for seed in seeds:
-        turns = {name: _run(name, replace(run, seed=seed), out, on_epoch, logs) for name, run in runs.items()}
+        turns = {name: _run(name, replace(run, seed=seed), out, on_epoch) for name, run in runs.items()}
         shuffle = random.Random(seed)
         while turns:
             for name in shuffle.sample(list(turns), len(turns)):
@@ -95,10 +92,8 @@ def compare(
     return results
 
 
-def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[Epoch]:
-    folder = run_folder(out, name, config.seed)
-    here = logs.of(str(folder.relative_to(out / "runs")))
-    for epoch in train(config, folder, resume=True, logs=here):
+def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch) -> Iterator[Epoch]:
+    for epoch in train(config, run_folder(out, name, config.seed), resume=True):
         on_epoch(name, config.seed, epoch)
         yield epoch
 

@@ -31,7 +31,7 @@ from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.report.pages import flatness
 from ausam_lab.report.pages.flatness import Flatness, Minimum
-from ausam_lab.training import checkpoint, run_folder, weights
+from ausam_lab.training import run_folder, weights
 from ausam_lab.training.state import network
 
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times rho
@@ -140,7 +140,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     return Minimum(
         name=label(name, config.base) if name else brief_pair(method, policy),
         config=config,
-        epoch=checkpoint.saved_epochs(folder) if ended is None else ended.epochs,
+        epoch=len(run_folder.epochs(folder)) if ended is None else ended.epochs,
         parameters=parameters,
         samples=len(y),
         rho=rho,

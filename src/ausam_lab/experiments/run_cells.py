@@ -16,8 +16,8 @@ from ausam_lab.experiments.cells import Cell
 from ausam_lab.records import files
 from ausam_lab.records.files import file_lock
 from ausam_lab.records.run import Epoch
+from ausam_lab.training import tensorboard
 from ausam_lab.training.failures import explain
-from ausam_lab.training.logs import Logs
 from ausam_lab.training.loop import train
 from ausam_lab.training.run_folder import epochs, finished, identity, saved_config
 
@@ -32,19 +32,19 @@ class Failed(NamedTuple):
 
 
 Outcome = str | Failed | None
-Launch = Callable[[Iterable[Cell], Path, OnEpoch, Logs], Iterator[tuple[Cell, Outcome]]]
+Launch = Callable[[Iterable[Cell], Path, OnEpoch], Iterator[tuple[Cell, Outcome]]]
 
 
-def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs) -> Iterator[tuple[Cell, Outcome]]:
+def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch) -> Iterator[tuple[Cell, Outcome]]:
     """Run the cells in this process, one after the other."""
     for cell in cells:
-        yield cell, attempt(cell, out, on_epoch, logs)
+        yield cell, attempt(cell, out, on_epoch)
 
 
-def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
+def attempt(cell: Cell, out: Path, on_epoch: OnEpoch) -> Outcome:
     """Run a cell like ``_run``; a Failed for an error that concerns this cell only. A full disk concerns all."""
     try:
-        return _run(cell, out, on_epoch, logs)
+        return _run(cell, out, on_epoch)
     except files.WriteError:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the other cells can be computed)
@@ -53,7 +53,7 @@ def attempt(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> Outcome:
         return Failed(text, isinstance(error, DownloadError))
 
 
-def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
+def _run(cell: Cell, out: Path, on_epoch: OnEpoch) -> str | None:
     """Run a cell to its end: its outcome; empty if it was done before; None if another process holds it."""
     folder = cell.folder(out)
     if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
@@ -61,27 +61,26 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch, logs: Logs) -> str | None:
     with file_lock(folder.with_name(folder.name + ".lock")) as mine:
         if not mine:
             return None
-        inside = folder.relative_to(out / cell.block / "runs")
         last: Epoch | None = None
-        for last in _epochs(folder, cell.placed(out), logs.of(f"{cell.block}/{inside}")):
+        for last in _epochs(folder, cell.placed(out)):
             on_epoch(cell.id, last)
     if last is None:
         return ""
     return f"{last.test}, {last.seconds:.1f} s of training"
 
 
-def _epochs(folder: Path, config: Config, logs: Logs) -> Iterator[Epoch]:
+def _epochs(folder: Path, config: Config) -> Iterator[Epoch]:
     """The remaining epochs. A run that was moved continues here; ``train`` raises an error for any other difference."""
     theirs = saved_config(folder)
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
     if theirs is not None and bool(theirs.init) == bool(config.init) and identity(theirs) == identity(config):
         if _done(folder):
-            with logs.opened(folder, epochs(folder)):
+            with tensorboard.opened(folder, config.tensorboard, epochs(folder)):
                 return iter(())
         files.write_json(folder / "config.json", asdict(config))
     if config.threads:
         torch.set_num_threads(config.threads)
-    return train(config, folder, resume=True, logs=logs)
+    return train(config, folder, resume=True)
 
 
 def _done(folder: Path) -> bool:

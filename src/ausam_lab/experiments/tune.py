@@ -27,7 +27,6 @@ from ausam_lab.records.run import Epoch, Run, Score
 from ausam_lab.report.pages import tuning
 from ausam_lab.training import run_folder
 from ausam_lab.training.failures import explain
-from ausam_lab.training.logs import Logs
 from ausam_lab.training.loop import train
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def _suggested(config: Config) -> dict[str, list[float]]:
     return grid
 
 
-def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None], logs: Logs) -> Study:
+def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None]) -> Study:
     """Search, running what is missing in the folder; write tuning.html after every trial; return Optuna's study.
 
     ``on_epoch`` is called with the name of the trial and each epoch, ``say`` with a line about each finished trial. An
@@ -124,7 +123,7 @@ def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None], logs: Lo
         for settings in random.Random(0).sample(every, len(every)):
             if settings not in done:
                 study.enqueue_trial(settings)
-                study.optimize(lambda trial: _objective(trial, search, on_epoch, logs), n_trials=1, catch=Exception)
+                study.optimize(lambda trial: _objective(trial, search, on_epoch), n_trials=1, catch=Exception)
                 say(tuning.outcome(study.trials[-1]))
             files.write(out / "tuning.html", tuning.render(study))
     if not tuning.completed(study):
@@ -163,7 +162,7 @@ def _study(search: Search) -> Study:
     return study
 
 
-def _objective(trial: Trial, search: Search, on_epoch: OnEpoch, logs: Logs) -> float:
+def _objective(trial: Trial, search: Search, on_epoch: OnEpoch) -> float:
     """Train with the settings of a trial, with every seed, side by side; the mean score, larger for better."""
     from optuna import TrialPruned
 
@@ -171,7 +170,7 @@ def _objective(trial: Trial, search: Search, on_epoch: OnEpoch, logs: Logs) -> f
     name = tuning.called(settings)
     folders = [folder_of(search.out, name, seed) for seed in search.seeds]
     runs = [
-        _run(replace(search.config, **settings, seed=seed), folder, logs.of(f"{name}/{folder.name}"))
+        _run(replace(search.config, **settings, seed=seed), folder)
         for seed, folder in zip(search.seeds, folders, strict=True)
     ]
     try:
@@ -207,10 +206,10 @@ def _objective(trial: Trial, search: Search, on_epoch: OnEpoch, logs: Logs) -> f
     return _merit([r.test for r in results])
 
 
-def _run(config: Config, folder: Path, logs: Logs) -> Generator[Epoch, None, None]:
+def _run(config: Config, folder: Path) -> Generator[Epoch, None, None]:
     """The epochs of a run: those that it has, then those that it lacks."""
     yield from run_folder.epochs(folder)
-    yield from train(config, folder, resume=True, logs=logs)
+    yield from train(config, folder, resume=True)
 
 
 def _merit(scores: Sequence[Score]) -> float:

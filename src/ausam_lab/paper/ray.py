@@ -14,7 +14,6 @@ from typing import Any
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.experiments.run_cells import Failed, Launch, OnEpoch, Outcome, attempt
 from ausam_lab.training import run_folder
-from ausam_lab.training.logs import Logs
 
 STORE = 80_000_000  # bytes, the smallest that Ray accepts: nothing large passes through it
 
@@ -46,16 +45,16 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
             if needed > (most := there.get(name, 0)):
                 raise ValueError(f"A cell needs {needed:g} {name}s, but the whole Ray cluster has {most:g}.")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_cell)
-        yield lambda cells, out, on_epoch, logs: _launched(ray, task, cells, out, on_epoch, logs)
+        yield lambda cells, out, on_epoch: _launched(ray, task, cells, out, on_epoch)
     finally:
         ray.shutdown()
 
 
 def _launched(
-    ray: Any, task: Any, cells: Iterable[Cell], out: Path, on_epoch: OnEpoch, logs: Logs
+    ray: Any, task: Any, cells: Iterable[Cell], out: Path, on_epoch: OnEpoch
 ) -> Iterator[tuple[Cell, Outcome]]:
     """Each cell with its outcome, in the order in which they finish; ``on_epoch`` follows their files."""
-    running = {task.remote(cell, out, logs, os.getcwd()): cell for cell in cells}
+    running = {task.remote(cell, out, os.getcwd()): cell for cell in cells}
     reported = {cell.id: len(run_folder.epochs(cell.folder(out))) for cell in running.values()}
     try:
         while running:
@@ -82,7 +81,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
     return outcome
 
 
-def _cell(cell: Cell, out: Path, logs: Logs, directory: str) -> Outcome:
+def _cell(cell: Cell, out: Path, directory: str) -> Outcome:
     """Run one cell in a Ray process, in the folder where the command was given, because paths are relative to it."""
     os.chdir(directory)
-    return attempt(cell, out, lambda *_: None, logs)
+    return attempt(cell, out, lambda *_: None)

@@ -20,7 +20,6 @@ from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.files import file_lock
 from ausam_lab.records.store import Record
-from ausam_lab.training.logs import NO_LOGS, Logs
 from ausam_lab.training.run_folder import make
 
 log = logging.getLogger("ausam")
@@ -48,7 +47,6 @@ def reproduce(
     command: str,
     on_epoch: OnEpoch,
     say: Callable[[str], None],
-    logs: Logs = NO_LOGS,
     launch: Launch | None = None,
 ) -> tuple[PaperTable, list[str]]:
     """Run the missing cells in ``out``, update the table from time to time, and return it with the failures.
@@ -73,7 +71,7 @@ def reproduce(
                 yield cell
 
     for again, todo in ((False, cells), (True, passed)):
-        for cell, outcome in (launch or in_turn)(possible(todo), out, on_epoch, logs):
+        for cell, outcome in (launch or in_turn)(possible(todo), out, on_epoch):
             if isinstance(outcome, Failed):
                 log.error("%s failed: %s", cell.id, outcome.text)
                 failed.append(cell.id)

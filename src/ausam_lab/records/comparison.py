@@ -75,11 +75,6 @@ class Row(Checked):
     cpu_seconds: tuple[float, ...] = ()  # of training, one per seed; empty if not known, or not on the CPU
     kind: str = ""  # contender, baseline, own or method: see ausam_lab.names.Pair
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not len(self.seeds) == len(self.scores) == len(self.seconds) > 0:
-            raise ValueError(f"Row: {self.name} has {len(self.seeds)} seeds, but {len(self.scores)} scores.")
-
     @property
     def n(self) -> int:
         """The number of runs."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger("ausam")
-
-PATIENCE = 10.0  # seconds of waiting for a lock before a word about it
+PATIENCE = 600.0  # seconds of waiting for a lock
 
 # Errors that another --out fixes. For all others, free the disk and run the same command again.
-NOT_HERE = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError)
+NOT_HERE = (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError, IsADirectoryError)
 REMEDY = "Free some space there, raise the limit on the size of files (ulimit -f), or choose another --out."
 
 
@@ -43,18 +40,15 @@ def written(path: Path) -> Iterator[None]:
 def write(path: Path, content: bytes | str) -> None:
     """Replace the file atomically: write a temporary file next to it, flush it to disk, and rename it.
 
-    What is no regular file, such as /dev/null or a link, is written in place. The temporary file is new and has a
-    random name, so nothing that somebody has put there is followed.
+    A device, such as /dev/null, is written in place. The temporary file is new and has a random name, so nothing that
+    somebody has put there is followed.
     """
     data = content.encode() if isinstance(content, str) else content
+    path = path.resolve()  # a link stays, and its target is replaced
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            # not blocking: a pipe that nobody reads is an error, and would otherwise be waited for
-            place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0), 0o666)
-            os.set_blocking(place, True)
-            with open(place, "wb") as file:
-                file.write(data)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
             return
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
         try:
@@ -65,12 +59,6 @@ def write(path: Path, content: bytes | str) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        if os.name == "posix":
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
 
 def sweep(folder: Path) -> None:
@@ -109,11 +97,10 @@ def file_lock(path: Path, wait: bool = False) -> Iterator[bool]:
     try:
         lock.acquire(timeout=PATIENCE if wait else 0)
     except Timeout:
-        if not wait:
-            yield False
-            return
-        log.warning("Waiting for another process that holds %s. If there is none, a crash left it: remove it.", path)
-        lock.acquire()
+        if wait:
+            raise WriteError(f"Another process holds {path}. If there is none, a crash left it: remove it.") from None
+        yield False
+        return
     try:
         yield True
     finally:

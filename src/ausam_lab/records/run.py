@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
 from ausam_lab.config import Config
@@ -64,39 +63,20 @@ def epochs_text(epochs: Iterable[Epoch]) -> str:
 
 
 def epochs_of(text: str) -> list[Epoch]:
-    """The epochs in such a text; a ValueError names the first line that is not an epoch."""
-    epochs = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            epochs.append(typed(Epoch, json.loads(line)))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number}: {str(error)[:200].rstrip('.') or 'it is nested too deeply'}") from None
-    return epochs
-
-
-def read_epochs(path: Path) -> list[Epoch]:
-    """The epochs in a file; none if there is no file; a ValueError for any other content."""
+    """The epochs in such a text; a ValueError if a line is not an epoch."""
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a regular file")  # opening a pipe would wait for its writer
-        return epochs_of(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is not readable: {error}. Remove it and result.json; the command that wrote them will write them "
-            "again from the checkpoint."
-        ) from None
+        return [typed(Epoch, json.loads(line)) for line in text.splitlines()]
+    except RecursionError:
+        raise ValueError("a line is nested too deeply") from None
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machine: processor, cores, threads in use, memory, and the device trained on."""
+    """The machine: processor, cores, threads in use, and the device trained on."""
 
     cpu: str
     cores: int | None
     threads: int
-    memory_gib: float | None
     device: str
     gpu: str | None = None
 

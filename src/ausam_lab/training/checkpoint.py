@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import pickle
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from ausam_lab.records.run import Epoch, epochs_of, epochs_text
 
 log = logging.getLogger("ausam")
 
-NAME = re.compile(r"checkpoint-(\d{5,})\.pt")
 KEEP = 2
 
 
@@ -100,16 +98,6 @@ def for_rank(saved: Checkpoint, rank: int) -> tuple[dict[str, Any], Tensor | Non
     return {**saved.optimizer, "ausam": ours}, mine["random"]
 
 
-def saved_epochs(folder: Path) -> int:
-    """The number of epochs in the newest checkpoint; 0 without one."""
-    return max(map(_epoch, newest_first(folder)), default=0)
-
-
 def newest_first(folder: Path) -> list[Path]:
-    """The files of the checkpoints in a folder."""
-    return sorted((p for p in folder.glob("checkpoint-*.pt") if NAME.fullmatch(p.name)), key=_epoch, reverse=True)
-
-
-def _epoch(path: Path) -> int:
-    """The epoch in a checkpoint's name, as a number, because names sort wrongly from 100,000 on."""
-    return int(path.stem.rpartition("-")[2])
+    """The files of the checkpoints in a folder; from 100,000 epochs on their names are longer."""
+    return sorted(folder.glob("checkpoint-*.pt"), key=lambda path: (len(path.name), path.name), reverse=True)

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from ausam.common.random import generator
 from ausam_lab.config import Config
 from ausam_lab.data.problem import Problem
+from ausam_lab.names.expressions import brief_pair, stable_repr
 from ausam_lab.networks.memory_format import to_memory_format
 from ausam_lab.records import files, store
-from ausam_lab.records.run import VALIDATION, Epoch, Run, Score
-from ausam_lab.training import auditing, checkpoint, run_folder, weights
+from ausam_lab.records.run import VALIDATION, Epoch, Run, Samples, Score
+from ausam_lab.training import auditing, checkpoint, run_folder, tensorboard, weights
 from ausam_lab.training.checkpoint import Checkpoint
-from ausam_lab.training.logs import NO_LOGS, Logs
+from ausam_lab.training.machine import environment
 from ausam_lab.training.ranks import SINGLE_PROCESS, Ranks
-from ausam_lab.training.result import record
 from ausam_lab.training.state import State, begin, learning_rate
 from ausam_lab.training.weights import Best
 
@@ -37,26 +37,25 @@ def train(
     resume: bool = False,
     on_step: OnStep = lambda _: None,
     ranks: Ranks = SINGLE_PROCESS,
-    logs: Logs = NO_LOGS,
 ) -> Training:
     """Train, yield each finished epoch and return the record of the run, which is also written to ``out``/result.json.
 
     With ``resume=True`` a killed run continues from its last checkpoint. On one CPU thread it ends with the same
     weights, bit for bit, as an uninterrupted run. :func:`finish` gives the record. ``on_step`` is called after every
     step with the part of an epoch that it is, for progress bars. ``ranks`` is this process among those that train one
-    network together; rank 0 writes the files and the ``logs``.
+    network together; rank 0 writes the files.
     """
     with contextlib.ExitStack() as until:
-        logs = NO_LOGS if ranks.rank else logs
+        shown = config.tensorboard and ranks.rank == 0
         ended = ranks.from_rank0(lambda: run_folder.claim(out, config, resume, until))
         if ended is not None:
             if ranks.rank == 0:
                 weights.discard_checkpoints(out, config.keep)
-            with logs.opened(out, run_folder.epochs(out)):
+            with tensorboard.opened(out, shown, run_folder.epochs(out)):
                 return ended
         state = begin(config, ranks)
         restore(state, out)
-        log = until.enter_context(logs.opened(out, state.epochs))
+        log = until.enter_context(tensorboard.opened(out, shown, state.epochs))
         for epoch in range(len(state.epochs), config.epochs):
             state.epochs.append(run_epoch(state, epoch, on_step))
             save(state, out)
@@ -219,6 +218,36 @@ def save(state: State, out: Path) -> None:
     )
     checkpoint.save(out, saved)
     run_folder.write_epochs(out, state.epochs)
+
+
+def record(state: State, train: Score) -> Run:
+    """The record of a run after its last epoch; ``train`` is its score on the training samples."""
+    config, data, last = state.config, state.data, state.epochs[-1]
+    best = None if state.best is None else state.epochs[state.best.epoch - 1]
+    return Run(
+        method=stable_repr(state.method),
+        policy=stable_repr(state.policy),
+        pair=brief_pair(state.method, state.policy),
+        seed=config.seed,
+        epochs=config.epochs,
+        test=(best or last).test,
+        train=train,
+        train_seconds=state.seconds,
+        cpu_seconds=last.cpu_seconds,
+        samples_forward=last.samples_forward,
+        samples_backward=last.samples_backward,
+        steps=state.opt.steps,
+        skipped_steps=state.opt.skipped,
+        weights_sha256=weights.sha256(state.evaluated.state_dict()),
+        init_sha256=state.init,
+        parameters=sum(p.numel() for p in state.model.parameters()),
+        ranks=last.ranks,
+        data=Samples(len(data.train_y), len(data.test_y), data.num_outputs),
+        environment=environment(config.device),
+        config=config,
+        best_epoch=None if best is None else best.epoch,
+        audit=None if state.ranks.rank else auditing.findings(state.audit, data, config.policy),
+    )
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ausam_lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam_lab.records import files, store
 from ausam_lab.records.files import file_lock
-from ausam_lab.records.run import Epoch, Run, epochs_text, read_epochs
+from ausam_lab.records.run import Epoch, Run, epochs_of, epochs_text
 from ausam_lab.records.store import typed
 
 LOCK = ".lock"
@@ -44,18 +45,13 @@ def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) 
 def make(out: Path) -> None:
     """Make the folder; a ValueError where there can be none, such as in /proc."""
     with files.written(out):
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError as error:
-            raise ValueError(f"{out} cannot be made: {error.strerror}. Choose another --out.") from error
+        out.mkdir(parents=True, exist_ok=True)
 
 
 def _tidy(out: Path) -> None:
     """Remove a folder that holds only the lock, because an error was found before anything was written."""
-    with contextlib.suppress(OSError):
-        if [path.name for path in out.iterdir()] == [LOCK]:
-            (out / LOCK).unlink()
-            out.rmdir()
+    if [path.name for path in out.iterdir()] == [LOCK]:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def refuse_other_run(out: Path, config: Config, resume: bool) -> None:
@@ -103,5 +99,12 @@ def write_epochs(out: Path, epochs: list[Epoch]) -> None:
 
 
 def epochs(out: Path) -> list[Epoch]:
-    """The epochs of the run in a folder, as far as written."""
-    return read_epochs(out / "metrics.jsonl")
+    """The epochs of the run in a folder, as far as written; a ValueError for a file of anything else."""
+    path = out / "metrics.jsonl"
+    try:
+        return epochs_of(path.read_text(encoding="utf-8")) if path.is_file() else []
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not readable: {str(error).rstrip('.')}. Remove it and result.json; the command that wrote them "
+            "will write them again from the checkpoint."
+        ) from None

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -143,17 +144,15 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise ValueError("there is no such file")
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError:
-        raise ValueError("it needs the package safetensors: pip install safetensors") from None
+    if find_spec("safetensors") is None:
+        raise ValueError("it needs the package safetensors: pip install safetensors")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"it is damaged ({error})") from error
+        raise ValueError(str(error)) from error
 
 
 def sha256(tensors: Mapping[str, Tensor]) -> str:

@@ -17,7 +17,6 @@ from ausam_lab.paper import ray as launch
 from ausam_lab.paper import recipe
 from ausam_lab.records.files import WriteError
 from ausam_lab.records.run import Epoch, Score, epochs_text
-from ausam_lab.training.logs import NO_LOGS
 from tests.lab.helpers import micro_recipe
 
 ray = pytest.importorskip("ray")
@@ -95,14 +94,14 @@ def test_ray_gives_what_the_loop_gives_and_a_failing_cell_does_not_stop_the_othe
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_cells.attempt(cell, folder / "there", on_epoch, NO_LOGS)
+        run_cells.attempt(cell, folder / "there", on_epoch)
     assert epochs[0] > 1
 
 
 class Task:
     """Ray's remote function, done at once; a cell called "lost" is lost with its process."""
 
-    def remote(self, cell, out, logs, folder):
+    def remote(self, cell, out, folder):
         text = epochs_text(Epoch(e, 0.1, 1.0, Score(0.0), 1.0, 1, 2, 2, 1.0, 0, 1) for e in (1, 2))
         path = cell.folder(out) / "metrics.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)

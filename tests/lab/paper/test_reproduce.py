@@ -1,7 +1,6 @@
 """Tables of the paper: recipes, cells that are done once, tables and what is exported."""
 
 import csv
-import json
 import re
 import statistics
 import subprocess
@@ -527,41 +526,6 @@ def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
     capsys.readouterr()
     assert main(["report", str(tmp_path)]) == 2
     assert "contains no finished run. Use the folder (--out) of" in capsys.readouterr().err
-
-
-# TensorBoard
-
-
-def curves(folder):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(folder)).Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
-def test_tensorboard_shows_every_epoch_once_also_after_a_resume(tmp_path, monkeypatch):
-    pytest.importorskip("tensorboard")
-    args = [*RUN, "--out", str(tmp_path), "--only", "one/sam/seed-0", "--log", "tensorboard"]
-    original = run_cells.train
-
-    def interrupted(*a, **k):
-        yield next(original(*a, **k))
-        raise KeyboardInterrupt
-
-    out = tmp_path / "tensorboard" / "one" / "sam" / "seed-0"
-    monkeypatch.setattr(run_cells, "train", interrupted)
-    assert main(args) == 130
-    assert [step for step, _ in curves(out)["train_loss"]] == [1]
-    monkeypatch.setattr(run_cells, "train", original)
-    for _ in range(2):  # the second time the run is finished
-        assert main(args) == 0
-        metrics = (tmp_path / "one" / "runs" / "sam" / "seed-0" / "metrics.jsonl").read_text().splitlines()
-        rows = [json.loads(line) for line in metrics]
-        assert len(rows) == 2
-        logged = curves(out)
-        assert set(logged) >= {"test_accuracy", "train_loss", "images_per_second"}
-        for tag, points in logged.items():
-            values = [row["test"]["value"] if tag == "test_accuracy" else row[tag] for row in rows]
-            assert points == [(row["epoch"], pytest.approx(v)) for row, v in zip(rows, values, strict=True)]
 
 
 OWN_METHOD = """

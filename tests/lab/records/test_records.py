@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ from ausam_lab.config import Config
 from ausam_lab.paper.reproduce import Reproduction
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
-from ausam_lab.records.run import Epoch, Run, Score, epochs_text, read_epochs
+from ausam_lab.records.run import Epoch, Run, Score, epochs_of, epochs_text
+from ausam_lab.training import run_folder
 from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
 
 
@@ -115,20 +115,17 @@ def an_epoch(i, loss=1.0):
     return Epoch(i, 0.1, loss, Score(50.0), 1.0, 10, 20, 20, 10.0, 0, 1)
 
 
-def test_epochs_go_a_line_each_and_a_line_that_is_none_is_named(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    assert read_epochs(path) == []
+def test_epochs_go_a_line_each(tmp_path):
     text = epochs_text([an_epoch(1), an_epoch(2, math.nan), an_epoch(3)])
-    path.write_text(text)
-    epochs = read_epochs(path)
+    epochs = epochs_of(text)
     assert [e.epoch for e in epochs] == [1, 2, 3]
     assert math.isnan(epochs[1].train_loss)
     lines = text.splitlines()
     bad = (lines[1][:-9], "{}", "3", json.dumps({**json.loads(lines[1]), "epoch": 0}), "[" * 100_000)
     for line in bad:
-        path.write_text("\n".join([lines[0], line, lines[2]]))
-        with pytest.raises(ValueError, match=r"metrics.jsonl is not readable: line 2: .*Remove it and result.json"):
-            read_epochs(path)
+        (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], line, lines[2]]))
+        with pytest.raises(ValueError, match=r"metrics.jsonl is not readable: .*Remove it and result.json"):
+            run_folder.epochs(tmp_path)
 
 
 @given(
@@ -141,12 +138,6 @@ def test_anything_in_a_field_is_a_record_or_a_value_error(tmp_path_factory, valu
     rewrite(path, **{name: value})
     with contextlib.suppress(ValueError):
         assert isinstance(store.read(path, Run), Run)
-
-
-def test_a_row_has_as_many_scores_as_seeds():
-    row = a_comparison(named("sam", 90.0, 91.0)).rows[0]
-    with pytest.raises(ValueError, match="sam has 2 seeds, but 1 scores"):
-        replace(row, scores=(90.0,))
 
 
 @pytest.mark.parametrize(
