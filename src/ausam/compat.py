@@ -57,11 +57,11 @@ WARNINGS = {
 
 
 class SAM(OptimizerWrapper):
-    """SAM in two calls, as davda54/sam has it; equal to it bit for bit for a network without BatchNorm.
+    """SAM in two calls, as davda54/sam has it. Equal to it bit for bit for a network without BatchNorm.
 
         e = rho * g / (|g| + 1e-12);      adaptive: e = rho * w^2 * g / (| |w| * g | + 1e-12)
 
-    Foret, Kleiner, Mobahi, Neyshabur: Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021;
+    Foret, Kleiner, Mobahi, Neyshabur: Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021.
     ``adaptive`` after Kwon et al., ICML 2021.
 
     >>> import torch
@@ -75,11 +75,11 @@ class SAM(OptimizerWrapper):
     >>> optimizer.second_step(zero_grad=True)                               # back at w, and one step of SGD
 
     Arguments:
-        params: parameters, or groups of them; a group may have its own ``rho`` and ``adaptive``.
+        params: parameters, or groups of them. A group may have its own ``rho`` and ``adaptive``.
         base_optimizer: the class of the optimizer that takes the step, such as ``torch.optim.SGD``.
         rho: radius of the perturbation, >= 0. If the base has a ``rho`` of its own (Adadelta), groups call ours
             ``sam_rho``.
-        adaptive: scale the perturbation by the weights (ASAM); use a rho ten times as large.
+        adaptive: scale the perturbation by the weights (ASAM). Use a rho ten times as large.
         model: the network, or a list of networks. What the second forward changes in its buffers (BatchNorm's
             statistics) is undone. Without it they move twice per step, and a warning says so.
         kwargs: arguments of the base: ``lr``, ``momentum``, ...
@@ -90,7 +90,7 @@ class SAM(OptimizerWrapper):
     Either way the second backward must be averaged, and all processes return to the same w.
 
     A step whose second gradient is not finite is skipped, with a warning, and counted in ``skipped``. With
-    ``maximize=True`` the perturbation goes downhill. Cost: two forward-backwards; memory for one copy of the weights.
+    ``maximize=True`` the perturbation goes downhill. Cost: two forward-backwards. Memory for one copy of the weights.
     """
 
     _unprepared = (
@@ -150,7 +150,7 @@ class SAM(OptimizerWrapper):
 
     @property
     def base_optimizer(self) -> Optimizer:
-        """The optimizer that takes the step; its groups and state are shared."""
+        """The optimizer that takes the step. Its groups and state are shared."""
         return self.base
 
     # -- the two steps -------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class SAM(OptimizerWrapper):
     # -- saving --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The base's state dict; its groups hold rho and ``adaptive``."""
+        """The base's state dict. Its groups hold rho and ``adaptive``."""
         if self._saved:
             raise RuntimeError(
                 "Between first_step and second_step the weights are at w + e, so a checkpoint would hold the wrong "

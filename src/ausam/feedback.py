@@ -15,9 +15,9 @@ class Feedback:
 
     Arguments:
         index: dataset index of each sample, or None if it was not given.
-        loss: loss of each sample at the weights ``w``; NaN where it was not evaluated.
-        perturbed: loss of each sample at ``w + e``; NaN where it was not evaluated. Left out: NaN for all.
-        outputs: what ``loss_fn`` returned alongside the losses at ``w``, detached; None if it returned only losses.
+        loss: loss of each sample at the weights ``w``. NaN where it was not evaluated.
+        perturbed: loss of each sample at ``w + e``. NaN where it was not evaluated. Left out: NaN for all.
+        outputs: what ``loss_fn`` returned alongside the losses at ``w``, detached. None if it returned only losses.
     """
 
     index: Tensor | None

@@ -36,7 +36,7 @@ WAITING = 64  # batches that wait on their device: one update of many rows costs
 class Audit:
     """What a training says about each sample: which labels look wrong, and which samples are redundant.
 
-    It needs no pass of its own. Feed it the losses of every step, with any optimizer; it keeps 52 bytes per sample.
+    It needs no pass of its own. Feed it the losses of every step, with any optimizer. It keeps 52 bytes per sample.
     A network learns right labels before wrong ones (Arpit et al. 2017), and may memorise these later. So the audit
     keeps the averaged losses of the time at which the two groups stood farthest apart.
 
@@ -58,8 +58,8 @@ class Audit:
         labels: class of each sample, from 0, or None. With labels and outputs of shape (n, classes), the audit goes by
             the label's margin over the strongest other class, and says which class that is. Otherwise it goes by the
             losses alone.
-        classes: number of classes; None reads it from the labels or the outputs. It sets the chance-level loss, log C.
-        chance_loss: the chance-level loss, > 0; None: log C. Give it where a sample has several labels or none: log 2
+        classes: number of classes. None reads it from the labels or the outputs. It sets the chance-level loss, log C.
+        chance_loss: the chance-level loss, > 0. None: log C. Give it where a sample has several labels or none: log 2
             for the mean of binary cross-entropies. Outputs are then not read as one class per sample.
 
     When not to use it: for losses that are no cross-entropy (regression), only ``table()`` has a meaning.
@@ -101,7 +101,7 @@ class Audit:
     def update(self, feedback: Feedback | Tensor, losses: Tensor | None = None, outputs: Any = None) -> None:
         """Record one step: ``update(opt.backward(...))``, or ``update(index, losses, outputs)`` of any loop.
 
-        The losses are those of the forward pass before the update, one per sample; a sample whose loss was not
+        The losses are those of the forward pass before the update, one per sample. A sample whose loss was not
         evaluated, or is not finite, is skipped. It waits for no device: it reads the values some steps later.
         """
         if isinstance(feedback, Feedback):
@@ -170,7 +170,7 @@ class Audit:
             )
 
     def _margins(self, index: Tensor, losses: Tensor, outputs: Any) -> tuple[Tensor, Tensor]:
-        """The margin loss of each sample and its strongest other class; without outputs the loss, and -1."""
+        """The margin loss of each sample and its strongest other class. Without outputs the loss, and -1."""
         if self._chance_loss is not None or not usable(outputs, len(index)):
             if outputs is not None and self._chance_loss is None:
                 self._warn_of_outputs(outputs)
@@ -267,7 +267,7 @@ class Audit:
         return math.log(max(2, self.classes))
 
     def _latest(self) -> dict[str, Array]:
-        """The table, evaluated now if anything was fed since the last evaluation; reading changes nothing."""
+        """The table, evaluated now if anything was fed since the last evaluation. Reading changes nothing."""
         self._flush()
         if not self._fed:
             return self._table
@@ -335,7 +335,7 @@ class Audit:
 
 
 def _column(value: Any, n: int, kind: Any) -> Array | None:
-    """The saved column as an array of its own; None if it is not one of ``n`` values of this kind."""
+    """The saved column as an array of its own. None if it is not one of ``n`` values of this kind."""
     if not isinstance(value, Tensor) or value.is_meta or value.shape != (n,):
         return None
     array = value.cpu().numpy()

@@ -34,7 +34,7 @@ def find_label_errors(
     Arguments:
         labels: class of each sample, from 0.
         probabilities: of each class, shape (samples, classes), best of a network that has not seen the sample (cross
-            validation); or (epochs, samples, classes), as recorded in training.
+            validation). Or (epochs, samples, classes), as recorded in training.
         logits: instead of probabilities.
         losses: cross-entropy of each sample, shape (samples,), or (epochs, samples), with NaN where a sample was not
             visited. Give exactly one of the three.

@@ -28,7 +28,7 @@ FORMULA = re.compile(r"(?<![^;,\t\r\n])(?=[\s\"]*[=+\-@\uff1d\uff0b\uff0d\uff20]
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person decided about one sample; ``label`` is the new class of a relabelled one."""
+    """What a person decided about one sample. ``label`` is the new class of a relabelled one."""
 
     index: int
     kind: Kind
@@ -39,11 +39,11 @@ class Decision:
 
 
 def read_decisions(path: str | Path, names: Sequence[str] = ()) -> list[Decision]:
-    """Read the decisions that ``audit.html`` exports: columns index, decision and new_label; others are ignored.
+    """Read the decisions that ``audit.html`` exports: columns index, decision and new_label. Others are ignored.
 
     Arguments:
         path: the CSV file.
-        names: the classes by number, for new labels that are written as names; without it, they are numbers.
+        names: the classes by number, for new labels that are written as names. Without it, they are numbers.
     """
     numbers = {harmless(name): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
     decisions: dict[int, Decision] = {}
@@ -66,7 +66,7 @@ def read_decisions(path: str | Path, names: Sequence[str] = ()) -> list[Decision
 
 
 def write_labels(index: ArrayLike, labels: ArrayLike) -> str:
-    """The labels as CSV, for ``ausam train --labels``: columns index and label; a removed sample has the label -1."""
+    """The labels as CSV, for ``ausam train --labels``: columns index and label. A removed sample has the label -1."""
     rows = zip(np.asarray(index).tolist(), np.asarray(labels).tolist(), strict=True)
     return csv_text(["index", "label"], rows)
 
@@ -90,7 +90,7 @@ def read_labels(path: str | Path) -> dict[int, int]:
 
 
 def _rows(path: str | Path, columns: Sequence[str], remedy: str) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file with the numbers of their lines; a ValueError without these columns."""
+    """The rows of a CSV file with the numbers of their lines. A ValueError without these columns."""
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"{path} is not a regular file. {remedy}")  # a pipe would wait for its writer
     try:
@@ -108,7 +108,7 @@ def _rows(path: str | Path, columns: Sequence[str], remedy: str) -> list[tuple[i
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows as CSV. No text starts a formula, and none tears a row; numbers are written in full."""
+    """Rows as CSV. No text starts a formula, and none tears a row. Numbers are written in full."""
     out = io.StringIO()
     usual = csv.writer(out, lineterminator="\n")
     quoted = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)
@@ -134,7 +134,7 @@ def _bad_row(path: str | Path, line: int, why: str) -> ValueError:
 
 
 def apply(labels: ArrayLike, decisions: Iterable[Decision]) -> NDArray[np.int64]:
-    """The labels after the decisions; -1 for a removed sample.
+    """The labels after the decisions. -1 for a removed sample.
 
     >>> from ausam.audit import Decision, apply
     >>> apply([0, 1, 2, 1], [Decision(1, "relabel", 2), Decision(3, "remove")]).tolist()
@@ -161,7 +161,7 @@ class Corrected:
 
     Arguments:
         dataset: returns tuples whose last entry is the label.
-        labels: the label of each sample, as :func:`apply` returns them; a negative one removes the sample.
+        labels: the label of each sample, as :func:`apply` returns them. A negative one removes the sample.
     """
 
     def __init__(self, dataset: Any, labels: ArrayLike) -> None:
@@ -216,7 +216,7 @@ class Review:
         """Estimate the share of wrong labels from the decisions about the drawn samples.
 
         Relabelled and removed samples count as wrong, kept ones as right. Undecided and unsure ones are left out. Each
-        stratum has an exact (Clopper and Pearson 1934) interval; their weighted sum follows Zou and Donner (2008).
+        stratum has an exact (Clopper and Pearson 1934) interval. Their weighted sum follows Zou and Donner (2008).
         """
         n, k = self._counts(decisions)
         if (n == 0).any():
@@ -296,7 +296,7 @@ def _allocate(sizes: NDArray[np.int64], total: int) -> NDArray[np.int64]:
 
 
 def _interval(k: int, n: int, size: int) -> tuple[float, float]:
-    """The exact 95 % interval of a rate, from k of n; the rate itself if the whole stratum is reviewed."""
+    """The exact 95 % interval of a rate, from k of n. The rate itself if the whole stratum is reviewed."""
     if n >= size:
         return k / n, k / n
     low = _solve(lambda p: 1 - _cdf(k - 1, n, p), 0.025) if k else 0.0

@@ -2,7 +2,7 @@
 
 The losses that decide are averaged over the later visits of a sample: the first ones are those of a network with random
 weights. Two sums do it in bounded memory. At every visit whose number is a power of two the newer sum becomes the older
-one and a new one begins; both together hold the last half to three quarters of the visits. A network may memorise wrong
+one and a new one begins. Both together hold the last half to three quarters of the visits. A network may memorise wrong
 labels later, so the averages are kept as they were when right and wrong labels stood farthest apart.
 """
 
@@ -53,9 +53,9 @@ def visit(table: Table, index: Array, loss: Array, margin: Array, rival: Array) 
     Arguments:
         table: changed in place.
         index: of each sample.
-        loss: its loss; a visit without a finite one does not count.
+        loss: its loss. A visit without a finite one does not count.
         margin: its margin loss, or its loss where no outputs are known.
-        rival: the strongest other class; -1 where it is not known.
+        rival: the strongest other class. -1 where it is not known.
     """
     good = np.flatnonzero(np.isfinite(loss) & np.isfinite(margin))
     for part in occurrences(index[good]):
@@ -100,7 +100,7 @@ def occurrences(index: Array) -> Iterator[Array]:
 
 
 def averages(table: Table) -> Array:
-    """The geometric mean of the margin losses of every sample over its later visits; NaN before the first."""
+    """The geometric mean of the margin losses of every sample over its later visits. NaN before the first."""
     visits = table["visits"].astype(np.int64)
     begin = 1 << (np.frexp(visits)[1].astype(np.int64) - 2).clip(0)  # half of the largest power of two up to visits
     total = table["older"].astype(np.float64) + table["newer"]
@@ -108,7 +108,7 @@ def averages(table: Table) -> Array:
 
 
 def keep_best(table: Table, before: float) -> float:
-    """Copy the averages if the groups stand apart, and farther than before; returns how far they stood at best."""
+    """Copy the averages if the groups stand apart, and farther than before. Returns how far they stood at best."""
     average = np.where(table["visits"] >= VISITS, averages(table), np.nan)
     groups = standing_apart(average)
     if groups is None or groups.distance <= before or not lie_apart(groups, average):
@@ -133,6 +133,6 @@ def judge(table: Table, labels: Array | None, visits: int = VISITS) -> LabelErro
 
 
 def likely_class(table: Table) -> Array:
-    """The strongest other class of every sample at that time; -1 if unknown."""
+    """The strongest other class of every sample at that time. -1 if unknown."""
     likely: Array = np.where(np.isnan(table["best"]), table["rival"], table["likely"])
     return likely

@@ -76,7 +76,7 @@ def fitted(last: Array, chance: float) -> bool:
 
 
 def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, chance: float) -> Verdict:
-    """What is flagged comes first; the ranking is there whatever the verdict."""
+    """What is flagged comes first. The ranking is there whatever the verdict."""
     if not columns["visits"].any():
         return Verdict("unseen", ("No sample was seen: call audit.update with the losses of every step.",))
     visits = float(np.median(columns["visits"][columns["visits"] > 0]))

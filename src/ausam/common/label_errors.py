@@ -1,7 +1,7 @@
 """Which labels look wrong: pure functions of the losses, and their result. The audit and ``Trusted`` both decide here.
 
 A network learns right labels first (Arpit et al. 2017): for some time their losses are low and those of wrong labels
-high. Right labels form a group, or two, easy and hard ones; wrong labels form another above them. If it lies apart,
+high. Right labels form a group, or two, easy and hard ones. Wrong labels form another above them. If it lies apart,
 its samples are flagged. If it does not, those are flagged which the network contradicts with more confidence than it
 has where it errs.
 """
@@ -50,20 +50,20 @@ IN_WINDOW = 10  # least number of contradicted samples in a window
 class LabelErrors:
     """All samples, ranked by how wrong their labels look, and those that are flagged.
 
-    The rank is always there; the flag only where the losses tell wrong labels from hard samples. A sample that is not
+    The rank is always there. The flag only where the losses tell wrong labels from hard samples. A sample that is not
     flagged may still have a wrong label. How many labels are wrong, only a review says: see
     :func:`ausam.audit.draw_review`.
 
     Attributes:
         order: dataset index of every sample, most suspect first. Samples that were never seen come last.
         flagged: of every sample, whether its label is flagged.
-        loss: of every sample, the averaged loss that ranks it; NaN if it was never seen.
-        likely: of every sample, the class that the network preferred to its label; -1 if unknown.
+        loss: of every sample, the averaged loss that ranks it. NaN if it was never seen.
+        likely: of every sample, the class that the network preferred to its label. -1 if unknown.
         distance: Ashman's D of the two highest groups: above 2.5 they may lie apart. NaN if there were too few losses.
-        limit: the loss above which a label is flagged; infinite if none is.
+        limit: the loss above which a label is flagged. Infinite if none is.
         unlearned: the classes that are not learned yet, whose samples are not flagged.
-        outcome: "flagged"; "not apart" if wrong labels do not stand out; "not learned" if not even a quarter of
-            the samples is learned; "unseen" if there was nothing to evaluate.
+        outcome: "flagged". "not apart" if wrong labels do not stand out. "not learned" if not even a quarter of
+            the samples is learned. "unseen" if there was nothing to evaluate.
     """
 
     order: Array
@@ -112,9 +112,9 @@ def flag(
 
     Normal distributions are fitted to the logarithms of the losses: two, or three if two do not lie apart. They do if
 
-    - Ashman's D > 2.5, and the fit is better than one normal distribution by 10 in BIC;
+    - Ashman's D > 2.5, and the fit is better than one normal distribution by 10 in BIC.
     - the rest is learned: the group below has a mean loss below log(2) / 2, and 85 % of the samples below the limit
-      are below log 2;
+      are below log 2.
     - nearly all of the highest group is not: its mean less two deviations is above log 2.
 
     If the groups do not lie apart, :func:`tail_limit` decides.
@@ -126,11 +126,11 @@ def flag(
     (20, 99, 'flagged')
 
     Arguments:
-        loss: averaged margin loss, or cross-entropy, of each sample; NaN where unknown.
+        loss: averaged margin loss, or cross-entropy, of each sample. NaN where unknown.
         labels: class of each sample. A class of which most samples are above the limit is not learned, so none of its
-            samples is flagged; this protects rare classes. None is if such classes have a third of the samples.
+            samples is flagged. This protects rare classes. None is if such classes have a third of the samples.
         likely: class that the network prefers to the label, or -1.
-        judged: mask of the samples that are seen often enough to be evaluated; None: all.
+        judged: mask of the samples that are seen often enough to be evaluated. None: all.
         least: no loss below it is flagged.
         tail: whether the tail is flagged if there are no groups.
     """
@@ -199,7 +199,7 @@ def unlearned_classes(loss: Array, limit: float, labels: Array) -> Array:
 
 
 def tail_limit(loss: Array) -> float:
-    """The loss above which at most a tenth can be hard samples with right labels; infinite if there is none.
+    """The loss above which at most a tenth can be hard samples with right labels. Infinite if there is none.
 
     Let ``a = |log(exp(loss) - 1)|``, the margin between the label and the class that the network prefers, or would.
     A calibrated network contradicts right labels with odds ``exp(-a)``: it errs seldom where it is sure. So on right
@@ -278,7 +278,7 @@ class Groups:
 
 
 def fit_groups(loss: Array, count: int = 2) -> Groups | None:
-    """Fit groups to losses by expectation maximisation; None for fewer than twenty losses, or equal ones.
+    """Fit groups to losses by expectation maximisation. None for fewer than twenty losses, or equal ones.
 
     The fit works on a histogram, so it costs one pass over the losses whatever their number, and it is deterministic:
     of several starts the likeliest fit is kept.

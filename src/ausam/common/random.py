@@ -29,7 +29,7 @@ class Replay:
         self._first: RandomStates | None = None
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], on: Iterable[Tensor]) -> Any:
-        """Call the function with the first call's random numbers; the generators end where that call left them."""
+        """Call the function with the first call's random numbers. The generators end where that call left them."""
         now = _random_states({t.device for t in on})
         if self._first is None:
             self._first = now

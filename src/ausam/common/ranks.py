@@ -36,7 +36,7 @@ def device(group: Group = None) -> torch.device:
 
 
 def gather(x: Tensor, lengths: Sequence[int] | None = None, group: Group = None) -> list[Tensor]:
-    """The 1-d tensors of all processes by rank, on the CPU; ``lengths`` of each, where they differ."""
+    """The 1-d tensors of all processes by rank, on the CPU. ``lengths`` of each, where they differ."""
     world = dist.get_world_size(group)
     lengths = [len(x)] * world if lengths is None else lengths
     room = torch.zeros(max(lengths), dtype=x.dtype, device=device(group))  # all_gather wants one length

@@ -32,7 +32,7 @@ def samples_in(batch: tuple[Any, ...]) -> int:
 def select_rows(batch: tuple[Any, ...], rows: Tensor, n: int) -> tuple[Any, ...]:
     """The arguments of a loss function for some rows: everything in them that has ``n`` entries is cut.
 
-    Tensors and numpy arrays are cut along their first dimension. A list or tuple of n entries is cut as a sequence; one
+    Tensors and numpy arrays are cut along their first dimension. A list or tuple of n entries is cut as a sequence. One
     of another length, a dict, a dataclass and a named tuple are containers, whose entries are cut. An object with a
     method ``select_rows(rows)`` cuts itself. What has n entries and cannot be cut raises an error.
     """

@@ -35,7 +35,7 @@ WRAP = (
 
 @dataclass(frozen=True)
 class Range:
-    """The allowed numbers: between ``low`` and ``high``, integers only if ``whole``; never inf or NaN."""
+    """The allowed numbers: between ``low`` and ``high``, integers only if ``whole``. Never inf or NaN."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -128,7 +128,7 @@ def validate(settings: Any) -> None:
 
 
 def checked_value(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = False) -> Any:
-    """The value as a plain Python value if the rule holds; otherwise an error that says what is allowed."""
+    """The value as a plain Python value if the rule holds. Otherwise an error that says what is allowed."""
     if isinstance(rule, OneOf):
         if not rule.holds(value):
             raise ValueError(f"{owner}: {name} is {value!r}. It must be {rule}.")
@@ -186,7 +186,7 @@ def _rule(hint: Any) -> tuple[Rule, bool] | None:
 
 
 def _number(value: Any) -> float | None:
-    """A real number as a Python int or float; None for anything else, including True and False."""
+    """A real number as a Python int or float. None for anything else, including True and False."""
     if isinstance(value, Tensor):
         value = value.item() if value.numel() == 1 and value.device.type != "meta" else None
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

@@ -39,12 +39,12 @@ def sharded(t: Tensor) -> bool:
 
 
 def local(t: Tensor) -> Tensor:
-    """The part of a sharded tensor (a DTensor, under FSDP) that this process holds; any other tensor unchanged."""
+    """The part of a sharded tensor (a DTensor, under FSDP) that this process holds. Any other tensor unchanged."""
     return t.to_local() if sharded(t) else t  # type: ignore[attr-defined]
 
 
 def whole(t: Tensor) -> Tensor:
-    """A sharded tensor, assembled from its parts; any other tensor unchanged."""
+    """A sharded tensor, assembled from its parts. Any other tensor unchanged."""
     return t.full_tensor() if sharded(t) else t  # type: ignore[attr-defined]
 
 
@@ -72,7 +72,7 @@ def dense(tensors: Iterable[Tensor]) -> bool:
 
 
 def as_real(x: Vector) -> Vector:
-    """Complex entries as views with a last dimension of two; the others unchanged."""
+    """Complex entries as views with a last dimension of two. The others unchanged."""
     return [torch.view_as_real(t) if t is not None and t.is_complex() else t for t in x]
 
 
@@ -135,14 +135,14 @@ def scale(x: Vector, factor: float | Tensor) -> Vector:
 
 
 def multiply(x: Vector, y: Vector) -> Vector:
-    """Element by element ``x * y``; None where either is."""
+    """Element by element ``x * y``. None where either is."""
     pairs = [(a, b) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
     products = iter(torch._foreach_mul([a for a, _ in pairs], [b for _, b in pairs]) if pairs else [])
     return [None if a is None or b is None else next(products) for a, b in zip(x, y, strict=True)]
 
 
 def add(x: Vector, y: Vector, alpha: float | Tensor = 1.0) -> Vector:
-    """``x + alpha * y`` in new memory; where only one of the two exists, that one alone (times ``alpha`` if y)."""
+    """``x + alpha * y`` in new memory. Where only one of the two exists, that one alone (times ``alpha`` if y)."""
     scaled = scale(y, alpha)
     pairs = [(a, b) for a, b in zip(x, scaled, strict=True) if a is not None and b is not None]
     sums = iter(torch._foreach_add([a for a, _ in pairs], [b for _, b in pairs]) if pairs else [])
@@ -162,7 +162,7 @@ def dot(x: Vector, y: Vector) -> Tensor:
 
 
 def orthogonal(x: Vector, y: Vector, tiny: float = TINY) -> Vector:
-    """The part of ``x`` at right angles to ``y``, all parameters as one vector (0 where missing); ``x`` if y is 0."""
+    """The part of ``x`` at right angles to ``y``, all parameters as one vector (0 where missing). ``x`` if y is 0."""
     unit = scale(y, 1.0 / (norm(y) + tiny))
     return add(x, unit, -dot(x, unit))
 
@@ -180,7 +180,7 @@ def _placed(a: Tensor, like: Tensor) -> Tensor:
 
 
 def average(old: Vector, new: Vector, decay: float) -> Vector:
-    """Moving average ``decay * old + (1 - decay) * new`` in new memory; where only one exists, that one."""
+    """Moving average ``decay * old + (1 - decay) * new`` in new memory. Where only one exists, that one."""
     both = [None if b is None else a for a, b in zip(old, new, strict=True)]
     mixed = add(scale(both, decay), matching(new, both), 1.0 - decay)
     return [t if t is not None else b.clone() if b is not None else a for t, a, b in zip(mixed, old, new, strict=True)]

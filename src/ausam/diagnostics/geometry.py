@@ -24,7 +24,7 @@ class StepGeometry:
         orthogonal: ``sin(g, g_SAM)``, the fraction of g_SAM's length at right angles to g.
         loss, perturbed: mean loss at w and at w + e.
         loss_rank: Spearman's correlation, over samples, of the loss at w with ``|L_i(w + e) - L_i(w)|``. Near 1,
-            pruning by loss keeps what AUSAM would keep; the paper argues that it does not. NaN where one is constant.
+            pruning by loss keeps what AUSAM would keep. The paper argues that it does not. NaN where one is constant.
     """
 
     gradient_norm: float
@@ -64,7 +64,7 @@ def step_geometry(
         batches: the samples, taken together as one batch.
         rho: radius of the perturbation, > 0.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first; None for all.
+        samples: how many samples to use, from the first. None for all.
 
     Cost: two forward-backward and two forward passes. Memory: 3 x P.
     """
@@ -92,7 +92,7 @@ def step_geometry(
 
 
 def direction(gradient: Tensor) -> Tensor:
-    """The direction of a gradient; a zero gradient has none and raises an error."""
+    """The direction of a gradient. A zero gradient has none and raises an error."""
     size = torch.linalg.vector_norm(gradient)
     if not bool(size > 0) or not bool(size.isfinite()):
         raise ValueError(
@@ -104,7 +104,7 @@ def direction(gradient: Tensor) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
-    """Correlation of the ranks, over samples; equal values share the mean of their ranks. NaN if one is constant.
+    """Correlation of the ranks, over samples. Equal values share the mean of their ranks. NaN if one is constant.
 
     >>> spearman(torch.tensor([1.0, 2.0, 2.0, 9.0]), torch.tensor([1.0, 3.0, 3.0, 4.0]))
     1.0

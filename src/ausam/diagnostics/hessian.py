@@ -20,7 +20,7 @@ class Eigenvalues:
 
     Attributes:
         values: the eigenvalues, largest first.
-        residuals: ``|H v - lambda v|`` of each; a true eigenvalue lies within this distance of the value.
+        residuals: ``|H v - lambda v|`` of each. A true eigenvalue lies within this distance of the value.
         converged: whether every residual is within the tolerance.
         products: Hessian-vector products used.
         samples: number of samples in the loss.
@@ -115,11 +115,11 @@ def hessian_eigenvalues(
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         k: number of eigenvalues, in [1, number of weights].
-        steps: Hessian-vector products per search, >= 2; increase it if ``converged`` is False.
+        steps: Hessian-vector products per search, >= 2. Increase it if ``converged`` is False.
         tolerance: largest residual allowed, relative to the largest absolute eigenvalue, > 0.
         seed: seed of the start vectors.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first; None for all.
+        samples: how many samples to use, from the first. None for all.
 
     Cost: up to ``(k + 1) * steps + k`` Hessian-vector products, usually ``2 * steps``. Memory: ``(steps + 2k) x P``.
     """
@@ -168,10 +168,10 @@ def hessian_trace(
         model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        probes: number of random vectors, >= 2; the error falls with their square root.
+        probes: number of random vectors, >= 2. The error falls with their square root.
         seed: seed of the random vectors.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first; None for all.
+        samples: how many samples to use, from the first. None for all.
 
     Cost: ``probes`` Hessian-vector products. Memory: 2 x P.
     """
@@ -251,7 +251,7 @@ def _lanczos(
 
 
 def _orthogonal(v: Tensor, *bases: Tensor) -> Tensor:
-    """Project ``v`` orthogonally to all rows; done twice, because one pass leaves rounding errors."""
+    """Project ``v`` orthogonally to all rows. Done twice, because one pass leaves rounding errors."""
     for _ in range(2):
         for basis in bases:
             if len(basis):

@@ -58,7 +58,7 @@ def loss_line(
         L(w + t d),  -radius <= t <= radius;   d_f = |w_f| z_f / |z_f| for each filter f, z normal
 
     Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018. A filter is a row
-    of a parameter with two or more dimensions; biases and the weights of normalisation layers are not moved. This makes
+    of a parameter with two or more dimensions. Biases and the weights of normalisation layers are not moved. This makes
     slices of two networks comparable even if their weights differ in scale.
 
     >>> import torch
@@ -73,11 +73,11 @@ def loss_line(
         model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        radius: how far to go, > 0; at 1 every filter has moved by its own norm.
-        points: number of points, >= 2; an odd number includes w itself.
+        radius: how far to go, > 0. At 1 every filter has moved by its own norm.
+        points: number of points, >= 2. An odd number includes w itself.
         seed: seed of the direction.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first; None for all.
+        samples: how many samples to use, from the first. None for all.
 
     Cost: one forward pass per point, and one forward-backward of the first chunk. Memory: 3 x P.
     """
@@ -141,7 +141,7 @@ def loss_between(
         L((1 - t) w_1 + t w_2),  -beyond <= t <= 1 + beyond
 
     Goodfellow, Vinyals, Saxe: Qualitatively Characterizing Neural Network Optimization Problems, ICLR 2015. BatchNorm's
-    statistics and other floating-point buffers are interpolated like the weights; variances are clamped at zero.
+    statistics and other floating-point buffers are interpolated like the weights. Variances are clamped at zero.
 
     >>> import torch
     >>> from ausam.diagnostics import loss_between
@@ -160,7 +160,7 @@ def loss_between(
         beyond: how far to extend the line past both ends, >= 0.
         points: number of points, >= 2.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first; None for all.
+        samples: how many samples to use, from the first. None for all.
 
     Cost: one forward pass per point, and one forward-backward of the first chunk. Memory: the checkpoints and one more
     copy of the model.
@@ -176,7 +176,7 @@ def loss_between(
 
 
 def filter_direction(objective: Objective, rng: Generator) -> Tensor:
-    """A random direction whose filters have the norms of the weights' filters; everything else is zero."""
+    """A random direction whose filters have the norms of the weights' filters. Everything else is zero."""
     parts = []
     for p, z in zip(objective.params, objective.parts(objective.normal(rng)), strict=True):
         if p.dim() < 2:

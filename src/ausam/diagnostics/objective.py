@@ -36,9 +36,9 @@ class Objective:
     Arguments:
         model: the module to measure, without a DDP or FSDP wrapper.
         loss_fn: as for ``opt.backward``: ``loss_fn(*batch)`` calls the model and returns one loss per sample.
-        batches: tuples of ``loss_fn``'s arguments; read once and kept in memory.
-        chunk: samples per forward pass, >= 1; bounds the memory.
-        samples: how many samples to use, from the first, >= 1; None for all.
+        batches: tuples of ``loss_fn``'s arguments. Read once and kept in memory.
+        chunk: samples per forward pass, >= 1. Bounds the memory.
+        samples: how many samples to use, from the first, >= 1. None for all.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Objective:
         self._require_gradient()
 
     def _require_gradient(self) -> None:
-        """Raise if no parameter gets a gradient from the losses; a gradient of zero is one."""
+        """Raise if no parameter gets a gradient from the losses. A gradient of zero is one."""
         for batch in self.chunks():
             with torch.enable_grad():
                 params = [p.detach().requires_grad_() for p in self.params]
@@ -146,7 +146,7 @@ class Objective:
     # -- evaluating ----------------------------------------------------------------------------------------------
 
     def call(self, params: Sequence[Tensor], batch: Batch) -> Tensor:
-        """Per-sample losses of one batch with these parameters; buffers are copies, which a forward may write."""
+        """Per-sample losses of one batch with these parameters. Buffers are copies, which a forward may write."""
         named = {f"model.{name}": params[i] for name, i in self._places}
         named |= {f"model.{name}": t.detach().clone() for name, t in self._fixed.items()}
         losses: Tensor = functional_call(self._caller, named, batch, tie_weights=False)
@@ -169,7 +169,7 @@ class Objective:
         return float(self.losses(shift).double().mean())
 
     def gradient(self, shift: Tensor | None = None) -> Tensor:
-        """Gradient of the mean loss at ``w + shift``; zero for a parameter that the loss does not reach."""
+        """Gradient of the mean loss at ``w + shift``. Zero for a parameter that the loss does not reach."""
         return self._mean_gradient(lambda total, _: total, self.at(shift))
 
     def hvp(self, vector: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ class _Caller(nn.Module):
 
 
 def _held(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
-    """Every name under which the model holds a parameter or buffer; a shared tensor appears under each of its names."""
+    """Every name under which the model holds a parameter or buffer. A shared tensor appears under each of its names."""
     for prefix, m in model.named_modules():
         for name, t in getattr(m, kind).items():
             if t is not None:
@@ -230,7 +230,7 @@ def _held(model: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model into eval mode; on exit restore training flags and torch's random state.
+    """Put the model into eval mode. On exit restore training flags and torch's random state.
 
     A BatchNorm layer without running statistics raises an error, because it normalises by the batch even in eval mode.
     DDP and FSDP wrappers raise an error too. An inference mode around it is switched off: all gradients would be zero.
@@ -317,11 +317,11 @@ def normal(like: Tensor, rng: Generator) -> Tensor:
 
 
 def count(name: str, value: Any, low: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``low``; raise otherwise."""
+    """Return ``value`` if it is a whole number of at least ``low``. Raise otherwise."""
     number: int = checked_value("diagnostics", name, value, Range(low=low, whole=True))
     return number
 
 
 def positive(name: str, value: Any) -> float:
-    """Return ``value`` if it is a finite number above 0; raise otherwise."""
+    """Return ``value`` if it is a finite number above 0. Raise otherwise."""
     return float(checked_value("diagnostics", name, value, Range(low=0.0, low_open=True)))

@@ -19,11 +19,11 @@ class Sharpness:
 
     Attributes:
         rho: the radii.
-        worst: ``max L(w + e) - L(w)`` over the ball, found by ascent and so a lower bound; with ``m``, the mean over
+        worst: ``max L(w + e) - L(w)`` over the ball, found by ascent and so a lower bound. With ``m``, the mean over
             groups of m samples, each at its own worst point.
         average, average_error: ``E L(w + e) - L(w)`` over random directions of length rho, and its standard error.
         loss: ``L(w)``.
-        m: samples per group; None for one group of all samples.
+        m: samples per group. None for one group of all samples.
         adaptive: whether the ball is scaled by the magnitude of each weight.
         samples: number of samples.
     """
@@ -58,7 +58,7 @@ def sharpness(
         average(rho) = E L(w + rho u) - L(w),   u uniform on the unit sphere
         adaptive:      |e / (|w| + 0.01)| <= rho, element by element; u = (|w| + 0.01) times a direction
 
-    Foret et al., ICLR 2021 (SAM, m-sharpness); Kwon et al., ICML 2021 (ASAM, adaptive). The maximum is sought by
+    Foret et al., ICLR 2021 (SAM, m-sharpness). Kwon et al., ICML 2021 (ASAM, adaptive). The maximum is sought by
     iterating ``e <- rho g / |g|`` with g the gradient at w + e. The first step is SAM's; on a quadratic bowl the
     iteration is the power method.
 
@@ -75,15 +75,15 @@ def sharpness(
         model: the network, measured in eval mode.
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
-        rho: radius or radii, each > 0; a list, an array or a tensor.
-        m: samples per group, >= 1; each group has its own worst point, as SAM has per batch and device. None for one
+        rho: radius or radii, each > 0. A list, an array or a tensor.
+        m: samples per group, >= 1. Each group has its own worst point, as SAM has per batch and device. None for one
             group of all samples.
         adaptive: scale the ball by the weights, so that rescaling a layer does not change the result.
         steps: ascent steps, >= 1.
         directions: number of random directions, >= 2.
         seed: seed of the random directions.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first; None for all.
+        samples: how many samples to use, from the first. None for all.
 
     Cost per radius: ``steps`` forward-backward and ``steps + directions`` forward passes. Memory: 5 x P.
     """
@@ -118,7 +118,7 @@ def sharpness(
 
 
 def _radii(rho: Any) -> list[float]:
-    """The radii as numbers; at least one."""
+    """The radii as numbers. At least one."""
     given = rho.tolist() if hasattr(rho, "tolist") else rho
     radii = [positive("rho", r) for r in (given if isinstance(given, Iterable) else [given])]
     if not radii:
@@ -127,7 +127,7 @@ def _radii(rho: Any) -> list[float]:
 
 
 def _groups(objective: Objective, m: int) -> list[Objective]:
-    """The samples in groups of ``m``; the last of a batch may be smaller."""
+    """The samples in groups of ``m``. The last of a batch may be smaller."""
     return [
         objective.on(rows(batch, start, start + m)) for batch in objective.batches for start in range(0, size(batch), m)
     ]

@@ -1,1 +1,1 @@
-"""Adapters for frameworks that own the training loop; import each by name, with its framework installed."""
+"""Adapters for frameworks that own the training loop. Import each by name, with its framework installed."""

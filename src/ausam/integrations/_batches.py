@@ -125,7 +125,7 @@ class SelectiveLoader:
             yield batch
 
     def take_index(self) -> Tensor:
-        """The dataset indices of the oldest batch that was not taken yet; later ones may have been prefetched."""
+        """The dataset indices of the oldest batch that was not taken yet. Later ones may have been prefetched."""
         return self._indices.popleft()
 
     def __len__(self) -> int:

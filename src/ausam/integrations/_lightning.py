@@ -31,7 +31,7 @@ class Losses:
     reduce: Reduction = "mean"
 
     def losses(self, batch: Any) -> Any:
-        """The per-sample losses of a batch, not reduced; or ``(losses, outputs)``."""
+        """The per-sample losses of a batch, not reduced. Or ``(losses, outputs)``."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define losses(self, batch). Define it, and return one loss per sample."
         )
@@ -46,7 +46,7 @@ class Losses:
         return {"loss": torch.zeros(()), "losses": self.losses(batch)}  # the loop requires a loss, but does not use it
 
     def configure_callbacks(self) -> list[Any]:
-        """The callback that attaches the optimizer; if you override this, add to ``super().configure_callbacks()``."""
+        """The callback that attaches the optimizer. If you override this, add to ``super().configure_callbacks()``."""
         attached = any(isinstance(callback, Attachment) for callback in self.trainer.callbacks)
         return [] if attached else [self.callback()]
 
@@ -57,7 +57,7 @@ class Attachment:
     _step_hooks: Sequence[Any] = ()
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Let the trainer ask us for closures and show us loaders; no strategy may own the parameters."""
+        """Let the trainer ask us for closures and show us loaders. No strategy may own the parameters."""
         if stage != "fit":
             return
         kinds = {cls.__name__ for cls in type(trainer.strategy).__mro__}
@@ -187,7 +187,7 @@ class Attachment:
 
 
 def _epochs(trainer: Any, batches: int) -> int | None:
-    """The number of epochs that the trainer will run with this many batches each; None if only time limits it."""
+    """The number of epochs that the trainer will run with this many batches each. None if only time limits it."""
     limits = []
     if (trainer.max_epochs or -1) > 0:
         limits.append(trainer.max_epochs)
@@ -232,7 +232,7 @@ class Auditing:
 
 
 def selective_loader(trainer: Any) -> SelectiveLoader | None:
-    """The training loader, if it selects samples; a TypeError if it is one of several."""
+    """The training loader, if it selects samples. A TypeError if it is one of several."""
     loaders = trainer.train_dataloader
     if isinstance(loaders, SelectiveLoader):
         return loaders

@@ -1,7 +1,7 @@
 """The closure of a batch in Lightning's loop: one call runs all passes of the method.
 
-Lightning's loop calls the closure of a batch in three ways: inside ``optimizer.step``; before it, if a GradScaler
-needs that; and alone, for a batch whose gradient is only accumulated. It clips after the closure. One call of our
+Lightning's loop calls the closure of a batch in three ways: inside ``optimizer.step``. Before it, if a GradScaler
+needs that. And alone, for a batch whose gradient is only accumulated. It clips after the closure. One call of our
 closure therefore runs all passes of the method, and everything that follows is Lightning's and sees the final gradient:
 clipping, hooks, scalers, schedulers.
 """
@@ -21,7 +21,7 @@ from ausam.optimizer.step import COMPILED
 
 
 class BatchClosure:
-    """All passes of a batch through ``training_step``; Lightning's closure is one of them.
+    """All passes of a batch through ``training_step``. Lightning's closure is one of them.
 
     ``training_step`` runs once per pass. Its logged values and the loss that Lightning sees are those of the first.
     Hooks run once, at ``w``: ``optimizer_zero_grad`` before the passes, ``on_before_backward`` in the first,
@@ -48,7 +48,7 @@ class BatchClosure:
         self._backwards = 0
 
     def __call__(self) -> Tensor | None:
-        """Leave the gradient of the batch in ``.grad``; return its loss at ``w``, as Lightning's closure does."""
+        """Leave the gradient of the batch in ``.grad``. Return its loss at ``w``, as Lightning's closure does."""
         if self._closure._backward_fn is None:  # StochasticWeightAveraging only refreshes BatchNorm
             return self._pass()
         if self._begins_step:
@@ -85,7 +85,7 @@ class BatchClosure:
         return loss
 
     def _mark_compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function; marked as torch.compile marks its own if Lightning compiled the module behind it."""
+        """The function. Marked as torch.compile marks its own if Lightning compiled the module behind it."""
         if getattr(self._module, "_compiler_ctx", None) is None:
             return function
         marked = partial(function)
@@ -93,7 +93,7 @@ class BatchClosure:
         return marked
 
     def _logging(self) -> Any:
-        """Normal logging for the first pass; a context without logging for the others."""
+        """Normal logging for the first pass. A context without logging for the others."""
         return nullcontext() if self._result is None else _muted([self._module], ["log"])
 
 

@@ -90,7 +90,7 @@ class PreparedOptimizer(AcceleratedOptimizer):
         return opt.backward(loss_fn, *batch, backward=self._accelerator.backward, **settings)
 
     def accumulate(self, closure: Callable[[], Any]) -> Any:
-        """``SharpnessAware.accumulate`` for a loss of the whole batch; ``step`` follows, as after ``backward``.
+        """``SharpnessAware.accumulate`` for a loss of the whole batch. ``step`` follows, as after ``backward``.
 
         Arguments:
             closure: computes the loss, calls ``accelerator.backward(loss)`` once and returns the loss. It does not
@@ -127,10 +127,10 @@ def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[
     Arguments:
         accelerator: the Accelerator.
         objects: models, optimizers, loaders, schedulers and anything else that ``accelerator.prepare`` takes.
-        device_placement: one flag per object, as for ``accelerator.prepare``; None: the accelerator's own.
+        device_placement: one flag per object, as for ``accelerator.prepare``. None: the accelerator's own.
 
     Returns:
-        The prepared objects in the same order; the object itself if there is one.
+        The prepared objects in the same order. The object itself if there is one.
     """
     if any(isinstance(obj, SelectiveStream) for obj in objects):
         raise TypeError(
@@ -174,7 +174,7 @@ class SharedState:
 
 
 def _prepare_ours(accelerator: Accelerator, obj: Any, models: dict[int, nn.Module], place: bool | None) -> Any:
-    """The prepared optimizer or loader, if it is ours; else the object as it is."""
+    """The prepared optimizer or loader, if it is ours. Else the object as it is."""
     if isinstance(obj, SharpnessAware):
         obj.model = _prepared_model(accelerator, obj, models)
         wrapped = PreparedOptimizer(accelerator, obj, place)
@@ -203,7 +203,7 @@ def _prepared_model(accelerator: Accelerator, opt: SharpnessAware, models: dict[
 def prepare_loader(
     accelerator: Accelerator, loader: DataLoader[Any], batches: Any, device_placement: bool | None = None
 ) -> DataLoader[Any]:
-    """The loader with these batches on the accelerator's device. Each process has its own; none is split again."""
+    """The loader with these batches on the accelerator's device. Each process has its own. None is split again."""
     if not loader.in_order:
         raise ValueError(f"DataLoader(in_order=False): {UNORDERED}")
     prepared: DataLoader[Any] = prepare_data_loader(

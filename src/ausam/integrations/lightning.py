@@ -14,7 +14,7 @@ class SharpnessAwareCallback(Attachment, Callback):
     """Lets a trainer run every pass of the method: ``Trainer(callbacks=[SharpnessAwareCallback()])``.
 
     Needed by an ordinary LightningModule whose ``configure_optimizers`` returns a ``SharpnessAware``. ``training_step``
-    then runs once per pass; clipping, accumulation, precision, schedulers and hooks are Lightning's own, and see the
+    then runs once per pass. Clipping, accumulation, precision, schedulers and hooks are Lightning's own, and see the
     final gradient. Without it the first step raises an error. A :class:`SharpnessAwareModule` brings its own.
     """
 
@@ -22,7 +22,7 @@ class SharpnessAwareCallback(Attachment, Callback):
 class AuditCallback(Auditing, Callback):
     """Feed an :class:`ausam.audit.Audit`: ``Trainer(callbacks=[AuditCallback(audit)])``.
 
-    The module is a :class:`SharpnessAwareModule` and the loader a :class:`SelectiveLoader`; the policy ``Full()`` uses
+    The module is a :class:`SharpnessAwareModule` and the loader a :class:`SelectiveLoader`. The policy ``Full()`` uses
     all samples. The audit is shared among the processes and saved with Lightning's checkpoints.
 
     Arguments:

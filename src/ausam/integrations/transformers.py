@@ -74,7 +74,7 @@ REFUSED_BY_ROWS = (
 class AuditCallback(TrainerCallback):
     """Feed an :class:`ausam.audit.Audit`: ``SharpnessAwareTrainer(..., callbacks=[AuditCallback(audit)])``.
 
-    It needs a policy, because only then are the dataset indices known; ``Full()`` uses all samples. The audit is shared
+    It needs a policy, because only then are the dataset indices known. ``Full()`` uses all samples. The audit is shared
     among the processes and saved in the Trainer's checkpoints, as ``audit.pt``. The plain Trainer does not feed it.
 
     Arguments:
@@ -95,16 +95,16 @@ class SharpnessAwareTrainer(Trainer):
     ``SharpnessAwareTrainer(model, args, train_dataset=data, method=SAM(rho=0.05), policy=AUSampling(alpha=0.5))``
 
     Arguments, in addition to the Trainer's:
-        method: ``SAM(rho)``, ``Plain()``, ...; None if ``optimizers`` already contains a ``SharpnessAware``.
-        policy: chooses the samples of every batch before loading: ``AUSampling(alpha)``, ...; None: all samples.
+        method: ``SAM(rho)``, ``Plain()``, .... None if ``optimizers`` already contains a ``SharpnessAware``.
+        policy: chooses the samples of every batch before loading: ``AUSampling(alpha)``, .... None: all samples.
         settings: further arguments of ``SharpnessAware``, e.g. ``{"replay": True}`` for equal dropout masks.
         on_feedback: called with the :class:`ausam.Feedback` of every batch, e.g. to keep the losses of each sample. It
-            needs a policy, because only then are the dataset indices known; ``Full()`` uses all samples.
+            needs a policy, because only then are the dataset indices known. ``Full()`` uses all samples.
 
     Without a policy, each pass of the method runs the Trainer's own ``training_step``, so ``compute_loss``,
     ``compute_loss_func``, label smoothing and the average over tokens behave as in the Trainer. A policy, and methods
     such as ESAM, KSAM and SAF, need the loss of each sample. The loss of a step is then the mean over sequences, each
-    the mean over its labelled tokens, and with ``gradient_accumulation_steps`` each batch counts the same; override
+    the mean over its labelled tokens, and with ``gradient_accumulation_steps`` each batch counts the same. Override
     ``losses`` to change that. ``sampler.pt`` in a checkpoint holds the scores and the position in the epoch. A policy
     that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter, but the Trainer's schedule assumes the
     length of the first. TrainingArguments that cannot be honoured raise an error: see docs/frameworks.md.
@@ -212,7 +212,7 @@ class SharpnessAwareTrainer(Trainer):
         return self.optimizer
 
     def get_train_dataloader(self) -> Any:
-        """The Trainer's own loader; with a policy, a loader of the batches that it chose."""
+        """The Trainer's own loader. With a policy, a loader of the batches that it chose."""
         if self.policy is None:
             if self._audits():
                 raise TypeError(

@@ -22,7 +22,7 @@ class ESAM:
         the step uses the gradient at w + e of the fraction gamma of the batch with the largest  l_i(w + e) - l_i(w)
 
     Du, Yan, Feng, Zhou, Zhen, Goh, Tan: Efficient Sharpness-Aware Minimization for Improved Training of Neural
-    Networks, ICLR 2022. The paper draws single weights; the authors' code, like this one, draws whole tensors.
+    Networks, ICLR 2022. The paper draws single weights. The authors' code, like this one, draws whole tensors.
 
     >>> import torch
     >>> from ausam import ESAM, SharpnessAware

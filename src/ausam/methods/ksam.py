@@ -28,7 +28,7 @@ class KSAM:
 
     Arguments:
         rho: radius of the perturbation, >= 0.
-        keep: fraction of the batch in both gradients, in (0, 1]: max(1, round(keep * n)) of n samples; 1 is SAM.
+        keep: fraction of the batch in both gradients, in (0, 1]: max(1, round(keep * n)) of n samples. 1 is SAM.
 
     Use it when most samples are already learnt. Not with noisy labels: they have the largest losses. Cost: one
     forward of the whole batch without gradient (none if keep is 1), and two forward-backwards of the kept part.

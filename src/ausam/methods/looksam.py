@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookSAM:
-    """SAM every k steps; in between, ordinary steps corrected by the direction of the last SAM step.
+    """SAM every k steps. In between, ordinary steps corrected by the direction of the last SAM step.
 
         every k-th step:  g_s = grad L(w + rho g / |g|),  g_v := g_s - (<g_s, g> / |g|^2) g,  the step uses g_s
         the others:       the step uses  g + alpha * (|g| / |g_v|) * g_v
 
     Liu, Mai, Chen, Hsieh, You: Towards Efficient and Scalable Sharpness-Aware Minimization, CVPR 2022. Norms and inner
-    products are over all parameters together, as the paper writes them; some ports take them per tensor.
+    products are over all parameters together, as the paper writes them. Some ports take them per tensor.
 
     >>> import torch
     >>> from ausam import LookSAM, SharpnessAware
@@ -29,8 +29,8 @@ class LookSAM:
 
     Arguments:
         rho: radius of the perturbation, > 0, because g_v does not exist without one.
-        k: a SAM step every k steps, >= 1; 1 is SAM.
-        alpha: length of the reused part, relative to the gradient, >= 0; 0 is the base optimizer between SAM steps.
+        k: a SAM step every k steps, >= 1. 1 is SAM.
+        alpha: length of the reused part, relative to the gradient, >= 0. 0 is the base optimizer between SAM steps.
 
     Use it when SAM helps but is too expensive. A resume without g_v starts with a SAM step. Both passes are
     averaged over processes, because their gradients are mixed. Memory: two more copies of the weights after a SAM

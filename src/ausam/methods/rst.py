@@ -34,7 +34,7 @@ class RST:
         X ~ Bernoulli(p(t));   the step uses  grad L(w)  if X = 0,  else  (1 - gamma) * grad L(w) + gamma * g_inner
 
     With ``u = t / total_steps`` and ``m = min(p, 1 - p)``, p(t) has mean ``p``:  constant: ``p``;  piecewise: 0
-    while ``u < 1 - p``, then 1;  linear: ``p + m (2u - 1)``;  trigonometric: ``p - m cos(pi u)``.
+    while ``u < 1 - p``, then 1.  Linear: ``p + m (2u - 1)``.  Trigonometric: ``p - m cos(pi u)``.
 
     Zhao, Zhang, Hu: Randomized Sharpness-Aware Training for Boosting Computational Efficiency in Deep Learning, 2022.
 
@@ -47,8 +47,8 @@ class RST:
         inner: the method for steps with X = 1. It must evaluate the loss at perturbed weights.
         p: mean probability of such a step, in [0, 1].
         schedule: "constant", "piecewise", "linear" or "trigonometric".
-        gamma: >= 0; 1 is RST, other values are G-RST: ``1 / p`` gives SAM's strength on average.
-        total_steps: optimizer steps of the whole training; needed by the rising schedules.
+        gamma: >= 0. 1 is RST, other values are G-RST: ``1 / p`` gives SAM's strength on average.
+        total_steps: optimizer steps of the whole training. Needed by the rising schedules.
 
     Use it for a fraction of SAM at that fraction of its extra cost. Cost: 1 + p forward-backwards on average, with SAM.
     """
@@ -90,7 +90,7 @@ class RST:
 
 
 def probability(schedule: str, p: float, step: int, total_steps: int | None) -> float:
-    """``p(t)``, t counted from 0; constant from ``total_steps`` on."""
+    """``p(t)``, t counted from 0. Constant from ``total_steps`` on."""
     return SCHEDULES[schedule](p, min(p, 1 - p), min(step / (total_steps or 1), 1.0))
 
 

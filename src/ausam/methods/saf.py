@@ -26,8 +26,8 @@ class SAF:
 
         L = mean_i [ loss_i + lam * tau^2 * KL(softmax(z_i^old / tau) || softmax(z_i / tau)) ]
 
-    ``z_i^old`` are the sample's logits from exactly ``gap`` visits ago; without them, its term is left out. The paper
-    counts epochs; here each sample counts its visits.
+    ``z_i^old`` are the sample's logits from exactly ``gap`` visits ago. Without them, its term is left out. The paper
+    counts epochs. Here each sample counts its visits.
     Du, Zhou, Feng, Tan, Zhou: Sharpness-Aware Training for Free, NeurIPS 2022.
 
     >>> import torch
@@ -40,7 +40,7 @@ class SAF:
         tau: temperature, > 0.
         gap: how many visits back, >= 1.
         start: a sample's term is used after more than this many earlier visits, >= 0.
-        device: where the memory is; None (default): with the logits. Use "cpu" if it does not fit there.
+        device: where the memory is. None (default): with the logits. Use "cpu" if it does not fit there.
 
     ``loss_fn`` returns ``(losses, logits)``, and ``opt.backward`` needs the samples' ``index``. Use it for classifiers
     trained for many epochs. Memory: samples * (gap + 1) * classes numbers. Cost: one forward-backward.
@@ -83,7 +83,7 @@ class SAF:
 
 
 def make_room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, device: torch.device) -> Ring:
-    """The memory, stored in ``state``, with a row for every index; a tensor is new only if it grew."""
+    """The memory, stored in ``state``, with a row for every index. A tensor is new only if it grew."""
     shape = (slots, z.shape[1])
     ring = (
         state.get("logits", z.new_zeros(0, *shape)).to(device),

@@ -20,8 +20,8 @@ class SAM:
     """The gradient at the worst point near the weights.
 
         e = rho * g / |g|,  g = grad L(w);   the step uses  grad L(w + e)
-        m:       the batch is split into groups of at most m; each has its own e, and the gradients are averaged
-        ascent:  g is from this fraction of the batch, drawn at random; the step uses the whole batch at w + e
+        m:       the batch is split into groups of at most m. Each has its own e, and the gradients are averaged
+        ascent:  g is from this fraction of the batch, drawn at random. The step uses the whole batch at w + e
 
     Foret, Kleiner, Mobahi, Neyshabur: Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021.
 
@@ -33,16 +33,16 @@ class SAM:
     ((2.0, 2.0), (1.25, 1.25))
 
     Arguments:
-        rho: radius of the perturbation, >= 0, over all parameters together. 0.05 to 0.2 for image classifiers; larger
+        rho: radius of the perturbation, >= 0, over all parameters together. 0.05 to 0.2 for image classifiers. Larger
             with noisy labels. A parameter group may have its own ``rho``.
-        m: samples that share a perturbation, >= 1 (m-sharpness; 1 is 1-SAM). None (default): the whole batch.
+        m: samples that share a perturbation, >= 1 (m-sharpness, 1 is 1-SAM). None (default): the whole batch.
         ascent: fraction of the batch that determines the perturbation, in (0, 1]. None (default): all of it. Not
             together with ``m``.
         weighted: the pass that uses the samples' weights (InfoBatch's, ``weight=`` of ``opt.backward``): "both"
             (default), "first" or "second". The paper does not say which its SAM+Info has.
 
     Use it when the training loss gets low but the model generalises poorly. Not worth its cost while the model
-    underfits. Cost: two forward-backwards; 1 + ascent with ``ascent``. ``m`` computes no more samples, but in small
+    underfits. Cost: two forward-backwards. 1 + ascent with ``ascent``. ``m`` computes no more samples, but in small
     groups one after the other, which takes longer.
     """
 

@@ -155,7 +155,7 @@ def _address(t: Tensor) -> int:
 
 
 def writable_buffers(model: nn.Module) -> list[Tensor]:
-    """The model's floating-point buffers, e.g. BatchNorm's statistics; read-only views are left out."""
+    """The model's floating-point buffers, e.g. BatchNorm's statistics. Read-only views are left out."""
     return [b for b in model.buffers() if writable(b) and b.is_floating_point()]
 
 

@@ -21,15 +21,15 @@ Measured = Literal["loss", "perturbed"]  # the columns of Feedback
 
 
 class Displacement:
-    """A context in which the weights are at another point; leaving it restores them bit for bit.
+    """A context in which the weights are at another point. Leaving it restores them bit for bit.
 
     Arguments:
         params: the parameters to move.
         values: the target: one tensor per parameter, None where it stays. They are overwritten if ``relative``.
         relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
         undo: takes the way back, before anything moves.
-        modules: the model's modules; their casts and gathered weights are stale once the weights have moved.
-        swap: says whether the storage of these parameters may be swapped; None: it may not.
+        modules: the model's modules. Their casts and gathered weights are stale once the weights have moved.
+        swap: says whether the storage of these parameters may be swapped. None: it may not.
         measures: the feedback column for losses evaluated inside.
     """
 
@@ -103,7 +103,7 @@ class Displacement:
 
 
 class Swappable:
-    """Whether the parameters' storage may be swapped; checked again only when one of them has moved in memory.
+    """Whether the parameters' storage may be swapped. Checked again only when one of them has moved in memory.
 
     Each must be an ordinary tensor with its own storage, and no compiled graph may have recorded its address.
 

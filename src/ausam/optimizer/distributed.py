@@ -20,7 +20,7 @@ from ausam.optimizer.undo import Undo
 def average_gradients(params: Sequence[Tensor], gradient: Vector, group: Group) -> Vector:
     """The mean of a gradient over the processes: None where none has an entry, and a missing one counts as zero.
 
-    One call per precision, for any number of parameters; flags at the end say which of them have a gradient.
+    One call per precision, for any number of parameters. Flags at the end say which of them have a gradient.
     """
     result: Vector = [None] * len(params)
     kinds: dict[torch.dtype, list[int]] = {}
@@ -58,7 +58,7 @@ class GradientSync:
 
     Arguments:
         model: the user's model: DDP's wrapper or a sharded model.
-        group: the processes that train the model together; None for one process.
+        group: the processes that train the model together. None for one process.
         sync_perturbation: average the gradients of the perturbation too.
     """
 
@@ -80,7 +80,7 @@ class GradientSync:
         return not self.views or bool(getattr(self._model, "require_backward_grad_sync", True))
 
     def no_sync(self, undo: Undo) -> contextlib.AbstractContextManager[Any]:
-        """A context in which processes do not average; an empty one where they never do, or always should.
+        """A context in which processes do not average. An empty one where they never do, or always should.
 
         DDP decides in forward whether the backward will synchronise, so the context must cover both.
         """

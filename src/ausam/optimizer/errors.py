@@ -143,7 +143,7 @@ def add_note(error: Exception) -> None:
 
 
 def checked_base(base: Any, method: Any) -> Optimizer:
-    """The base if it is an optimizer with one gradient per step that can take this method's; otherwise an error."""
+    """The base if it is an optimizer with one gradient per step that can take this method's. Otherwise an error."""
     if not isinstance(base, Optimizer):
         raise TypeError(f"base is {_kind(base)}, but a torch.optim.Optimizer is needed. {WRITE}")
     if any(isinstance(part, LBFGS) for part in getattr(base, "optimizers", [base])):
@@ -169,7 +169,7 @@ def _kind(value: Any) -> str:
 
 
 def as_module(model: Any) -> nn.Module:
-    """The model, or several as one; raises a TypeError if its parameters or buffers cannot be moved."""
+    """The model, or several as one. Raises a TypeError if its parameters or buffers cannot be moved."""
     several = isinstance(model, (list, tuple)) and bool(model) and all(isinstance(m, nn.Module) for m in model)
     if not several and not isinstance(model, nn.Module):
         raise TypeError(
@@ -231,7 +231,7 @@ def _as_tensor(value: Any, name: str, needed: str) -> Tensor:
 
 
 def losses_and_outputs(result: Any) -> tuple[Any, Any]:
-    """The two things that a loss function may return; None for outputs that it does not return."""
+    """The two things that a loss function may return. None for outputs that it does not return."""
     if not isinstance(result, tuple):
         return result, None
     if len(result) != 2:
@@ -243,7 +243,7 @@ def losses_and_outputs(result: Any) -> tuple[Any, Any]:
 
 
 def per_sample(losses: Any, expected: int | None) -> Tensor:
-    """The losses in at least float32 if there is one per sample; otherwise an error that says what to return."""
+    """The losses in at least float32 if there is one per sample. Otherwise an error that says what to return."""
     if not isinstance(losses, Tensor):
         raise TypeError(
             f"loss_fn returned a {type(losses).__name__}, but per-sample losses are needed: a tensor of shape (n,), "

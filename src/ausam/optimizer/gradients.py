@@ -23,7 +23,7 @@ class GradientSlots:
         foreign: parameters of the model that another optimizer owns. They get the last pass's gradient, because no
             method combines it.
         undo: takes the previous contents.
-        replace: whether the step's gradient replaces the trained parameters' previous one; otherwise it is added.
+        replace: whether the step's gradient replaces the trained parameters' previous one. Otherwise it is added.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class GradientSlots:
             p.grad = None
 
     def collect(self, *, views: bool) -> Vector:
-        """The gradient of the pass that just ended, one entry per trained parameter; the slots are empty afterwards.
+        """The gradient of the pass that just ended, one entry per trained parameter. The slots are empty afterwards.
 
         ``views``: the slots may be views of memory that the next pass writes to (DDP's gradient_as_bucket_view).
         """
@@ -148,7 +148,7 @@ class Decoupled:
     length: Tensor
 
     def rescaled_to(self, gradient: Vector) -> Vector:
-        """The vector, after what has become of the gradient; ``gradient`` is what ``.grad`` holds now."""
+        """The vector, after what has become of the gradient. ``gradient`` is what ``.grad`` holds now."""
         factor = norm(gradient).to(self.length.device) / self.length
         # Nothing is left of a gradient of length zero, or of one that is not finite.
         return scale(self.vector, factor.nan_to_num(nan=0.0, posinf=0.0))

@@ -32,7 +32,7 @@ def any_nonfinite(group: Group, x: Vector) -> bool:
 
 
 def nonfinite_flag(x: Vector) -> Tensor:
-    """A scalar that is 0 if every number in ``x`` is finite, else 1; it stays on the device.
+    """A scalar that is 0 if every number in ``x`` is finite, else 1. It stays on the device.
 
     Entries may be sparse. For sharded ones, only this process's part counts.
     """

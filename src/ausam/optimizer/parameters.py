@@ -84,14 +84,14 @@ class TrainedParameters:
 
     @property
     def names(self) -> list[str]:
-        """The model's name for each of ``params``, without wrappers; empty for a parameter outside the model."""
+        """The model's name for each of ``params``, without wrappers. Empty for a parameter outside the model."""
         if not self._names:
             self._names = {p: _without_wrappers(name) for name, p in self.model.named_parameters()}
         return [self._names.get(p, "") for p in self.params]
 
     @property
     def momentum(self) -> Vector:
-        """The optimizer's first moment of each of ``params``; None where it has none yet."""
+        """The optimizer's first moment of each of ``params``. None where it has none yet."""
         states = [self.base.state.get(p, {}) for p in self.params]
         moments: Vector = [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
         rising = {p for g in self.base.param_groups if g.get("maximize") for p in g["params"]}
@@ -100,7 +100,7 @@ class TrainedParameters:
         return moments
 
     def radius(self, rho: float) -> float | list[float]:
-        """``rho``, or the parameter groups' own, e.g. of a schedule; one per parameter if they differ.
+        """``rho``, or the parameter groups' own, e.g. of a schedule. One per parameter if they differ.
 
         Negative for a group with ``maximize=True``, where the worst point near the weights is the lowest.
         """
@@ -133,7 +133,7 @@ class Memory:
 
     Arguments:
         values: what the method wrote into ``step.state``.
-        owners: the name of each parameter; None for a memory that is not bound yet.
+        owners: the name of each parameter. None for a memory that is not bound yet.
     """
 
     def __init__(self, values: dict[str, Any] | None = None, owners: list[str] | None = None) -> None:

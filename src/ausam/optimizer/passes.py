@@ -73,7 +73,7 @@ class PerSampleStep(Step):
 
     @property
     def count(self) -> int:
-        """The number of samples; before the first pass, taken from the index, the weights or the batch."""
+        """The number of samples. Before the first pass, taken from the index, the weights or the batch."""
         if self._n is None:
             self._n = samples_in((self._weight,) if self._weight is not None else self._batch)
         return self._n
@@ -83,7 +83,7 @@ class PerSampleStep(Step):
         return Feedback(self.index, self._column("loss"), self._column("perturbed"), self._outputs_at_w)
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
-        """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
+        """Per-sample losses at the current weights, of all rows or some. ``grad=False`` builds no graph."""
         if self._whole and rows is not None:
             raise ValueError(WHOLE_BATCH)
         if self.evaluated and _versions(self._batch) != self._versions:
@@ -179,7 +179,7 @@ class PerSampleStep(Step):
         self.scale = factor.detach() * self.scale
 
     def _predict(self, buffers: Sequence[Tensor]) -> Any:
-        """Outputs in evaluation mode with these buffers; the next pass finds the old ones."""
+        """Outputs in evaluation mode with these buffers. The next pass finds the old ones."""
         self._guard.before_pass(training=False, shifted=True)
         for b, value in zip(writable_buffers(self._parameters.model), buffers, strict=True):
             b.copy_(value)
@@ -195,7 +195,7 @@ class PerSampleStep(Step):
         self._parameters.find_lazy()
 
     def _evaluate(self, *, strict: bool = False) -> Any:
-        """What loss_fn returns with the model in evaluation mode; ``strict``: it must not leave that mode."""
+        """What loss_fn returns with the model in evaluation mode. ``strict``: it must not leave that mode."""
         # A wrapper of torch.compile may have no flag of its own: it shows that of the module inside.
         modules = [m for m in self._parameters.modules if vars(m).get("training")]
 
@@ -232,7 +232,7 @@ class ClosureStep(Step):
         return self._values[0] if self._values else None
 
     def gradient(self, rows: Tensor | None = None, *, sync: bool = True, weighted: bool = True) -> Vector:  # noqa: ARG002
-        """The gradient that one call of the closure leaves behind; the closure weights its samples itself."""
+        """The gradient that one call of the closure leaves behind. The closure weights its samples itself."""
         if rows is not None:
             raise RuntimeError(NO_LOSSES)
         with contextlib.nullcontext() if sync else self.no_sync():

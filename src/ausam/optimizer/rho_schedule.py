@@ -43,10 +43,10 @@ class RhoSchedule:
         shape: "constant", "linear", "cosine" or "lr".
         start: factor of the radius at the start, or at ``lr_max``, >= 0.
         end: factor at the end, or at ``lr_min``, >= 0. None (default): 0. Not with "constant".
-        total_steps: calls of ``step`` until the end, >= 1; needed by "linear" and "cosine", an error for the others.
-        lr_max: learning rate at which f is ``start``; only with "lr". None (default): each group's initial one. Set it
+        total_steps: calls of ``step`` until the end, >= 1. Needed by "linear" and "cosine", an error for the others.
+        lr_max: learning rate at which f is ``start``. Only with "lr". None (default): each group's initial one. Set it
             if the rate warms up.
-        lr_min: learning rate at which f is ``end``, >= 0; only with "lr". None (default): 0.
+        lr_min: learning rate at which f is ``end``, >= 0. Only with "lr". None (default): 0.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class RhoSchedule:
     # -- saving --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The position and the settings; the radii themselves are in the optimizer's state."""
+        """The position and the settings. The radii themselves are in the optimizer's state."""
         names = ("shape", "start", "end", "total_steps", "lr_max", "lr_min", "count")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved state, loaded before or after the optimizer's; different settings raise an error."""
+        """Continue from a saved state, loaded before or after the optimizer's. Different settings raise an error."""
         mine = self.state_dict()
         for name in mine:
             if name != "count" and state_dict[name] != mine[name]:
@@ -172,7 +172,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _of(shape: str, shapes: tuple[str, ...], name: str, value: Any, default: float | None) -> float | None:
-    """A setting that only some shapes have; None for the others."""
+    """A setting that only some shapes have. None for the others."""
     if shape in shapes:
         return default if value is None else _number(name, value)
     if value is not None:

@@ -72,20 +72,20 @@ class SharpnessAware(OptimizerWrapper):
         base: the optimizer that takes the step. This class shares its ``param_groups``, ``state`` and ``defaults``. A
             list of optimizers if each trains a part of the model, such as ``[muon, adamw]``.
         method: computes the gradient: ``Plain()``, ``SAM(rho)``, ``ASAM(rho)``, ...
-        model: the module that produces the losses; with DDP, the wrapped one. Needed for BatchNorm and no_sync. If
+        model: the module that produces the losses. With DDP, the wrapped one. Needed for BatchNorm and no_sync. If
             several modules run in the loss function (a GAN's two networks), a list of them, the trained one first.
         sync_perturbation: average the perturbation's gradient over processes. False (default): each process perturbs
             with its own batch, as in the SAM paper. Sharded models (FSDP2) always average.
         nonfinite: what to do when a loss or gradient is inf or NaN. "skip" (default): ``step`` changes nothing, counts
             it in ``skipped`` and warns once. "raise": RuntimeError, with everything restored. "ignore": no check and no
             guarantee.
-        seed: for a method's random decisions (RST's coin); the same in every process.
+        seed: for a method's random decisions (RST's coin). The same in every process.
         replay: draw torch's random numbers (dropout, stochastic depth) once per step. Later passes over the same rows
             then see the same masks, as in the authors' JAX code. False (default): new numbers in each pass.
 
     Between steps the model is at ``w``, so you can evaluate, save or copy it at any time. If an error or Ctrl-C
     interrupts ``backward``, weights, buffers, gradients and modes are restored. Hooks registered here receive this
-    optimizer; hooks on ``base``, and torch's global ones, receive the base.
+    optimizer. Hooks on ``base``, and torch's global ones, receive the base.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class SharpnessAware(OptimizerWrapper):
             batch: the arguments of ``loss_fn``. Methods that use some of the rows take them from every tensor with n
                 entries, so let ``loss_fn`` capture what is not per sample, such as prototypes.
             index: dataset index of each sample, for the sampler's ``update``.
-            weight: factor of each sample's loss (``sampler.weight(index)``); the mean stays over n.
+            weight: factor of each sample's loss (``sampler.weight(index)``). The mean stays over n.
             backward: how a scalar loss is back-propagated, e.g. ``lambda loss: scaler.scale(loss).backward()`` or
                 ``accelerator.backward``.
             reduce: "mean" (default), or "sum" for a script whose loss has ``reduction="sum"``: its learning rate
@@ -201,7 +201,7 @@ class SharpnessAware(OptimizerWrapper):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the base optimizer's step. With a closure, compute the gradient first, by torch's protocol.
 
-        The closure runs forward and backward and returns the loss. It runs as often as the method needs; ``step``
+        The closure runs forward and backward and returns the loss. It runs as often as the method needs. ``step``
         returns its first value. Its gradient replaces ``.grad``, whether or not it clears the gradients. Use
         :meth:`accumulate` to add to what ``.grad`` holds. Methods that need rows or outputs raise an error.
         """
@@ -245,10 +245,10 @@ class SharpnessAware(OptimizerWrapper):
         decoupled.subtract(vector, self.param_groups)
 
     def accumulate(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:
-        """Run a closure, as :meth:`step` does, and add its gradient to ``.grad``; ``step()`` follows.
+        """Run a closure, as :meth:`step` does, and add its gradient to ``.grad``. ``step()`` follows.
 
         Arguments:
-            closure: runs forward and backward and returns the loss; its first value is returned. Clearing the
+            closure: runs forward and backward and returns the loss. Its first value is returned. Clearing the
                 gradients inside it has no effect: call ``zero_grad`` before or after.
             scale: the closure's factor on the loss before ``backward``: a GradScaler's scale, or a fraction of 1.
         """
@@ -314,7 +314,7 @@ class SharpnessAware(OptimizerWrapper):
     def _commit(
         self, step: Step, gradient: Vector, memory: Memory | None, *, replace: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Leave the gradient in ``.grad`` and record the step; ``memory`` is None for a step that is not finite.
+        """Leave the gradient in ``.grad`` and record the step. ``memory`` is None for a step that is not finite.
 
         Returns what remains to be added in place: the earlier gradients, and what is new.
         """

@@ -122,21 +122,21 @@ class Step:
         return self._parameters.names
 
     def radius(self, rho: float) -> float | list[float]:
-        """``rho``, or the parameter groups' own value; one radius per parameter if these differ."""
+        """``rho``, or the parameter groups' own value. One radius per parameter if these differ."""
         return self._parameters.radius(rho)
 
     def rng(self, stream: int = 0) -> Generator:
-        """A new generator for this step, the same in every process; each stream gives different numbers."""
+        """A new generator for this step, the same in every process. Each stream gives different numbers."""
         return generator(self._seed, self.number, stream)
 
     @property
     def momentum(self) -> Vector:
-        """The base's first moment (SGD's momentum_buffer, Adam's exp_avg); None for a parameter that has none yet."""
+        """The base's first moment (SGD's momentum_buffer, Adam's exp_avg). None for a parameter that has none yet."""
         return self._parameters.momentum
 
     @property
     def buffers(self) -> list[Tensor]:
-        """The model's floating-point buffers now, e.g. BatchNorm's statistics; read-only views are left out."""
+        """The model's floating-point buffers now, e.g. BatchNorm's statistics. Read-only views are left out."""
         return writable_buffers(self._parameters.model)
 
     @property
@@ -148,17 +148,17 @@ class Step:
 
     @property
     def loss(self) -> Tensor:
-        """Loss of each sample at ``w``; NaN where it was not evaluated."""
+        """Loss of each sample at ``w``. NaN where it was not evaluated."""
         return self._column("loss")
 
     @property
     def perturbed(self) -> Tensor:
-        """Loss of each sample at perturbed weights; NaN where it was not evaluated."""
+        """Loss of each sample at perturbed weights. NaN where it was not evaluated."""
         return self._column("perturbed")
 
     @property
     def count(self) -> int:
-        """The number of samples; before the first pass, taken from the index, the weights or the batch."""
+        """The number of samples. Before the first pass, taken from the index, the weights or the batch."""
         raise RuntimeError(NO_LOSSES)
 
     def min_over_ranks(self, value: int) -> int:
@@ -193,7 +193,7 @@ class Step:
             return self.backward(self.forward(rows), rows, weighted=weighted)
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:  # noqa: ARG002
-        """Per-sample losses at the current weights, of all rows or some; ``grad=False`` builds no graph."""
+        """Per-sample losses at the current weights, of all rows or some. ``grad=False`` builds no graph."""
         raise RuntimeError(NO_LOSSES)
 
     def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:  # noqa: ARG002
@@ -201,7 +201,7 @@ class Step:
         raise RuntimeError(NO_LOSSES)
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        """A context in which the processes do not average, for a forward and a backward; ``gradient(sync=False)``."""
+        """A context in which the processes do not average, for a forward and a backward. ``gradient(sync=False)``."""
         return self._sync.no_sync(self.undo)
 
     def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
@@ -231,12 +231,12 @@ class Step:
             return function(*arguments)
 
     def _collect(self) -> Vector:
-        """The gradient that a pass left behind; the slots are empty afterwards."""
+        """The gradient that a pass left behind. The slots are empty afterwards."""
         gradient = self.slots.collect(views=self._sync.views)
         return self._sync.after_backward(self.params, gradient) if self._sync.active else gradient
 
     def _column(self, name: Measured) -> Tensor:
-        """The losses of one feedback column; NaN where they were not evaluated."""
+        """The losses of one feedback column. NaN where they were not evaluated."""
         if name not in self._columns:
             like = next(iter(self._columns.values()), torch.empty(0))
             self._columns[name] = torch.full_like(like, torch.nan)
@@ -288,7 +288,7 @@ class Step:
         return self._displacement
 
     def _moved_for(self) -> Measured | None:
-        """None at ``w``; elsewhere the feedback column for losses evaluated there."""
+        """None at ``w``. Elsewhere the feedback column for losses evaluated there."""
         displacement = self._displacement
         return displacement.measures if displacement is not None and displacement.active else None
 

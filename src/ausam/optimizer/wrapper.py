@@ -23,7 +23,7 @@ HOOKS = (
 
 
 class OptimizerWrapper(Optimizer):
-    """Groups, state and defaults are the base's own, through properties, so nothing can go stale; hooks are ours."""
+    """Groups, state and defaults are the base's own, through properties, so nothing can go stale. Hooks are ours."""
 
     base: Optimizer
 

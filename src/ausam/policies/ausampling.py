@@ -52,25 +52,25 @@ class AUSampling(Policy):
         s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks. With ``odds="proportional"``, the
             odds of a sample with the mean score.
         ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start): a fraction of all
-            epochs, below 1, or a whole number of epochs, >= 0; 0: at once. Official code: 30 of 200, so 0.15. A
+            epochs, below 1, or a whole number of epochs, >= 0. 0: at once. Official code: 30 of 200, so 0.15. A
             fraction is rounded to whole epochs, at least one, and needs the number of epochs.
         full_epochs: number of initial epochs that use every sample, >= 0. The official code: 1. With 0 the first epoch
             is drawn uniformly.
         ema: None for the mean of all visits (the paper), or a number in [0, 1): weight of the past in an exponential
-            moving average, which forgets the large values of early training; 0: the latest visit alone.
+            moving average, which forgets the large values of early training. 0: the latest visit alone.
         unbiased: weight each kept sample by the inverse of its inclusion probability, so that the gradient estimate of
             the mini-batch is unbiased at any fixed weights (pass ``weight=sampler.weight(index)`` to
             ``opt.backward``). The paper does not. Needs s_min > 0 and four more bytes per sample. See
             :func:`ausam.policies.draws.weighted_sample` for the estimator.
         trim: None (the paper), or a quantile in (0, 1). Samples that score above it in their mini-batch, where wrong
-            labels concentrate, get the lowest odds; the others are normalised without them.
+            labels concentrate, get the lowest odds. The others are normalised without them.
         mix: fraction of each draw's probability that is uniform, in [0, 1]. The paper: 0.
-        score: "sharpness" (the paper); "signed": ``max(0, L_i(w + e) - L_i(w))``; "progress": how much the loss of the
+        score: "sharpness" (the paper). "signed": ``max(0, L_i(w + e) - L_i(w))``. "progress": how much the loss of the
             sample fell between its last two visits, known from the second visit on.
-        odds: how x follows the score: "minmax" (the paper); "rank": the rank of the score in the mini-batch, from 0 to
-            1; "proportional": the score divided by its mean over the mini-batch, at least 0. A few scores far above
-            the others flatten min-max odds; not the other two.
-        epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says. Not
+        odds: how x follows the score: "minmax" (the paper). "rank": the rank of the score in the mini-batch, from 0 to
+            1. "proportional": the score divided by its mean over the mini-batch, at least 0. A few scores far above
+            the others flatten min-max odds. Not the other two.
+        epochs: number of epochs of the whole training, >= 1. None: what ``SelectiveBatchSampler(epochs=...)`` says. Not
             kept if the ramp is a whole number, which does not need it.
 
     A sample without a score gets the mean of its mini-batch. Equal scores mean uniform sampling. Needs a method that
@@ -123,7 +123,7 @@ class AUSampling(Policy):
         return in_epochs(self, "ramp", self.epochs)
 
     def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:  # noqa: ARG002
-        """Nothing; but a ramp that cannot be honoured raises an error before the first batch."""
+        """Nothing. But a ramp that cannot be honoured raises an error before the first batch."""
         if self.alpha < 1:
             _ = self.ramp_epochs
         return ()
@@ -156,13 +156,13 @@ class AUSampling(Policy):
 
 
 def min_max(g: Tensor) -> Tensor:
-    """Each row from 0 to 1 between its smallest and its largest score; NaN if all are equal."""
+    """Each row from 0 to 1 between its smallest and its largest score. NaN if all are equal."""
     low, high = g.aminmax(dim=1, keepdim=True)
     return (g - low).div_(high - low)
 
 
 def rank(g: Tensor) -> Tensor:
-    """The rank of each score in its row, from 0 to 1; equal scores share their mean rank."""
+    """The rank of each score in its row, from 0 to 1. Equal scores share their mean rank."""
     g = g.contiguous()
     ascending = torch.from_numpy(np.sort(g.numpy(), axis=1))  # faster than torch's
     below, up_to = torch.searchsorted(ascending, g), torch.searchsorted(ascending, g, right=True)
@@ -170,7 +170,7 @@ def rank(g: Tensor) -> Tensor:
 
 
 def proportional(g: Tensor) -> Tensor:
-    """Each score divided by the mean of its row; scores below 0 count as 0, and NaN stands for a row of zeros."""
+    """Each score divided by the mean of its row. Scores below 0 count as 0, and NaN stands for a row of zeros."""
     positive = g.clamp_min(0.0)
     return positive / positive.mean(dim=1, keepdim=True)
 

@@ -84,12 +84,12 @@ class Policy:
     def count(self, epoch: int, n: int) -> int | None:
         """How many of ``n`` candidates are kept in this epoch. The sampler computes the length of the epoch from it.
 
-        None if it depends on the scores; only scope "epoch" allows that.
+        None if it depends on the scores. Only scope "epoch" allows that.
         """
         return n if self.is_full(epoch) else kept_count(self.kept, n)
 
     def order_id(self, epoch: int) -> int:
-        """Which random order of the samples an epoch of scope "epoch" gets; epochs of the same number share one."""
+        """Which random order of the samples an epoch of scope "epoch" gets. Epochs of the same number share one."""
         return epoch
 
     def size(self, n: int) -> int:
@@ -97,7 +97,7 @@ class Policy:
         return n
 
     def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:  # noqa: ARG002
-        """What the policy derives from all scores when an epoch begins, for scope "batch"; ``scores.fit`` keeps it.
+        """What the policy derives from all scores when an epoch begins, for scope "batch". ``scores.fit`` keeps it.
 
         In a stream and in ``sampler.pick``, the scores change while the epoch goes on. A choice inside a mini-batch may
         read the scores of its candidates and ``scores.fit``, but no other scores.
@@ -164,7 +164,7 @@ def validate_policy(policy: Policy) -> None:
 
 
 def class_indices(owner: str, labels: Any) -> Tensor:
-    """Labels as whole numbers >= 0, one per sample; an error in the name of the owner otherwise."""
+    """Labels as whole numbers >= 0, one per sample. An error in the name of the owner otherwise."""
     try:
         classes = torch.as_tensor(labels, device=CPU).detach()
     except (TypeError, ValueError, RuntimeError):

@@ -49,7 +49,7 @@ def weighted_sample(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False
 
 
 def exponential_times(rates: Tensor, rng: Generator) -> Tensor:
-    """An exponential time with each of these rates; infinite for a rate of 0."""
+    """An exponential time with each of these rates. Infinite for a rate of 0."""
     return torch.rand(rates.shape, generator=rng, dtype=torch.float32, device=CPU).neg_().log1p_().neg_().div_(rates)
 
 
@@ -64,12 +64,12 @@ def random_subset(positions: Tensor, k: int, rng: Generator) -> Tensor:
 
 
 def unseen_first(scores: Tensor) -> Tensor:
-    """Replace missing scores by infinity, in place; a score that is infinite itself ranks right after them."""
+    """Replace missing scores by infinity, in place. A score that is infinite itself ranks right after them."""
     return scores.nan_to_num_(nan=torch.inf, posinf=torch.finfo(scores.dtype).max)
 
 
 def top_k_mask(scores: Tensor, k: int, rng: Generator) -> Tensor:
-    """A mask of the ``k`` largest of a vector of scores; missing scores rank first, and ties are broken at random.
+    """A mask of the ``k`` largest of a vector of scores. Missing scores rank first, and ties are broken at random.
 
     Without the random tie-break, the chosen ones of equal samples would all come early in the epoch.
     """

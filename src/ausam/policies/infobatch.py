@@ -32,9 +32,9 @@ class InfoBatch(Policy):
     Arguments:
         prune: fraction of the well-learned samples to leave out, in [0, 1).
         anneal: fraction of the epochs, at the end, that uses every sample, in [0, 1]. No effect without ``epochs``.
-        epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says, or
+        epochs: number of epochs of the whole training, >= 1. None: what ``SelectiveBatchSampler(epochs=...)`` says, or
             never anneal.
-        on: "first": the loss at w (the paper's SAM+Info*); "second": the loss at w + e (SAM+Info).
+        on: "first": the loss at w (the paper's SAM+Info*). "second": the loss at w + e (SAM+Info).
 
     The choice reads all scores at once, so the first batch of each epoch waits for it. It takes five bytes per sample
     on top of the scores, and more while it is made. Cost: about 0.65 of the samples with prune 0.5.
@@ -63,7 +63,7 @@ class InfoBatch(Policy):
         return epoch < self.full_epochs or annealed
 
     def count(self, epoch: int, n: int) -> int | None:
-        """Known if the epoch uses every sample; otherwise it depends on how many losses lie below their mean."""
+        """Known if the epoch uses every sample. Otherwise it depends on how many losses lie below their mean."""
         return n if self.is_full(epoch) else None
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:

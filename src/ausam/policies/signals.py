@@ -32,7 +32,7 @@ def el2n(feedback: Feedback) -> Tensor:
 
 
 def wrong(feedback: Feedback) -> Tensor:
-    """1 if the largest output is not that of the label, otherwise 0; the label is from :func:`label`."""
+    """1 if the largest output is not that of the label, otherwise 0. The label is from :func:`label`."""
     z = _logits(feedback, "wrong")
     miss = (z.argmax(1) != label(z, feedback.loss)).to(z.dtype)
     return torch.where(feedback.loss.isfinite() & z.isfinite().all(1), miss, torch.nan)
@@ -99,7 +99,7 @@ Signal = Annotated[str | Callable[[Feedback], Tensor], SIGNAL]
 
 
 def signal_name(signal: AnySignal) -> str:
-    """The name of a signal in messages and saved states; of a function, with its module."""
+    """The name of a signal in messages and saved states. Of a function, with its module."""
     if signal is None or isinstance(signal, str):
         return signal or "none"
     function = signal if hasattr(signal, "__qualname__") else type(signal)
@@ -107,7 +107,7 @@ def signal_name(signal: AnySignal) -> str:
 
 
 def measure(signal: AnySignal, feedback: Feedback) -> Tensor | None:
-    """The value of each sample; None if the signal is None."""
+    """The value of each sample. None if the signal is None."""
     if signal is None:
         return None
     value = (SIGNALS[signal] if isinstance(signal, str) else signal)(feedback)

@@ -47,7 +47,7 @@ class Trusted(Policy):
     [16, 16, 16, 2]
 
     Arguments:
-        labels: the class of every sample of the dataset, as whole numbers >= 0; None if there is none: then give
+        labels: the class of every sample of the dataset, as whole numbers >= 0. None if there is none: then give
             ``chance_loss``, and only losses above it are flagged.
         alpha: fraction of each mini-batch to keep, in (0, 1].
         start: epochs that draw at random before any decision, because early decisions confirm themselves: a fraction of
@@ -55,8 +55,8 @@ class Trusted(Policy):
             and needs the number of epochs.
         ema: weight of a sample's past in its averaged loss, in [0, 1).
         doubt: odds of a flagged sample, where another one has 1 on average, in (0, 1].
-        chance_loss: the chance-level loss, > 0; None: log C, from the labels.
-        epochs: number of epochs of the whole training, >= 1; None: what ``SelectiveBatchSampler(epochs=...)`` says.
+        chance_loss: the chance-level loss, > 0. None: log C, from the labels.
+        epochs: number of epochs of the whole training, >= 1. None: what ``SelectiveBatchSampler(epochs=...)`` says.
 
     Use it where labels may be wrong, with any method. Not for regression: a loss there has no natural limit.
     Cost: a fraction alpha of the samples.
@@ -93,7 +93,7 @@ class Trusted(Policy):
         return self.chance_loss if self.chance_loss is not None else math.log(max(2, int(self.labels.max()) + 1))
 
     def signal(self, feedback: Feedback) -> Tensor:
-        """The margin loss of each sample; its loss where the feedback has no outputs, or there are no labels."""
+        """The margin loss of each sample. Its loss where the feedback has no outputs, or there are no labels."""
         z, loss = feedback.outputs, feedback.loss
         if self.labels is None or feedback.index is None or not usable(z, len(loss)):
             return loss

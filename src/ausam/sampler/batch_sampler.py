@@ -65,14 +65,14 @@ class SelectiveBatchSampler(BatchSampler):
 
     Arguments:
         dataset: the dataset (only its length is used, and it must not change), or its length, >= 1.
-        batch_size: samples per mini-batch before the policy chooses, >= 1; per process if there are several.
+        batch_size: samples per mini-batch before the policy chooses, >= 1. Per process if there are several.
         policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
         epochs: number of epochs of the whole training, >= 1, for a policy that counts in fractions of it
-            (``AUSampling(ramp=0.15)``, ``InfoBatch``); None: not known, or known to the policy or the framework.
+            (``AUSampling(ramp=0.15)``, ``InfoBatch``). None: not known, or known to the policy or the framework.
         drop_last: leave out a short last mini-batch.
-        seed: determines the plan, together with the epoch and the scores; a whole number >= 0.
-        rank: rank of this process; None: torch.distributed's, or 0 for a single process.
-        world_size: number of processes; given with ``rank`` or not at all.
+        seed: determines the plan, together with the epoch and the scores. A whole number >= 0.
+        rank: rank of this process. None: torch.distributed's, or 0 for a single process.
+        world_size: number of processes. Given with ``rank`` or not at all.
         split: if True, batch_size is the total over all processes and each gets a share, so the plan does not depend on
             the number of processes.
         min_batch: smallest batch in each process, >= 1. A smaller batch is joined to the next one, and the last to the
@@ -161,7 +161,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     @property
     def scores(self) -> Scores:
-        """The scores of all samples, as of the latest update; with several processes, as of the latest exchange.
+        """The scores of all samples, as of the latest update. With several processes, as of the latest exchange.
 
         ``sampler.scores.set(index, values)`` sets scores by hand.
         """
@@ -169,7 +169,7 @@ class SelectiveBatchSampler(BatchSampler):
         return self._scores
 
     def set_total_epochs(self, epochs: int) -> None:
-        """Set the number of epochs of the whole training, for frameworks that know it; one that you gave is kept."""
+        """Set the number of epochs of the whole training, for frameworks that know it. One that you gave is kept."""
         self.policy = with_epochs(self._given_policy, checked_value(OWNER, "epochs", epochs, POSITIVE_COUNT))
 
     @property
@@ -258,7 +258,7 @@ class SelectiveBatchSampler(BatchSampler):
 
         For streams and loaders that cannot take a batch sampler: ``keep = sampler.pick(index)``, then train on
         ``x[keep], y[keep]`` with ``index[keep]``. Epochs are counted by the samples offered, unless you call
-        ``set_epoch``. With several processes, each chooses from its own batches; call ``exchange`` in all of them once
+        ``set_epoch``. With several processes, each chooses from its own batches. Call ``exchange`` in all of them once
         per epoch. ``min_batch`` does not apply, because there is no other batch to join.
         """
         candidates = batch_index(index, len(self._scores))
@@ -304,7 +304,7 @@ class SelectiveBatchSampler(BatchSampler):
     def label_errors(self) -> LabelErrors:
         """All samples, ranked by how wrong their labels look to the policy, and those that are flagged now.
 
-        For policies that flag labels (:class:`~ausam.Trusted`); any training can ask :class:`ausam.audit.Audit`, which
+        For policies that flag labels (:class:`~ausam.Trusted`). Any training can ask :class:`ausam.audit.Audit`, which
         also remembers earlier epochs.
         """
         if not isinstance(self.policy, Trusted):
@@ -342,7 +342,7 @@ class SelectiveBatchSampler(BatchSampler):
             warn_that_unweighted(self.policy)
 
     def exchange(self) -> None:
-        """Share the scores among all processes. Runs at the start of every pass; every process must call it."""
+        """Share the scores among all processes. Runs at the start of every pass. Every process must call it."""
         world = self.rank_and_world_size[1]
         if world > 1:
             left = len(self._interrupted.split(world, self.min_batch)) if self._interrupted else 0
@@ -354,7 +354,7 @@ class SelectiveBatchSampler(BatchSampler):
         """Scores, position and, in the middle of an epoch, the state needed to plan the rest.
 
         The state is the same in all processes, because they share one plan, and any number of processes can resume from
-        it. With several processes, call ``exchange`` in all of them first; then save in one.
+        it. With several processes, call ``exchange`` in all of them first. Then save in one.
         """
         if self._scores.has_unshared:
             raise RuntimeError(

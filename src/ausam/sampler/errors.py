@@ -71,7 +71,7 @@ def feedback_index(feedback: Any) -> Tensor:
 
 
 def batch_index(index: Any, n: int) -> Tensor:
-    """Dataset indices of one batch as whole numbers on the CPU; lists and arrays will do."""
+    """Dataset indices of one batch as whole numbers on the CPU. Lists and arrays will do."""
     if not isinstance(index, Tensor):
         try:
             index = torch.as_tensor(index, device=CPU)
@@ -85,7 +85,7 @@ def batch_index(index: Any, n: int) -> Tensor:
 
 
 def dataset_index(index: Tensor, n: int) -> Tensor:
-    """Dataset indices as whole numbers on the CPU; an error if one is outside the dataset of ``n`` samples."""
+    """Dataset indices as whole numbers on the CPU. An error if one is outside the dataset of ``n`` samples."""
     if len(index) and (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool):
         raise TypeError(
             f"index has type {index.dtype}, but dataset indices are whole numbers, and a float32 holds them up to 2^24 "
@@ -102,7 +102,7 @@ def dataset_index(index: Tensor, n: int) -> Tensor:
 
 
 def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
-    """Rank and number of processes as given; an error if one is missing, or if they contradict each other."""
+    """Rank and number of processes as given. An error if one is missing, or if they contradict each other."""
     if rank is None and world_size is None:
         return None, None
     if rank is None or world_size is None:
@@ -127,7 +127,7 @@ def refuse_rebuilding(*args: Any, **kwargs: Any) -> None:
 
 
 def warn_if_unscored(policy: Policy, scores: Scores, epoch: int, *, updated: bool) -> None:
-    """Warn if a policy has to choose but no score has arrived; ``updated``: update was called at least."""
+    """Warn if a policy has to choose but no score has arrived. ``updated``: update was called at least."""
     perturbed = signal_name(policy.signal) in AT_PERTURBED_WEIGHTS
     unreliable = perturbed or callable(policy.signal)  # an update may bring no score
     expected = unreliable or (getattr(policy, "reads_scores", False) and not updated)
@@ -153,7 +153,7 @@ def warn_that_unused(policy: Policy, n: int) -> None:
 
 
 def warn_of_positions(index: Tensor, given: Tensor | None) -> bool:
-    """Warn if a pass begins with feedback on samples that the sampler did not give; returns whether it did."""
+    """Warn if a pass begins with feedback on samples that the sampler did not give. Returns whether it did."""
     others = set() if given is None else set(index.tolist()) - set(given.tolist())
     if others:
         warnings.warn(

@@ -31,7 +31,7 @@ class Plan:
     Arguments:
         epoch: number of the epoch.
         index: dataset index of each sample, four bytes each.
-        kept: samples per mini-batch; the last may have fewer.
+        kept: samples per mini-batch. The last may have fewer.
         weight: factor of the loss of every sample of the dataset, or None.
         done: number of samples of the epoch before these.
     """
@@ -47,7 +47,7 @@ class Plan:
         return replace(self, index=self.index[samples:].clone(), done=self.done + samples)
 
     def split(self, world_size: int, min_batch: int) -> BatchSpans:
-        """The batches of the plan for so many processes; raises if there are too few samples."""
+        """The batches of the plan for so many processes. Raises if there are too few samples."""
         spans = split_into_batches(len(self.index), self.kept, world_size * min_batch)
         require_batches(spans, self.epoch, world_size, min_batch, resumed=self.done > 0)
         return spans
@@ -105,7 +105,7 @@ def choose_among_all(policy: Policy, scores: Scores, epoch: int, seed: int) -> E
 
 
 def plan_choice(policy: Policy, choice: EpochChoice, epoch: int, seed: int, size: int, *, drop_last: bool) -> Plan:
-    """Shuffle the samples that were chosen for the epoch; ``drop_last`` never drops the only batch."""
+    """Shuffle the samples that were chosen for the epoch. ``drop_last`` never drops the only batch."""
     samples, kept = len(choice.index), policy.size(size)
     order = torch.randperm(samples, generator=generator(seed, epoch, ORDER), dtype=torch.int32, device=CPU)
     index = choice.index.index_select(0, order[: samples_used(samples, kept, drop_last=drop_last)])
@@ -129,12 +129,12 @@ def batch_count(policy: Policy, epoch: int, n: int) -> int:
 
 
 def samples_used(samples: int, kept: int, *, drop_last: bool) -> int:
-    """How many of the chosen samples are in whole mini-batches; all of them if the only mini-batch is short."""
+    """How many of the chosen samples are in whole mini-batches. All of them if the only mini-batch is short."""
     return samples - samples % kept if drop_last and samples >= kept else samples
 
 
 def put_weights(table: Tensor | None, n: int, index: Tensor, weight: Tensor) -> Tensor:
-    """Set the factors of these samples in a table of ``n`` samples, which is made if there is none; 1 elsewhere."""
+    """Set the factors of these samples in a table of ``n`` samples, which is made if there is none. 1 elsewhere."""
     if table is None:
         table = torch.ones(n, dtype=torch.float32, device=CPU)
     return table.scatter_(0, index.long(), weight.to(table.dtype))
@@ -155,7 +155,7 @@ def _check_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tens
 
 @dataclass(frozen=True)
 class BatchSpans:
-    """``total`` samples split into ``count`` batches of ``step`` samples each; the last takes the rest."""
+    """``total`` samples split into ``count`` batches of ``step`` samples each. The last takes the rest."""
 
     total: int
     step: int
@@ -181,7 +181,7 @@ class BatchSpans:
 
 
 def split_into_batches(total: int, kept: int, least: int) -> BatchSpans:
-    """Mini-batches of ``kept`` samples, joined until each has ``least``; a remainder joins the batch before it.
+    """Mini-batches of ``kept`` samples, joined until each has ``least``. A remainder joins the batch before it.
 
     No batches if there are fewer than ``least`` samples in all.
     """
@@ -226,13 +226,13 @@ class EpochIterator:
             yield self.plan.index[start + self._rank : stop : self._world_size].tolist()
 
     def given(self) -> Tensor | None:
-        """The samples that were handed out so far, to all processes; None once there are no more batches."""
+        """The samples that were handed out so far, to all processes. None once there are no more batches."""
         if self.handed_out == len(self._spans):
             return None
         return self.plan.index[: self._spans.span(self.handed_out)[0]]
 
     def rest(self) -> Plan | None:
-        """The plan of what is not consumed yet; None at the end of the epoch."""
+        """The plan of what is not consumed yet. None at the end of the epoch."""
         # Loaders prefetch, so a batch that was handed out is not consumed yet. It counts if nobody calls update.
         done = self.handed_out
         if self.consumed or self._updated:

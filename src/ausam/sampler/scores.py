@@ -44,13 +44,13 @@ class Scores:
     Attributes:
         sum: sum of the values seen, where the past is multiplied by ``decay`` at each visit. With ``forgetting`` (the
             value is 1 for a misclassified sample, otherwise 0): how often 1 followed 0, infinite until the first 0.
-        count: number of visits; with ``progress``, not counting the first.
-        last: the latest value; NaN before the first.
-        spread: moving average of the squared distance of a value from the score before it; None unless requested.
+        count: number of visits. With ``progress``, not counting the first.
+        last: the latest value. NaN before the first.
+        spread: moving average of the squared distance of a value from the score before it. None unless requested.
 
     Arguments:
         n: number of samples.
-        decay: weight of a sample's past at each visit, in [0, 1]; 1 for the mean of all visits.
+        decay: weight of a sample's past at each visit, in [0, 1]. 1 for the mean of all visits.
         forgetting: count forgetting events instead of averaging.
         progress: average the decrease of the value since the previous visit, instead of the value.
         spread: keep the ``spread`` column.
@@ -98,7 +98,7 @@ class Scores:
         return self.of(torch.arange(len(self), device=CPU))
 
     def of(self, index: Tensor) -> Tensor:
-        """The mean of the values of these samples; with ``decay`` d < 1 their exponential moving average.
+        """The mean of the values of these samples. With ``decay`` d < 1 their exponential moving average.
 
         d = 1: ``sum / count``.  d < 1: ``(1 - d) sum / (1 - d^count)``, so the first visits are not biased towards 0;
         d = 0 is the latest value. With ``forgetting``: the number of forgetting events.
@@ -129,14 +129,14 @@ class Scores:
     def set(self, index: Tensor, values: Tensor) -> None:
         """Set the scores of these samples by hand, as if each had been visited once with this value.
 
-        ``index`` has each sample at most once, and ``values`` one finite number for each; lists and arrays will do.
+        ``index`` has each sample at most once, and ``values`` one finite number for each. Lists and arrays will do.
         With several processes, each may set the samples that it likes. All processes have the values when the next
-        pass begins, after the losses of this one; where two set the same sample, that of the higher rank counts.
+        pass begins, after the losses of this one. Where two set the same sample, that of the higher rank counts.
         """
         self._set(*self._valid_setting(index, values))
 
     def validate(self, index: Tensor, value: Tensor, *, repeats: bool = False) -> Entry:
-        """Index and value on the CPU in the table's types; an error unless there is one value per sample.
+        """Index and value on the CPU in the table's types. An error unless there is one value per sample.
 
         ``repeats``: a sample may occur several times.
         """
@@ -198,7 +198,7 @@ class Scores:
         return {"decay": self.decay, "fit": self.fit, "fit_epoch": self.fit_epoch, **columns, **spread}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a saved table; one of another size or decay raises an error and changes nothing."""
+        """Load a saved table. One of another size or decay raises an error and changes nothing."""
         if len(state["sum"]) != len(self):
             raise ValueError(
                 f"The saved scores are for {len(state['sum'])} samples, but the dataset has {len(self)}. "
@@ -216,7 +216,7 @@ class Scores:
 
 
 class SharedScores(Scores):
-    """Records at once in a single process; with several, keeps new values until all processes exchange them.
+    """Records at once in a single process. With several, keeps new values until all processes exchange them.
 
     Arguments:
         n: number of samples.
@@ -252,7 +252,7 @@ class SharedScores(Scores):
             self.flush()
 
     def set(self, index: Tensor, values: Tensor) -> None:
-        """As :meth:`Scores.set`; with several processes, at the next exchange."""
+        """As :meth:`Scores.set`. With several processes, at the next exchange."""
         if self.rank_and_world_size[1] == 1:
             self.flush()
             super().set(index, values)
@@ -260,7 +260,7 @@ class SharedScores(Scores):
             self._unshared_settings.append(self._valid_setting(index, values))
 
     def flush(self) -> None:
-        """Record the values that wait; with several processes, get them ready for the next exchange."""
+        """Record the values that wait. With several processes, get them ready for the next exchange."""
         while self._waiting:
             entry = self.validate(*self._waiting.popleft(), repeats=self._repeats)
             if self.rank_and_world_size[1] > 1:
@@ -270,7 +270,7 @@ class SharedScores(Scores):
                 self._record(*visit)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As :meth:`Scores.load_state_dict`; values that were not recorded yet are discarded."""
+        """As :meth:`Scores.load_state_dict`. Values that were not recorded yet are discarded."""
         super().load_state_dict(state)
         for new in (self._waiting, self._unshared, self._unshared_settings):
             new.clear()
@@ -307,7 +307,7 @@ class SharedScores(Scores):
         return checksum
 
     def _has_group(self) -> bool:
-        """Whether there is a process group to exchange with; without one there must be nothing to exchange."""
+        """Whether there is a process group to exchange with. Without one there must be nothing to exchange."""
         world, there = self.rank_and_world_size[1], rank_and_world_size()[1]
         if there == 1 and not self.has_unshared:
             return False

@@ -50,8 +50,8 @@ class SelectiveStream:
         source: an iterable of ``(key, raw)``, iterated once per pass, with each key at most once.
         decode: turns ``raw`` into a sample, as a dataset's ``__getitem__`` would return it.
         sampler: a SelectiveBatchSampler for as many samples as there are keys. The stream uses its policy, batch size,
-            ``drop_last``, seed and scores; do not iterate over it. Its policy must choose inside mini-batches.
-        keys: the dataset index of each key, e.g. ``{name: i for i, name in enumerate(names)}``; None: keys are indices.
+            ``drop_last``, seed and scores. Do not iterate over it. Its policy must choose inside mini-batches.
+        keys: the dataset index of each key, e.g. ``{name: i for i, name in enumerate(names)}``. None: keys are indices.
         sharded: who divides the stream among workers and processes. True: the source does, and each worker of each
             process sees its own part. False (default): every worker sees the whole source, and the stream forms the
             mini-batches, so that batches do not depend on the number of workers.
@@ -64,9 +64,9 @@ class SelectiveStream:
     The workers choose by the scores at the beginning of the pass. Each sample is a candidate once per pass, so no newer
     score exists, and the choice is the one that the sampler would have made.
 
-    Limits: ``raw`` is always read; only decoding is saved. The stream does not shuffle: let the source do it. With
+    Limits: ``raw`` is always read. Only decoding is saved. The stream does not shuffle: let the source do it. With
     ``sharded=False`` every worker reads the whole source. With several processes, the last mini-batches are left out
-    unless there is one for each; with ``sharded=True`` the source must give each process the same number.
+    unless there is one for each. With ``sharded=True`` the source must give each process the same number.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class _Reader(IterableDataset[_Choice | None]):
 
 
 def _groups(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of ``size`` items each; the last may be shorter."""
+    """Lists of ``size`` items each. The last may be shorter."""
     source = iter(items)
     while group := list(itertools.islice(source, size)):
         yield group

@@ -39,7 +39,7 @@ class AESAM:
         total_steps: T, optimizer steps of the whole training, >= 1: ``epochs * len(loader)``.
 
     Use it when SAM helps but is too expensive. All processes make the same decision, because they average the pass at
-    w. It reads one number per step from the device. Cost: 1 + the fraction of SAM steps, about 1.5 forward-backwards;
+    w. It reads one number per step from the device. Cost: 1 + the fraction of SAM steps, about 1.5 forward-backwards.
     ``opt.samples_forward`` counts.
     """
 
@@ -61,7 +61,7 @@ class AESAM:
         return bool(getattr(self.inner, "needs_rows", False))
 
     def gradient(self, step: Step) -> Vector:
-        """The inner method's gradient above the threshold, otherwise the plain one; both from one pass at ``w``."""
+        """The inner method's gradient above the threshold, otherwise the plain one. Both from one pass at ``w``."""
         g = step.gradient()
         # Averaged, because inside a user's no_sync (accumulation) g is not.
         s = step.mean_over_ranks((norm(g) / step.scale) ** 2).item()

@@ -33,9 +33,9 @@ class ASAM:
     >>> opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), ASAM(rho=0.5), model)
 
     Arguments:
-        rho: radius, >= 0; about ten times SAM's (the authors: 0.5 on CIFAR-10, 1.0 on CIFAR-100).
-        eta: added to ``|w|``, >= 0 (the class default of the authors' code is 0.01; their CIFAR script passes 0).
-        scaled: "weights" (default) or "all": the parameters that T scales; T is 1 for the others.
+        rho: radius, >= 0. About ten times SAM's (the authors: 0.5 on CIFAR-10, 1.0 on CIFAR-100).
+        eta: added to ``|w|``, >= 0 (the class default of the authors' code is 0.01, their CIFAR script passes 0).
+        scaled: "weights" (default) or "all": the parameters that T scales. T is 1 for the others.
 
     Use it instead of SAM when layers differ widely in scale. Cost: two forward-backwards.
     """

@@ -29,7 +29,7 @@ class FriendlySAM:
 
     Arguments:
         rho: radius of the perturbation, >= 0. 0.2 in the authors' CIFAR-100 script.
-        sigma: how much of the average is subtracted, >= 0; 0 is SAM.
+        sigma: how much of the average is subtracted, >= 0. 0 is SAM.
         lmbda: decay of the average, in [0, 1). 0.9 in the authors' class, 0.6 in their CIFAR-100 script.
 
     Use it instead of SAM at the same cost. Each process averages its own gradients, because it perturbs by its own.

@@ -35,7 +35,7 @@ class FunctionalSAM:
         rho: radius of the perturbation, >= 0, over all parameters together. A parameter group may have its own
             ``rho``.
 
-    ``loss_fn`` returns ``(losses, outputs)``. The losses must be computed from these outputs; anything else (a penalty
+    ``loss_fn`` returns ``(losses, outputs)``. The losses must be computed from these outputs. Anything else (a penalty
     on the weights) affects only the perturbation. Use it where SAM does harm, as the authors found for language
     models. Cost: two forward-backwards.
     """

@@ -29,9 +29,9 @@ class GSAM:
 
     Arguments:
         rho: radius of the perturbation, >= 0. In the paper it follows the learning rate: ``RhoSchedule(opt, "lr")``.
-        alpha: how much of the orthogonal part is subtracted, >= 0; 0 is SAM. 0.4 in the authors' CIFAR example.
+        alpha: how much of the orthogonal part is subtracted, >= 0. 0 is SAM. 0.4 in the authors' CIFAR example.
 
-    Use it instead of SAM at the same cost; the paper's largest gains are on vision transformers. Both passes are
+    Use it instead of SAM at the same cost. The paper's largest gains are on vision transformers. Both passes are
     averaged over processes, because their gradients are mixed. Cost: two forward-backwards.
     """
 

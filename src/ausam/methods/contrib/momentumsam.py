@@ -29,11 +29,11 @@ class MomentumSAM:
     >>> opt = SharpnessAware(base, MomentumSAM(rho=3.0), model)
 
     Arguments:
-        rho: radius, >= 0, over all parameters together; an order of magnitude above SAM's (the authors: 3 for
+        rho: radius, >= 0, over all parameters together. An order of magnitude above SAM's (the authors: 3 for
             CIFAR-100 and ImageNet). A parameter group may have its own ``rho``.
 
-    Use it with momentum, when a second pass is too expensive. Each sample's loss is measured only at the moved weights;
-    the feedback reports it as the loss. Cost: one forward-backward.
+    Use it with momentum, when a second pass is too expensive. Each sample's loss is measured only at the moved weights.
+    The feedback reports it as the loss. Cost: one forward-backward.
     """
 
     rho: NonNegative = 3.0

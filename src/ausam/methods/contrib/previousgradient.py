@@ -33,7 +33,7 @@ class PreviousGradientSAM:
             ``rho``.
 
     Use it with any base optimizer, when a second pass is too expensive. Each sample's loss is measured only at the
-    perturbed weights; the feedback reports it as the loss. All micro-batches of a step share one perturbation, from the
+    perturbed weights. The feedback reports it as the loss. All micro-batches of a step share one perturbation, from the
     step before. Memory: two more copies of the weights. Cost: one forward-backward.
     """
 

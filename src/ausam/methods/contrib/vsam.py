@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VSAM:
-    """SAM on a quota of steps that follows how much its sharpness term varies; other steps reuse that term.
+    """SAM on a quota of steps that follows how much its sharpness term varies. Other steps reuse that term.
 
         sampled step:  g_s = grad L(w + rho g / |g|),  PSF := g_s - g,  the step uses g_s
         others:        the step uses  g + beta^j PSF  on the j-th step after it, j <= 6, then g alone
@@ -137,7 +137,7 @@ def push(values: Tensor | None, value: Tensor, length: int) -> Tensor:
 
 
 def drift(values: Tensor | None) -> float:
-    """Mean relative change from one value to the next, within [-1, 1]; 0 with fewer than two values."""
+    """Mean relative change from one value to the next, within [-1, 1]. 0 with fewer than two values."""
     if values is None:
         return 0.0
     changes = values.diff() / values[:-1]

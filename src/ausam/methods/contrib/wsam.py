@@ -49,7 +49,7 @@ class WSAM:
         validate(self)
 
     def gradient(self, step: Step) -> Vector:
-        """``g``, and the sharpness beside it; coupled, ``(1 - alpha) * g + alpha * g_s``."""
+        """``g``, and the sharpness beside it. Coupled, ``(1 - alpha) * g + alpha * g_s``."""
         return self.second(step, step.gradient())
 
     def second(self, step: Step, g: Vector) -> Vector:

@@ -22,7 +22,7 @@ class OrderDP(Policy):
         S = max(1, int(s N)) of the N samples, all equally likely;  kept = the max(1, int(q |S|)) largest l_i of S
 
     where ``l_i`` is the loss of ``i`` at its latest visit. The first epoch leaves out samples too. Samples without a
-    loss come first; ties are broken at random. No weights. Xu et al.: OrderDP, ICLR 2026, after its official code.
+    loss come first. Ties are broken at random. No weights. Xu et al.: OrderDP, ICLR 2026, after its official code.
 
     >>> from ausam import OrderDP, SelectiveBatchSampler
     >>> [len(batch) for batch in SelectiveBatchSampler(100, batch_size=32, policy=OrderDP(s=0.75, q=0.85))]

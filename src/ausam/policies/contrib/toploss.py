@@ -23,7 +23,7 @@ class TopLoss(Policy):
         kept = the k largest of s_1 .. s_n,  k = max(1, int(alpha n)),  s_i = the signal at the latest visit of i
 
     The first epoch uses every sample. Later, samples without a score come first. Kawaguchi, Lu: Ordered SGD, AISTATS
-    2020, ranks by the losses of the current forward pass; this policy ranks by those of the latest visit.
+    2020, ranks by the losses of the current forward pass. This policy ranks by those of the latest visit.
 
     >>> from ausam import SelectiveBatchSampler, TopLoss
     >>> [len(batch) for batch in SelectiveBatchSampler(10, batch_size=4, policy=TopLoss(alpha=0.5))]
@@ -44,6 +44,6 @@ class TopLoss(Policy):
     reads_scores = True
 
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
-        """The largest of each row; among equals the first, which is fair because rows are in random order."""
+        """The largest of each row. Among equals the first, which is fair because rows are in random order."""
         ranking = unseen_first(scores.of(candidates)).sort(dim=1, descending=True, stable=True).indices
         return ranking[:, : kept_count(self.alpha, candidates.shape[1])].sort(dim=1).values, None

@@ -40,15 +40,15 @@ class Weighted(Policy):
     True
 
     Arguments:
-        alpha: length of an epoch as a fraction of the dataset, > 0; above 1 only with replacement.
-        length: number of samples in an epoch, >= 1; None: ``max(1, int(alpha N))``.
+        alpha: length of an epoch as a fraction of the dataset, > 0. Above 1 only with replacement.
+        length: number of samples in an epoch, >= 1. None: ``max(1, int(alpha N))``.
         replacement: whether a sample may be drawn several times in an epoch.
         signal: None: the weights change only by ``sampler.scores.set(index, values)``. Otherwise a signal, as in
             TopLoss, or your own function of a Feedback: ``sampler.update`` then sets the weights from each step.
         decay: weight of the past in a score that follows a signal, in [0, 1).
 
-    A weight must be finite and >= 0; a sample of weight 0 is never drawn. A sample without a weight gets the mean of
-    the others; without any weight, the draw is uniform. Set weights in any process and for any samples: all processes
+    A weight must be finite and >= 0. A sample of weight 0 is never drawn. A sample without a weight gets the mean of
+    the others. Without any weight, the draw is uniform. Set weights in any process and for any samples: all processes
     have them when the next pass begins. Call ``sampler.update`` all the same: it records which batches were consumed.
     The losses are not reweighted. Cost: a fraction alpha of the samples.
     """
