@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ausam.common.label_errors import FLOOR, VISITS, LabelErrors, flag, lie_apart, rank, standing_apart
+from ausam.common.label_errors import FLOOR, VISITS, LabelErrors, flag, lie_apart, standing_apart
 
 Array = NDArray[Any]
 Table = dict[str, Array]
@@ -129,7 +129,7 @@ def judge(table: Table, labels: Array | None, visits: int = VISITS) -> LabelErro
     with np.errstate(invalid="ignore"):
         mean = table["total"] / table["visits"].astype(np.float64)
     errors = flag(now, labels, likely_class(table), judged)
-    return errors if len(errors) else replace(errors, loss=mean, order=rank(mean))
+    return errors if len(errors) else replace(errors, loss=mean)
 
 
 def likely_class(table: Table) -> Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -55,7 +56,6 @@ class LabelErrors:
     :func:`ausam.audit.draw_review`.
 
     Attributes:
-        order: dataset index of every sample, most suspect first. Samples that were never seen come last.
         flagged: of every sample, whether its label is flagged.
         loss: of every sample, the averaged loss that ranks it. NaN if it was never seen.
         likely: of every sample, the class that the network preferred to its label. -1 if unknown.
@@ -66,7 +66,6 @@ class LabelErrors:
             the samples is learned. "unseen" if there was nothing to evaluate.
     """
 
-    order: Array
     flagged: Array
     loss: Array
     likely: Array
@@ -74,6 +73,11 @@ class LabelErrors:
     limit: float
     unlearned: Array
     outcome: Outcome
+
+    @cached_property  # the policy that flags ten million samples does not rank them
+    def order(self) -> Array:
+        """Dataset index of every sample, most suspect first. Samples that were never seen come last."""
+        return rank(self.loss)
 
     @property
     def index(self) -> Array:
@@ -86,7 +90,7 @@ class LabelErrors:
         return int(self.flagged.sum())
 
     def __repr__(self) -> str:
-        return f"LabelErrors({len(self):,} of {len(self.order):,} labels flagged, outcome={self.outcome!r})"
+        return f"LabelErrors({len(self):,} of {len(self.loss):,} labels flagged, outcome={self.outcome!r})"
 
 
 def rank(loss: ArrayLike) -> Array:
@@ -152,7 +156,6 @@ def flag(
     flagged = np.zeros(len(loss), bool)
     flagged[doubtful] = loss[doubtful] > limit
     return LabelErrors(
-        rank(loss),
         flagged,
         loss,
         np.full(len(loss), -1) if likely is None else np.asarray(likely, np.int64),

@@ -16,7 +16,7 @@ from rich.table import Table
 from ausam.methods import METHODS
 from ausam.policies import POLICIES
 from ausam_lab.data.catalogue import DATASETS
-from ausam_lab.names.expressions import arguments_of
+from ausam_lab.names.expressions import arguments_of, parse
 from ausam_lab.names.from_config import OWN_RHO
 from ausam_lab.names.lookup import unknown
 from ausam_lab.names.pairs import PAIRS, Pair, pair
@@ -87,13 +87,15 @@ def named(name: str) -> str:
             settings = "".join(f"\n  {setting} {value}" for setting, value in data.settings.items())
             found.append(f"{key}: data set\n\n{data.about}\n\nThe settings that suit it:{settings}")
     try:
-        if name.lower() in PAIRS or not found:  # a method alone is a pair, too
-            row = pair(name)
-            found.insert(0, f"{name.lower()}: pair\n\n{row.label} is {_written(row)}.")
+        row = pair(name) if name.lower() in PAIRS or not found else None  # a method alone is a pair, too
     except ValueError:
         known = [key.lower() for table in (METHODS, POLICIES, PAIRS, MODELS, DATASETS) for key in table]
         kind = "method, policy, pair, network or data set"
         raise unknown(kind, name, list(dict.fromkeys(known)), "one of their names") from None
+    if row is not None:
+        for kind in ("method", "policy"):
+            parse(kind, getattr(row, kind))  # raises an error if the user has no such class
+        found.insert(0, f"{name.lower()}: pair\n\n{row.label} is {_written(row)}.")
     return "\n\n\n".join(found)
 
 

@@ -58,3 +58,8 @@ def test_a_name_of_two_things_shows_both(capsys):
 def test_a_name_that_nothing_has_gets_help(capsys, name, near):
     assert main(["list", name]) == 2
     assert near in capsys.readouterr().err
+
+
+def test_a_class_of_a_module_that_does_not_exist(capsys):
+    assert main(["list", "nowhere:Mine"]) == 2
+    assert "no module nowhere" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def audited(n=400, names=NAMES, flagged=60, cards=None, texts=(), origin=0):
     loss = np.linspace(0.01, 5, n)
     likely = (labels + 1) % len(names)
     likely[: n // 2] = -1
-    errors = LabelErrors(order, marked, loss, likely, 3.0, 1.0, np.zeros(0, np.int64), "flagged")
+    errors = LabelErrors(marked, loss, likely, 3.0, 1.0, np.zeros(0, np.int64), "flagged")
     rows = choose_rows(errors, labels)
     return Audited(
         title="<i>mine</i>",
