@@ -162,7 +162,7 @@ class Config:
 
 
 def lr_parts(text: str) -> list[float]:
-    """``"0.8,0.95"`` as numbers; a ValueError unless all are fractions of a training."""
+    """``"0.8,0.95"`` as numbers. A ValueError unless all are fractions of a training."""
     try:
         parts = [float(part) for part in text.split(",")] if text else []
     except ValueError:

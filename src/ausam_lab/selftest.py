@@ -61,7 +61,7 @@ class Training:
         return F.cross_entropy(z, y, reduction="none"), z
 
     def steps(self, batches: Iterable[Tensor], sampler: SelectiveBatchSampler | None = None) -> list[Tensor]:
-        """Take a step on each of these batches of indices; the weights and buffers afterwards."""
+        """Take a step on each of these batches of indices. The weights and buffers afterwards."""
         for index in batches:
             feedback = self.opt.backward(self.losses, self.x[index], self.y[index], index=index)
             if sampler is not None:
@@ -148,7 +148,7 @@ def _mixed_precision(device: str, half: torch.dtype) -> list[Tensor]:
 
 
 def _rank(rank: int, folder: str, kind: str) -> None:
-    """One of the processes; its weights are left in the folder."""
+    """One of the processes. Its weights are left in the folder."""
     torch.set_num_threads(1)
     device, backend = (f"cuda:{rank}", "nccl") if kind == "cuda" else ("cpu", "gloo")
     distributed.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=2)

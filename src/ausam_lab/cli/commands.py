@@ -216,7 +216,7 @@ def diagnose_command(args: argparse.Namespace) -> int:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """What a run says about its data; with --data it is trained first."""
+    """What a run says about its data. With --data it is trained first."""
     ranks.require_one_process("audit")
     given = settings.given(args)
     if "data" not in given and (idle := sorted(given.keys() - {"data_dir"})):
@@ -255,7 +255,7 @@ def _cells(progress: Progress) -> Callable[[str, Epoch], None]:
 
 
 def _idle(names: list[str]) -> int:
-    """The exit code of a command whose runs have ended; ``names`` are those that took no step."""
+    """The exit code of a command whose runs have ended. ``names`` are those that took no step."""
     if names:
         terminal.write_error(
             f"ausam: {', '.join(names)} learnt nothing: every step was skipped, {SKIPPED_BECAUSE}. Look for NaN or "

@@ -55,7 +55,7 @@ def everything() -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of at most 80 columns; a long cell is wrapped."""
+    """A table of at most 80 columns. A long cell is wrapped."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in head:
         table.add_column(name, justify="right" if name in ("Passes", "Kept", "Parameters") else "left")
@@ -68,7 +68,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def named(name: str) -> str:
-    """Everything with this name, ignoring case (``sam`` is a pair and a method); a ValueError for an unknown name."""
+    """Everything with this name, ignoring case (``sam`` is a pair and a method). A ValueError for an unknown name."""
     found: list[str] = []
     classes: dict[str, Any] = METHODS | POLICIES
     for key, cls in classes.items():
@@ -117,7 +117,7 @@ def _plain(text: str) -> str:
 
 
 def _example(cls: Any) -> Any:
-    """An instance with default arguments; required ones (a length, labels) do not affect what is shown."""
+    """An instance with default arguments. Required ones (a length, labels) do not affect what is shown."""
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
     return cls(**{name: [0] if name == "labels" else 100 for name in required})
 

@@ -58,7 +58,7 @@ RESUMABLE = ("compare", "reproduce", "tune")
 
 
 def program() -> int:
-    """The command; if the reader of its output leaves (``ausam ... | head``), it ends without a word."""
+    """The command. If the reader of its output leaves (``ausam ... | head``), it ends without a word."""
     try:
         code = main()
         sys.stdout.flush()
@@ -70,7 +70,7 @@ def program() -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; an error becomes one line and an exit code."""
+    """Run a command. An error becomes one line and an exit code."""
     argv = sys.argv[1:] if argv is None else argv
     name = argv[0] if argv else "--help"
     if name in ("--help", "-h", "help"):
@@ -133,7 +133,7 @@ def _run(name: str, argv: list[str]) -> int:
 
 
 def _kept(name: str, args: argparse.Namespace) -> str:
-    """What is on disk when a command ends early, and how to continue; empty if it keeps nothing."""
+    """What is on disk when a command ends early, and how to continue. Empty if it keeps nothing."""
     if name == "train":
         from ausam_lab.training import run_folder
 
@@ -170,7 +170,7 @@ def signals() -> Iterator[list[int]]:
 
 
 def _reader_left() -> bool:
-    """Whether it is standard output that is broken, and not another pipe; if so, its rest goes nowhere."""
+    """Whether it is standard output that is broken, and not another pipe. If so, its rest goes nowhere."""
     try:
         os.write(sys.stdout.fileno(), b"\n")
     except BrokenPipeError:

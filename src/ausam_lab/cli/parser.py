@@ -1,4 +1,4 @@
-"""The flags of every command; those of a run come from the fields of Config.
+"""The flags of every command. Those of a run come from the fields of Config.
 
 ``--help`` shows the basics, ``--help-all`` everything. An error is one line, with a hint for a misspelt flag.
 """
@@ -84,7 +84,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def parser(command: str, everything: bool = False) -> Parser:
-    """The parser of a command; with ``everything``, its help shows every flag."""
+    """The parser of a command. With ``everything``, its help shows every flag."""
     add, arguments, description, examples = _COMMANDS[command]
     made = Parser(
         prog=f"ausam {command}",

@@ -18,7 +18,7 @@ from ausam_lab.report.text import Screen
 
 
 def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = False) -> tuple[str, Path]:
-    """Rewrite all reports from the results; return the table as text, and the page.
+    """Rewrite all reports from the results. Return the table as text, and the page.
 
     ``results`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
     """
@@ -50,7 +50,7 @@ def _from_file(path: Path, screen: Screen | None, *, verbose: bool) -> tuple[str
 
 
 def _comparison(folder: Path) -> Comparison:
-    """The runs in the folder; command, title and order come from the old results.json."""
+    """The runs in the folder. Command, title and order come from the old results.json."""
     old = store.read(folder / "results.json", Comparison)
     done = sorted(folder.glob("runs/*/seed-*/result.json"))
     there = {pair_of(path.parent.name) for path in folder.glob("runs/*/seed-*") if path.is_dir()}  # begun counts

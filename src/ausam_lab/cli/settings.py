@@ -1,4 +1,4 @@
-"""From the arguments of a command to the settings of its runs; what has no effect or cannot work raises an error."""
+"""From the arguments of a command to the settings of its runs. What has no effect or cannot work raises an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READERS = {".toml": tomllib.loads, ".json": json.loads}
 def given(args: argparse.Namespace, elsewhere: Collection[str] = ()) -> dict[str, Any]:
     """The settings of the user: by flags, which take precedence, and in a --config file.
 
-    ``elsewhere``: settings that the command gets in another way; the file may hold them only at their defaults.
+    ``elsewhere``: settings that the command gets in another way. The file may hold them only at their defaults.
     """
     flags = {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}
     if (path := getattr(args, "config", None)) is None:
@@ -85,7 +85,7 @@ def prepare(config: Config, runs: list[Config], given: Mapping[str, Any]) -> Non
 
 
 def announcement(config: Config, given: Mapping[str, Any]) -> str:
-    """Data, wrong labels, network, epochs and batch size, as one line; ``given`` are the settings of the user."""
+    """Data, wrong labels, network, epochs and batch size, as one line. ``given`` are the settings of the user."""
     tail = f" with long tail {config.imbalance:g}" if config.imbalance not in (0, 1) else ""
     noise = f"{' and' if tail else ' with'} {100 * config.label_noise:g} % wrong labels" if config.label_noise else ""
     if noise and "label_noise" not in given:

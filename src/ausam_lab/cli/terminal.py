@@ -52,11 +52,11 @@ def log_warnings() -> None:
 
 
 class Progress:
-    """The progress of a command on standard error: a bar on a terminal; elsewhere a line a minute.
+    """The progress of a command on standard error: a bar on a terminal. Elsewhere a line a minute.
 
     Arguments:
         title: of the bar.
-        total: how much there is to do, e.g. epochs; None: not known yet.
+        total: how much there is to do, e.g. epochs. None: not known yet.
     """
 
     def __init__(self, title: str, total: float | None = None) -> None:
@@ -90,13 +90,13 @@ class Progress:
         self._bar.stop()
 
     def begin(self, done: float, total: float) -> None:
-        """Say how much there is to do, and how much of it was done before; the clock begins."""
+        """Say how much there is to do, and how much of it was done before. The clock begins."""
         self._total, self._done, self._first = total, done, done
         self._began = self._spoke = time.monotonic()
         self._bar.update(self._task, completed=done, total=total)
 
     def advance(self, text: str, by: float = 1.0) -> None:
-        """Some of it is done; ``text`` says what was last."""
+        """Some of it is done. ``text`` says what was last."""
         self._done += by
         self._bar.update(self._task, completed=self._done, text=text)
         now = time.monotonic()

@@ -111,7 +111,7 @@ def entry(name: str) -> Entry:
 
 
 def defaults_for(name: str) -> dict[str, Any]:
-    """The settings that suit a data set; none for a user-defined one."""
+    """The settings that suit a data set. None for a user-defined one."""
     return {} if is_own(name) else entry(name).settings
 
 
@@ -142,7 +142,7 @@ def split_problem(config: Config) -> tuple[Problem, Problem | None]:
 
 
 def data_seed(config: Config) -> int:
-    """The seed of the draws from the data; 0 if there are none, so that all seeds share one data set."""
+    """The seed of the draws from the data. 0 if there are none, so that all seeds share one data set."""
     draws = config.label_noise, config.imbalance not in (0, 1), config.validation, config.train_size, config.test_size
     if not any(draws):
         return 0
@@ -150,7 +150,7 @@ def data_seed(config: Config) -> int:
 
 
 def forget() -> None:
-    """Free the data that :func:`problem` keeps; its files are then read again."""
+    """Free the data that :func:`problem` keeps. Its files are then read again."""
     _read.cache_clear()
     _prepare.cache_clear()
 

@@ -1,4 +1,4 @@
-"""Classification: cross-entropy and accuracy, likelihood and calibration; for long-tailed data accuracy by class."""
+"""Classification: cross-entropy and accuracy, likelihood and calibration. For long-tailed data accuracy by class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Classification:
     """The task of predicting labels.
 
     Args:
-        tail: number of classes of long-tailed data, whose score has parts; 0 for other data.
+        tail: number of classes of long-tailed data, whose score has parts. 0 for other data.
     """
 
     tail: int = 0

@@ -1,6 +1,6 @@
-"""A pair of torch datasets as a problem; only the chosen samples are loaded.
+"""A pair of torch datasets as a problem. Only the chosen samples are loaded.
 
-``module:function`` names a function of the user that returns the pair; a task of the user's own serves targets that are
+``module:function`` names a function of the user that returns the pair. A task of the user's own serves targets that are
 not classes.
 """
 
@@ -35,7 +35,7 @@ class UserTask:
     Arguments:
         own: an instance of the class: ``metric`` (the name of the score), ``losses(outputs, targets)`` (one per
             sample), ``score(outputs, targets)`` (a number over all samples), and optionally ``lower_is_better``
-            (False), ``unit`` ("") and ``outputs`` (how many the network has; as many as a target has numbers).
+            (False), ``unit`` ("") and ``outputs`` (how many the network has, as many as a target has numbers).
         name: how the user wrote it.
     """
 
@@ -102,7 +102,7 @@ class UserSet(Problem):
         return self.example().shape[1]
 
     def prepare(self, config: Config) -> UserSet:
-        """The data set that a run specifies; a ValueError for augmentation, which the datasets do themselves."""
+        """The data set that a run specifies. A ValueError for augmentation, which the datasets do themselves."""
         if config.augment != "none":
             raise ValueError(
                 f'augment is "{config.augment}", but {self.name} returns datasets, which do their own augmentation. '
@@ -118,7 +118,7 @@ class UserSet(Problem):
         return arrange(self, config).changed(workers=config.workers, device=config.device)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, targets and indices of one pass of the sampler; only the chosen samples are loaded."""
+        """Inputs, targets and indices of one pass of the sampler. Only the chosen samples are loaded."""
         # New workers in each epoch: persistent ones would have random states that no checkpoint contains.
         rng = generator(seed, epoch, 0xDA7A)
         for x, _, index in self._loaded("training", rng, batch_sampler=sampler):
@@ -146,7 +146,7 @@ class UserSet(Problem):
 def user_data(name: str, task: str = "") -> ImageSet | UserSet:
     """The problem from the user's ``module:function``, which returns an ImageSet or (train_dataset, test_dataset).
 
-    ``task`` is the user's ``module:Class``, for data that is not classified; it needs two datasets.
+    ``task`` is the user's ``module:Class``, for data that is not classified. It needs two datasets.
     """
     data = imported_function("data set", name)()
     if isinstance(data, ImageSet) and not task:
@@ -161,7 +161,7 @@ def user_data(name: str, task: str = "") -> ImageSet | UserSet:
 
 
 def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = (), task: UserTask | None = None) -> UserSet:
-    """The problem made of two datasets, with the names of its classes if known; ``task`` for other targets.
+    """The problem made of two datasets, with the names of its classes if known. ``task`` for other targets.
 
     Raises a ValueError unless the datasets give their samples by index, a sample is a pair of an array and a target,
     and without a task the targets are the numbers of classes.

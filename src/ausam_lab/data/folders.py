@@ -49,7 +49,7 @@ class ImageFiles:
 
 @dataclass(frozen=True)
 class Rows:
-    """A split of Hugging Face as a dataset of samples (x, y); images are decoded on access."""
+    """A split of Hugging Face as a dataset of samples (x, y). Images are decoded on access."""
 
     split: Any
     image: str  # the name of the column
@@ -66,7 +66,7 @@ class Rows:
 def folder_data(name: str) -> UserSet:
     """The problem ``folder:PATH``, or ``folder:PATH@SIZE`` if the images differ in size.
 
-    PATH has folders train and val (or test), each with a folder of images per class; or a folder per class itself. Then
+    PATH has folders train and val (or test), each with a folder of images per class. Or a folder per class itself. Then
     a fifth of each class is held out for testing.
     """
     folder, size = _sized(name.removeprefix("folder:"))
@@ -130,7 +130,7 @@ def _files(folder: Path, classes: list[str], size: int) -> ImageFiles:
 
 
 def _require_one_size(name: str, files: tuple[Path, ...]) -> None:
-    """Raise a ValueError for an unreadable image, or for images of different sizes; reads only their headers."""
+    """Raise a ValueError for an unreadable image, or for images of different sizes. Reads only their headers."""
     from PIL import Image
 
     seen: dict[tuple[int, int], Path] = {}
@@ -146,7 +146,7 @@ def _require_one_size(name: str, files: tuple[Path, ...]) -> None:
 
 
 def pixels(image: Any, size: int) -> Tensor:
-    """An image as normalised floats (3, height, width); resized and cropped to its centre unless ``size`` is 0."""
+    """An image as normalised floats (3, height, width). Resized and cropped to its centre unless ``size`` is 0."""
     from PIL import ImageOps
 
     image = image.convert("RGB")
@@ -156,6 +156,6 @@ def pixels(image: Any, size: int) -> Tensor:
 
 
 def _sized(text: str) -> tuple[Path, int]:
-    """``PATH@64`` as the path and the size; 0 without one."""
+    """``PATH@64`` as the path and the size. 0 without one."""
     match = SIZED.fullmatch(text)
     return (Path(match["path"]), int(match["size"])) if match else (Path(text), 0)

@@ -20,7 +20,7 @@ from ausam_lab.data.problem import Batches, Problem
 class ImageSet(Problem):
     """A classification problem: images (n, channels, height, width), labels and their properties.
 
-    Images may be bytes or floats; ``mean`` and ``std``, one number per channel, are in the same units.
+    Images may be bytes or floats. ``mean`` and ``std``, one number per channel, are in the same units.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ImageSet(Problem):
         return normalise(x, self.mean, self.std)
 
     def prepare(self, config: Config) -> ImageSet:
-        """The data set that a run specifies; a ValueError for workers, because there is nothing left to load."""
+        """The data set that a run specifies. A ValueError for workers, because there is nothing left to load."""
         if config.workers:
             raise ValueError(f"workers is {config.workers}, but {self.name} is kept in memory. Use --workers 0.")
         data = arrange(self, config)
@@ -56,7 +56,7 @@ class ImageSet(Problem):
         return data.changed(augment=config.augment, **moved)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Images, labels and indices of one pass of the sampler; the augmentation depends on the arguments only."""
+        """Images, labels and indices of one pass of the sampler. The augmentation depends on the arguments only."""
         for b, chosen in enumerate(sampler):
             index = torch.tensor(chosen)
             rng = generator(seed, epoch, b, 0xA06)
@@ -82,7 +82,7 @@ def augment_images(x: Tensor, kind: str, mean: tuple[float, ...], std: tuple[flo
 
     "standard" is a random crop after padding by an eighth of the side, and a flip with probability 0.5. "cutout" is
     standard plus, with probability 0.5, a hole of half the side at a random position (the paper's official code).
-    "none" leaves the images unchanged. Padding is black, so it comes before normalisation; a hole has the mean colour,
+    "none" leaves the images unchanged. Padding is black, so it comes before normalisation. A hole has the mean colour,
     so it comes after. The draws are made on the CPU, so every device sees the same images.
     """
     n, _, height, width = x.shape
@@ -124,7 +124,7 @@ def cut_out(x: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
 
 
 def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """The images as floats, with each channel centred and scaled; mean and std are in pixel units."""
+    """The images as floats, with each channel centred and scaled. Mean and std are in pixel units."""
     centre = torch.tensor(mean, device=x.device).view(-1, 1, 1)
     scale = torch.tensor(std, device=x.device).view(-1, 1, 1)
     return (x.float() - centre) / scale

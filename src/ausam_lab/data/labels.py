@@ -37,7 +37,7 @@ def refuse_labels(name: str, has: str, config: Config) -> None:
 
 
 def with_validation(data: P, part: float, seed: int = 0) -> P:
-    """Hold out ``round(part * n)`` of the n training samples of each class; they replace the test set.
+    """Hold out ``round(part * n)`` of the n training samples of each class. They replace the test set.
 
     Every class keeps at least one training sample. Without classes, random samples are held out.
     """
@@ -48,7 +48,7 @@ def with_validation(data: P, part: float, seed: int = 0) -> P:
 
 
 def split_for_selection(data: P, part: float, seed: int) -> tuple[P, P | None]:
-    """The data without a fraction of each class, and a problem whose test samples are that fraction; None for 0.
+    """The data without a fraction of each class, and a problem whose test samples are that fraction. None for 0.
 
     Its labels stay as they are, wrong ones included: whoever trains has no others.
     """
@@ -98,7 +98,7 @@ def long_tail(y: Tensor, classes: int, ratio: float, seed: int = 0) -> Tensor:
 
 
 def with_sizes(data: P, train: int, test: int, seed: int = 0) -> P:
-    """A subset of the data with these sizes; 0 for all samples."""
+    """A subset of the data with these sizes. 0 for all samples."""
     for which, size, y in (("train", train, data.train_y), ("test", test, data.test_y)):
         if not 0 <= size <= len(y):
             raise ValueError(
@@ -111,7 +111,7 @@ def with_sizes(data: P, train: int, test: int, seed: int = 0) -> P:
 
 
 def balanced(y: Tensor, size: int, seed: int = 0) -> Tensor:
-    """Positions of ``size`` random samples, ascending, with the classes as balanced as possible; 0: all.
+    """Positions of ``size`` random samples, ascending, with the classes as balanced as possible. 0: all.
 
     If ``y`` does not contain classes, any random samples.
     """
@@ -150,7 +150,7 @@ def with_label_noise(data: P, part: float, seed: int = 0) -> P:
 
 
 def with_corrections(data: P, path: str) -> P:
-    """Give training samples the labels of a file, and leave out those that it removes; an empty path changes nothing.
+    """Give training samples the labels of a file, and leave out those that it removes. An empty path changes nothing.
 
     The file has the index of a sample in the data set as it was loaded, so it serves every subset: samples that are
     held out, or not in a subset, are skipped.

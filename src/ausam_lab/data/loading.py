@@ -1,4 +1,4 @@
-"""Loading of samples in this process or in workers; errors name the sample that cannot be read."""
+"""Loading of samples in this process or in workers. Errors name the sample that cannot be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DataError(RunError):
 
 
 def sample(dataset: Any, index: int, what: str) -> Any:
-    """``dataset[index]``; errors name the sample by its number in the innermost dataset."""
+    """``dataset[index]``. Errors name the sample by its number in the innermost dataset."""
     try:
         return dataset[index]
     except Exception as error:
@@ -35,7 +35,7 @@ def sample(dataset: Any, index: int, what: str) -> Any:
 def load_batches(
     dataset: Any, workers: int, device: str, rng: torch.Generator, what: str = "the data", **how: Any
 ) -> Iterator[Any]:
-    """The batches of a DataLoader over samples that end with their index; a DataError names a failing sample."""
+    """The batches of a DataLoader over samples that end with their index. A DataError names a failing sample."""
     loader: DataLoader[Any] = DataLoader(
         _Errors(dataset, what),
         num_workers=workers,
@@ -56,7 +56,7 @@ def load_batches(
 
 
 def worker_died(report: BaseException) -> DataError:
-    """The error of a process that loaded samples and died; torch may also report it wherever the program is."""
+    """The error of a process that loaded samples and died. Torch may also report it wherever the program is."""
     return DataError(
         f"A data-loading process died: {report}. Usually the system killed it because memory ran out: use fewer "
         "--workers. With --workers 0, a dataset that crashes shows its error."

@@ -36,7 +36,7 @@ class Task(Protocol):
 class Problem(ABC):
     """Data to train on, data to evaluate on, and their task.
 
-    A subclass is a frozen dataclass. Its fields ``train``, ``train_x`` and ``train_y`` hold the training samples; each
+    A subclass is a frozen dataclass. Its fields ``train``, ``train_x`` and ``train_y`` hold the training samples. Each
     has its like for the test samples.
     """
 
@@ -80,7 +80,7 @@ class Problem(ABC):
         return replace(self, **settings)  # type: ignore[type-var]
 
     def part(self, train: Tensor, test: Tensor | None = None) -> Self:
-        """The problem with only these samples; all test samples if none are given."""
+        """The problem with only these samples. All test samples if none are given."""
         taken: dict[str, Any] = {"kept": self.origin[train]}
         for field in fields(self):  # type: ignore[arg-type]
             which = train if field.name.startswith("train") else test if field.name.startswith("test") else None
@@ -95,11 +95,11 @@ class Problem(ABC):
 
     @abstractmethod
     def prepare(self, config: Config) -> Self:
-        """The data as a run specifies it; a ValueError for settings that this kind of data does not support."""
+        """The data as a run specifies it. A ValueError for settings that this kind of data does not support."""
 
     @abstractmethod
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, targets and indices of one pass of the sampler; randomness depends on the arguments only."""
+        """Inputs, targets and indices of one pass of the sampler. Randomness depends on the arguments only."""
 
     @abstractmethod
     def in_order(self, which: str, size: int) -> Batches:

@@ -27,7 +27,7 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}  # of pictures that
 
 @dataclass(frozen=True)
 class Shown:
-    """A sample: its picture, or none, as PNG or WebP; a text; and the file that holds the original."""
+    """A sample: its picture, or none, as PNG or WebP. A text, and the file that holds the original."""
 
     picture: bytes = b""
     form: str = ""  # of the picture: "png" or "webp"
@@ -54,7 +54,7 @@ def show(data: ImageSet | UserSet, index: int) -> Shown:
 
 
 def description(data: ImageSet | UserSet, index: int) -> str:
-    """What the dataset itself calls the sample, such as the name of its file; empty if it says nothing."""
+    """What the dataset itself calls the sample, such as the name of its file. Empty if it says nothing."""
     return plain(_described(data, index))
 
 
@@ -72,7 +72,7 @@ def _described(data: ImageSet | UserSet, index: int) -> str:
 
 
 def _picture(path: str) -> Image | None:
-    """The picture in a file, as small as it is shown; None if the text is no path of a picture."""
+    """The picture in a file, as small as it is shown. None if the text is no path of a picture."""
     from PIL import Image, ImageOps
 
     try:

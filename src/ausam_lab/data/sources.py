@@ -62,7 +62,7 @@ FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "s
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """The file in ``folder``, downloaded if it is missing; a DownloadError unless it is the published one."""
+    """The file in ``folder``, downloaded if it is missing. A DownloadError unless it is the published one."""
     target = folder / remote.name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{remote.name}.", dir=folder) as temporary:
@@ -154,7 +154,7 @@ def cifar100(data_dir: str) -> ImageSet:
 
 
 def _records(paths: list[Path], label_bytes: int) -> tuple[Tensor, Tensor]:
-    """Images and labels; the label is the last of the bytes before the image (CIFAR-100: coarse, then fine)."""
+    """Images and labels. The label is the last of the bytes before the image (CIFAR-100: coarse, then fine)."""
     size = label_bytes + 3 * 32 * 32
     files = []
     for path in paths:
@@ -216,7 +216,7 @@ def tiny_imagenet(data_dir: str) -> ImageSet:
 
 
 def _decode(folder: Path, target: Path) -> None:
-    """Decode every image of the official layout; a class is the position of its WordNet id in sorted order."""
+    """Decode every image of the official layout. A class is the position of its WordNet id in sorted order."""
     number = {wnid: i for i, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))}
     lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
     parts = {
@@ -242,7 +242,7 @@ def _decode(folder: Path, target: Path) -> None:
 
 
 def _pixels(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """A picture as bytes (3, 64, 64); a grey one gets three equal planes."""
+    """A picture as bytes (3, 64, 64). A grey one gets three equal planes."""
     from PIL import Image
 
     try:

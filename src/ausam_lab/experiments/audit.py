@@ -68,7 +68,7 @@ def audit_run(
 
 
 def read(folder: Path, command: str = "", **here: Any) -> Audited:
-    """The audit of the run in a folder, with its samples as cards; a ValueError if there is nothing to read."""
+    """The audit of the run in a folder, with its samples as cards. A ValueError if there is nothing to read."""
     saved = run_folder.saved_config(folder) if folder.is_dir() else None
     if saved is None:
         one = next(iter(sorted([*folder.glob("runs/*/seed-*"), *folder.glob("seed-*")])), None)
@@ -135,7 +135,7 @@ def settings_to_train(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def review(audited: Audited, folder: Path, decided: Path, labels: Path | None) -> str:
-    """What the decisions of a person say about a run; ``labels`` is the file for the labels that follow, or None.
+    """What the decisions of a person say about a run. ``labels`` is the file for the labels that follow, or None.
 
     Raises a ValueError for decisions about other samples.
     """
@@ -209,7 +209,7 @@ def _compare(pair: str, config: Config) -> str:
 
 
 def _flags(config: Config, without: Sequence[str] = ()) -> str:
-    """The settings of a run, as flags; those that its data has anyway are left out. Ends with a space."""
+    """The settings of a run, as flags. Those that its data has anyway are left out. Ends with a space."""
     usual = asdict(with_own_rho(resolve(data=config.data, method=config.method, policy=config.policy)))
     words = ["--data", config.data]
     for name, value in asdict(config).items():

@@ -125,7 +125,7 @@ def _results(
 
 
 def named_run(name: str, folder: Path) -> NamedRun | None:
-    """The run in a folder under this name, with its learning curve; None if it is unfinished or damaged."""
+    """The run in a folder under this name, with its learning curve. None if it is unfinished or damaged."""
     run = finished(folder)
     return None if run is None else NamedRun(name, run, curve(folder))
 
@@ -139,7 +139,7 @@ def comparison(
     runs: list[NamedRun],
     expected: int,
 ) -> Comparison:
-    """The record of these runs; ``labels`` are the name and the label of every row."""
+    """The record of these runs. ``labels`` are the name and the label of every row."""
     return Comparison(
         title=title,
         command=command,
@@ -160,7 +160,7 @@ def curve(folder: Path) -> tuple[CurvePoint, ...]:
 
 
 def write(results: Comparison, out: Path) -> Comparison:
-    """Write results.json, results.csv and report.html; return their record."""
+    """Write results.json, results.csv and report.html. Return their record."""
     store.write(out / "results.json", results)
     files.write(out / "results.csv", runs_csv(("", named) for named in results.runs))
     files.write(out / "report.html", page.render(results, links(results, out)))

@@ -44,7 +44,7 @@ OnRun = Callable[[str, int], None]  # called with the name of the next run, and 
 def diagnose(
     places: Sequence[Path], samples: int, command: str, on_run: OnRun, *, trust: bool = False, **here: Any
 ) -> Flatness:
-    """Measure the minima of all runs in these folders; write flatness.json and flatness.html into the first one.
+    """Measure the minima of all runs in these folders. Write flatness.json and flatness.html into the first one.
 
     A folder holds a run (``ausam train``) or a comparison (``ausam compare``), of which all runs are measured: on the
     same samples, within the radius of the first one. If one of several cannot be measured, the page says why.
@@ -101,7 +101,7 @@ def _runs(place: Path) -> list[tuple[str, Path]]:
 
 
 def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bool, here: dict[str, Any]) -> Minimum:
-    """Measure the last weights of a run; a ValueError if it cannot be done."""
+    """Measure the last weights of a run. A ValueError if it cannot be done."""
     saved = run_folder.saved_config(folder)
     if saved is None:
         raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train or ausam compare.")

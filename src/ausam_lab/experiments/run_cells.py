@@ -42,7 +42,7 @@ def in_turn(cells: Iterable[Cell], out: Path, on_epoch: OnEpoch) -> Iterator[tup
 
 
 def attempt(cell: Cell, out: Path, on_epoch: OnEpoch) -> Outcome:
-    """Run a cell like ``_run``; a Failed for an error that concerns this cell only. A full disk concerns all."""
+    """Run a cell like ``_run``. A Failed for an error that concerns this cell only. A full disk concerns all."""
     try:
         return _run(cell, out, on_epoch)
     except files.WriteError:
@@ -54,7 +54,7 @@ def attempt(cell: Cell, out: Path, on_epoch: OnEpoch) -> Outcome:
 
 
 def _run(cell: Cell, out: Path, on_epoch: OnEpoch) -> str | None:
-    """Run a cell to its end: its outcome; empty if it was done before; None if another process holds it."""
+    """Run a cell to its end: its outcome. Empty if it was done before. None if another process holds it."""
     folder = cell.folder(out)
     if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
         return None
@@ -70,7 +70,7 @@ def _run(cell: Cell, out: Path, on_epoch: OnEpoch) -> str | None:
 
 
 def _epochs(folder: Path, config: Config) -> Iterator[Epoch]:
-    """The remaining epochs. A run that was moved continues here; ``train`` raises an error for any other difference."""
+    """The remaining epochs. A run that was moved continues here. ``train`` raises an error for any other difference."""
     theirs = saved_config(folder)
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
     if theirs is not None and bool(theirs.init) == bool(config.init) and identity(theirs) == identity(config):

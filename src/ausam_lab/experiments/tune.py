@@ -46,7 +46,7 @@ class Search:
     Attributes:
         over: the values of each setting.
         seeds: the seeds of each trial.
-        config: all other settings; ``validation`` is the fraction of the training samples to evaluate on.
+        config: all other settings. ``validation`` is the fraction of the training samples to evaluate on.
         given: the settings that the user gave, for the command to paste.
         out: the folder.
         command: the command that the user typed.
@@ -61,7 +61,7 @@ class Search:
 
 
 def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
-    """``["rho=0.1,0.2", "alpha=0.5"]`` as numbers by setting; without texts, defaults for the method and policy."""
+    """``["rho=0.1,0.2", "alpha=0.5"]`` as numbers by setting. Without texts, defaults for the method and policy."""
     if not texts:
         return _suggested(config)
     kinds = {name: _number(hint) for name, hint in typing.get_type_hints(Config).items()}
@@ -83,7 +83,7 @@ def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
 
 
 def _number(hint: Any) -> type[int] | type[float] | None:
-    """The numeric type of a setting; None if it is not a number."""
+    """The numeric type of a setting. None if it is not a number."""
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
     return kinds[0] if kinds in ([int], [float]) else None
 
@@ -100,10 +100,10 @@ def _suggested(config: Config) -> dict[str, list[float]]:
 
 
 def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None]) -> Study:
-    """Search, running what is missing in the folder; write tuning.html after every trial; return Optuna's study.
+    """Search, running what is missing in the folder. Write tuning.html after every trial. Return Optuna's study.
 
     ``on_epoch`` is called with the name of the trial and each epoch, ``say`` with a line about each finished trial. An
-    error in a trial stops no other trial; the next search in the folder tries it again.
+    error in a trial stops no other trial. The next search in the folder tries it again.
     """
     config, out = search.config, search.out
     if not config.validation:
@@ -163,7 +163,7 @@ def _study(search: Search) -> Study:
 
 
 def _objective(trial: Trial, search: Search, on_epoch: OnEpoch) -> float:
-    """Train with the settings of a trial, with every seed, side by side; the mean score, larger for better."""
+    """Train with the settings of a trial, with every seed, side by side. The mean score, larger for better."""
     from optuna import TrialPruned
 
     settings: Settings = {name: trial.suggest_categorical(name, tried) for name, tried in search.over.items()}

@@ -42,7 +42,7 @@ class Expression:
 
     @property
     def inner(self) -> Expression | None:
-        """The inner method, SAM if none is given; None if the class takes none."""
+        """The inner method, SAM if none is given. None if the class takes none."""
         return self.arguments.get("inner") or Expression(METHODS["SAM"], "SAM", {}) if "inner" in self.takes else None
 
     def nested(self) -> Iterator[Expression]:
@@ -53,7 +53,7 @@ class Expression:
 
 
 def parse(kind: str, text: str) -> Expression:
-    """The class and the arguments in the text; literals and nested methods only, nothing is executed.
+    """The class and the arguments in the text. Literals and nested methods only, nothing is executed.
 
     ``module:Class`` and ``file.py:Class`` import the user's own class.
     """
@@ -101,7 +101,7 @@ def _unreadable(kind: str, text: str, why: object) -> ValueError:
 
 
 def construct(kind: str, text: str, **settings: Any) -> Any:
-    """The object in the text; ``settings`` fill the arguments that the text does not set."""
+    """The object in the text. ``settings`` fill the arguments that the text does not set."""
     try:
         return _construct(parse(kind, text), {k: v for k, v in settings.items() if v is not None})
     except TypeError as error:
@@ -144,7 +144,7 @@ def brief(thing: object) -> str:
 
 
 def brief_pair(method: object, policy: object) -> str:
-    """Both in brief, as they can be written: ``SAM(rho=0.1) + Random(alpha=0.5)``; the policy that takes all goes."""
+    """Both in brief, as they can be written: ``SAM(rho=0.1) + Random(alpha=0.5)``. The policy that takes all goes."""
     return brief(method) if isinstance(policy, POLICIES["Full"]) else f"{brief(method)} + {brief(policy)}"
 
 

@@ -1,4 +1,4 @@
-"""From the settings of a run to its method and policy; a setting that no run uses raises an error."""
+"""From the settings of a run to its method and policy. A setting that no run uses raises an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looke
 
 
 def typed_settings(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from a file; a ValueError for an unknown name, or a value of a type that the setting cannot have."""
+    """Settings from a file. A ValueError for an unknown name, or a value of a type that the setting cannot have."""
     hints = get_type_hints(Config)
     for name, value in content.items():
         if name not in hints:
@@ -48,7 +48,7 @@ def typed_settings(content: Mapping[str, Any]) -> dict[str, Any]:
 def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
     """The settings of a comparison, adapted to one of its rows, whose label and kind they then hold.
 
-    ``rho_given``: whether the user chose ``config.rho``; the rho of a data set gives way to a method's own.
+    ``rho_given``: whether the user chose ``config.rho``. The rho of a data set gives way to a method's own.
     """
     chosen = pair(name)
     of_pair = replace(
@@ -77,9 +77,9 @@ def with_own_rho(config: Config) -> Config:
 
 
 def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) -> tuple[Method, Policy]:
-    """The method and policy of a run, checked against each other; ``steps`` is for methods with a schedule.
+    """The method and policy of a run, checked against each other. ``steps`` is for methods with a schedule.
 
-    ``labels`` are the training labels, for policies that need them; without them, the pair is only for inspection.
+    ``labels`` are the training labels, for policies that need them. Without them, the pair is only for inspection.
     """
     written = parse("method", config.method)
     if written.name == "SAF" and isinstance(gap := written.arguments.get("gap"), int) and gap > config.epochs:

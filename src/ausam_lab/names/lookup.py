@@ -1,4 +1,4 @@
-"""Lookup by name, with a hint for unknown names; and devices by name."""
+"""Lookup by name, with a hint for unknown names, and devices by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def find(kind: str, name: str, table: Mapping[str, T], forms: str = "") -> T:
-    """The entry of this name, ignoring case; otherwise the ValueError of :func:`unknown`."""
+    """The entry of this name, ignoring case. Otherwise the ValueError of :func:`unknown`."""
     known = {key.lower(): value for key, value in table.items()}
     if name.lower() in known:
         return known[name.lower()]
@@ -36,13 +36,13 @@ def unknown(kind: str, name: str, known: list[str], forms: str = "") -> ValueErr
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like this one, ignoring case; empty if none is."""
+    """The known name most like this one, ignoring case. Empty if none is."""
     of = {one.lower(): one for one in known}
     return next((of[one] for one in difflib.get_close_matches(name.lower(), of, n=1)), "")
 
 
 def device(name: str) -> str:
-    """The device of this name ("auto": CUDA if available); a ValueError for a device that torch cannot use here."""
+    """The device of this name ("auto": CUDA if available). A ValueError for a device that torch cannot use here."""
     import torch  # here, because a command line that only looks up names does not need it
 
     if name == "auto":

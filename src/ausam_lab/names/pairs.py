@@ -115,7 +115,7 @@ def pair(text: str) -> Pair:
     A method alone uses every sample: ``LookSAM(k=10)``. The left side may also be a name of the table without a policy:
     ``sgd + Random(alpha=0.25)``. Then may follow, in this order:
 
-    - ``~ema`` evaluates averaged weights (``~ema0.999``: with this decay; otherwise 0.99).
+    - ``~ema`` evaluates averaged weights (``~ema0.999``: with this decay, otherwise 0.99).
     - ``~best`` keeps the epoch that is best on a tenth of the training samples, which are held out (``~best0.2``: a
       fifth).
     - ``@F`` trains for a fraction F of the epochs, ``@FxB`` also with a fraction B of the batch size, at the same
@@ -181,5 +181,5 @@ def _unknown(text: str) -> ValueError:
 
 
 def label(name: str, base: str) -> str:
-    """The label of a row; "SGD" is replaced by the base optimizer if that is another."""
+    """The label of a row. "SGD" is replaced by the base optimizer if that is another."""
     return pair(name).label.replace("SGD", BASE_LABELS[base])

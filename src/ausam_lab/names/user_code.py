@@ -1,4 +1,4 @@
-"""User-defined functions and classes, named as module:function or module:Class; a module may be a file.py."""
+"""User-defined functions and classes, named as module:function or module:Class. A module may be a file.py."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def is_code(setting: str) -> bool:
 def refuse_strangers(folder: Path, named: Mapping[str, str], typed: Collection[str] = ()) -> None:
     """Raise a ValueError if the settings of a run's folder name code, which somebody else may have written.
 
-    ``named`` are the settings that would be imported; those whose name the user has ``typed`` are the user's own.
+    ``named`` are the settings that would be imported. Those whose name the user has ``typed`` are the user's own.
     """
     code = {k: v for k, v in named.items() if is_code(v) and v not in typed}
     if code:
@@ -56,7 +56,7 @@ def refuse_strangers(folder: Path, named: Mapping[str, str], typed: Collection[s
 
 
 def imported_function(kind: str, name: str) -> Callable[..., Any]:
-    """The user's function; modules are searched for in the current directory first."""
+    """The user's function. Modules are searched for in the current directory first."""
     function: Callable[..., Any] = _attribute(kind, name)
     # A network can be called, but with samples: it is not the function that makes it.
     if not callable(function) or isinstance(function, nn.Module):
@@ -65,7 +65,7 @@ def imported_function(kind: str, name: str) -> Callable[..., Any]:
 
 
 def imported_class(kind: str, name: str) -> type:
-    """The user's own method, policy or task, with the members that each must have; the first two are dataclasses."""
+    """The user's own method, policy or task, with the members that each must have. The first two are dataclasses."""
     cls = _attribute(kind, name)
     if not isinstance(cls, type):
         problem = f"it is of type {type(cls).__name__}, not a class"
@@ -118,7 +118,7 @@ def _of_name(module: str) -> ModuleType:
 
 @functools.cache  # run once: a class must stay the same object however often it is named
 def _of_file(file: Path) -> ModuleType:
-    """The module in this file; its imports are searched for in its own folder first."""
+    """The module in this file. Its imports are searched for in its own folder first."""
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     module = ModuleType(f"ausam_user_{file.stem}")

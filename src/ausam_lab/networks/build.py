@@ -1,4 +1,4 @@
-"""The networks of the experiments, by name; each full-size network has smaller versions of the same class."""
+"""The networks of the experiments, by name. Each full-size network has smaller versions of the same class."""
 
 import inspect
 import math
@@ -54,7 +54,7 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
 
 
 def builder(name: str) -> Builder:
-    """The builder of the network of this name; a ValueError for an unknown name."""
+    """The builder of the network of this name. A ValueError for an unknown name."""
     return _own(name) if is_own(name) else find("model", name, MODELS, OWN)
 
 

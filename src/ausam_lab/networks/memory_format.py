@@ -1,4 +1,4 @@
-"""The memory layout of images and convolutions; on CPUs and GPUs, convolutions are fastest with channels last."""
+"""The memory layout of images and convolutions. On CPUs and GPUs, convolutions are fastest with channels last."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_
 
 
 def to_memory_format(x: Tensor, name: str) -> Tensor:
-    """The batch in this format; a batch of anything but images is unchanged."""
+    """The batch in this format. A batch of anything but images is unchanged."""
     return x.contiguous(memory_format=FORMATS[name]) if x.dim() == 4 else x
 
 
 def with_format(model: M, name: str) -> M:
-    """The network with the weights of its convolutions in this format; no value changes."""
+    """The network with the weights of its convolutions in this format. No value changes."""
     return model.to(memory_format=FORMATS[name])  # type: ignore[call-overload, no-any-return]

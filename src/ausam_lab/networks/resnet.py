@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Residual(nn.Module):
-    """Compute ``relu(body(x) + shortcut(x))``; the shortcut is a 1x1 projection only if the shape changes."""
+    """Compute ``relu(body(x) + shortcut(x))``. The shortcut is a 1x1 projection only if the shape changes."""
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def basic(inputs: int, width: int, stride: int) -> Residual:
 
 
 def bottleneck(inputs: int, width: int, stride: int) -> Residual:
-    """1x1, 3x3 and 1x1 convolutions, ``4 * width`` channels out; the stride is in the 3x3 one, to skip no pixel."""
+    """1x1, 3x3 and 1x1 convolutions, ``4 * width`` channels out. The stride is in the 3x3 one, to skip no pixel."""
     body = nn.Sequential(
         *_convolution(inputs, width, 1),
         nn.ReLU(),
@@ -45,7 +45,7 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
 class ResNet(nn.Sequential):
     """ResNet with a 3x3 stride-1 stem and no max-pool, for images of 8 to 64 pixels.
 
-    ``block`` is `basic` or `bottleneck`; ``depths`` is the blocks of each stage. Every stage after the first halves
+    ``block`` is `basic` or `bottleneck`. ``depths`` is the blocks of each stage. Every stage after the first halves
     the resolution and doubles the width: ``ResNet(basic, (2, 2, 2, 2))`` is ResNet-18,
     ``ResNet(bottleneck, (3, 4, 6, 3))`` is ResNet-50.
     """

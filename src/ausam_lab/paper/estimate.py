@@ -46,7 +46,7 @@ def sample_seconds(config: Config) -> float:
 
 
 def samples_of(config: Config, epochs: int) -> float:
-    """Samples through forward and backward in so many epochs; forward is a third of the work, as for test samples."""
+    """Samples through forward and backward in so many epochs. Forward is a third of the work, as for test samples."""
     about = entry(config.data)
     train, test = config.train_size or about.train, config.test_size or about.test
     method, policy = method_and_policy(config, steps=config.epochs * -(-train // config.batch_size))

@@ -34,7 +34,7 @@ def grid(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def on_grid(x: Tensor, scale: Tensor, zero_point: Tensor, bits: int) -> Tensor:
-    """Round every value to the nearest point of the grid; gradients pass straight through."""
+    """Round every value to the nearest point of the grid. Gradients pass straight through."""
     return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 2**bits - 1)
 
 
@@ -89,7 +89,7 @@ class OwnRange(nn.Module):
 
 
 class QuantConv2d(nn.Conv2d):
-    """A convolution with quantised inputs and weights; its bias and output are not quantised."""
+    """A convolution with quantised inputs and weights. Its bias and output are not quantised."""
 
     inputs: MovingRange
     weights: OwnRange
@@ -101,7 +101,7 @@ class QuantConv2d(nn.Conv2d):
 
 
 class QuantLinear(nn.Linear):
-    """A linear layer with quantised inputs and weights; its bias and output are not quantised."""
+    """A linear layer with quantised inputs and weights. Its bias and output are not quantised."""
 
     inputs: MovingRange
     weights: OwnRange
@@ -119,7 +119,7 @@ def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
 
     The first and the last of these layers get ``first_last`` bits, because pixels and class scores suffer most from few
     bits and these layers cost least (DoReFa-Net, Zhou et al. 2016, does not quantise them at all). All parameters keep
-    their names; the new buffers are ``LAYER.inputs.low``, ``.high`` and ``.seen``. Everything else (BatchNorm,
+    their names. The new buffers are ``LAYER.inputs.low``, ``.high`` and ``.seen``. Everything else (BatchNorm,
     additions, pooling) is unchanged.
     """
     for name, value in (("bits", bits), ("first_last", first_last)):

@@ -22,7 +22,7 @@ STORE = 80_000_000  # bytes, the smallest that Ray accepts: nothing large passes
 def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
     """Launch cells as tasks of a Ray cluster, each with the given number of CPUs and GPUs.
 
-    ``address`` is that of a running cluster, or "auto" for the cluster of this machine; None starts one on this machine
+    ``address`` is that of a running cluster, or "auto" for the cluster of this machine. None starts one on this machine
     that ends with the command.
     """
     if find_spec("ray") is None:
@@ -53,7 +53,7 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Iterator[Launch]:
 def _launched(
     ray: Any, task: Any, cells: Iterable[Cell], out: Path, on_epoch: OnEpoch
 ) -> Iterator[tuple[Cell, Outcome]]:
-    """Each cell with its outcome, in the order in which they finish; ``on_epoch`` follows their files."""
+    """Each cell with its outcome, in the order in which they finish. ``on_epoch`` follows their files."""
     running = {task.remote(cell, out, os.getcwd()): cell for cell in cells}
     reported = {cell.id: len(run_folder.epochs(cell.folder(out))) for cell in running.values()}
     try:

@@ -114,7 +114,7 @@ def read(table: str, scale: str = "", seeds: int | None = None) -> Recipe:
 
     Arguments:
         table: the name of the table, or the path of your own recipe, FILE.toml.
-        scale: one of SCALES, the first if empty; must be empty for a recipe that has only one.
+        scale: one of SCALES, the first if empty. Must be empty for a recipe that has only one.
         seeds: runs of each row, instead of the recipe's.
     """
     path = Path(table) if table.endswith(".toml") else find("table", table, files())
@@ -143,7 +143,7 @@ def _written(path: Path) -> Recipe:
 
 
 def _at_scale(block: Block, recipe: Recipe, scale: str) -> Block:
-    """The block with its whole settings: those of all blocks, then its own, then the small ones; a later one wins."""
+    """The block with its whole settings: those of all blocks, then its own, then the small ones. A later one wins."""
     layers = [part.settings | {OF_ROWS: part.settings_of} for part in (recipe, block)]
     if scale == "small":
         layers += [recipe.small or {}, block.small]
@@ -161,7 +161,7 @@ def _at_scale(block: Block, recipe: Recipe, scale: str) -> Block:
 
 
 def base(block: Block, **here: Any) -> Config:
-    """The settings that the rows of a block share; ``here`` has those of the machine (data_dir, threads, device).
+    """The settings that the rows of a block share. ``here`` has those of the machine (data_dir, threads, device).
 
     A finished run keeps its weights alone, unless the recipe says otherwise: a table has hundreds of runs.
     """
@@ -192,7 +192,7 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
 
 
 def chosen(cells: list[Cell], patterns: list[str]) -> list[Cell]:
-    """The cells that match a pattern, each after the one that it starts from; all cells without patterns."""
+    """The cells that match a pattern, each after the one that it starts from. All cells without patterns."""
     matching = [c for c in cells if not patterns or any(c.matches(p) for p in patterns)]
     if not matching:
         blocks, names = (", ".join(dict.fromkeys(getattr(c, k) for c in cells)) for k in ("block", "name"))

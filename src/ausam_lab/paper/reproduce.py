@@ -101,7 +101,7 @@ def _claim(recipe: Recipe, out: Path) -> None:
 
 
 def write(recipe: Recipe, out: Path, command: str) -> PaperTable:
-    """Write the pages, the CSV and what the folder holds, from the runs in ``out``; return the table."""
+    """Write the pages, the CSV and what the folder holds, from the runs in ``out``. Return the table."""
     # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
     with file_lock(out / ".lock", wait=True):
         results = tuple(_comparison(recipe, block, out, command) for block in recipe.blocks)
@@ -114,7 +114,7 @@ def write(recipe: Recipe, out: Path, command: str) -> PaperTable:
 
 
 def rewrite(out: Path) -> PaperTable | None:
-    """Write the table in a folder again, from its runs; None if the folder holds no table."""
+    """Write the table in a folder again, from its runs. None if the folder holds no table."""
     path = out / "results.json"
     if store.format_of(path) != Reproduction.FORMAT:
         return None
@@ -123,7 +123,7 @@ def rewrite(out: Path) -> PaperTable | None:
 
 
 def _comparison(recipe: Recipe, block: Block, out: Path, command: str) -> Comparison:
-    """The results of a block; also writes its page."""
+    """The results of a block. Also writes its page."""
     folder = out / block.name
     done = {int(p.parent.name.removeprefix("seed-")) for p in folder.glob("runs/*/seed-*/result.json")}
     seeds = sorted(done.union(range(recipe.seeds)))

@@ -42,7 +42,7 @@ class Difference(Checked):
 
     @property
     def clear(self) -> bool | None:
-        """Whether it is significant at 5 %; None if unknown, e.g. for a single seed."""
+        """Whether it is significant at 5 %. None if unknown, e.g. for a single seed."""
         return None if self.p is None else self.p <= 0.05
 
 
@@ -107,7 +107,7 @@ class Row(Checked):
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of the score over seeds; None for one run."""
+        """The standard deviation of the score over seeds. None for one run."""
         return statistics.stdev(self.scores) if self.n > 1 else None
 
     @property

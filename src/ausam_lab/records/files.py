@@ -1,4 +1,4 @@
-"""Atomic writing, so that a reader finds the old content or the new, even if the writer is killed; and locks."""
+"""Atomic writing, so that a reader finds the old content or the new, even if the writer is killed, and locks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunError(RuntimeError):
 
 
 class WriteError(RunError):
-    """A file could not be written; its old content is intact."""
+    """A file could not be written. Its old content is intact."""
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None if the file is missing or contains anything else."""
+    """The JSON object in a file. None if the file is missing or contains anything else."""
     if not path.is_file():  # opening a pipe would wait for its writer
         return None
     try:

@@ -41,7 +41,7 @@ class Score(Checked):
 
 @dataclass(frozen=True)
 class Epoch(Checked):
-    """One epoch of a run; seconds and samples of the two passes count from the first."""
+    """One epoch of a run. Seconds and samples of the two passes count from the first."""
 
     epoch: PositiveCount
     lr: NonNegative
@@ -63,7 +63,7 @@ def epochs_text(epochs: Iterable[Epoch]) -> str:
 
 
 def epochs_of(text: str) -> list[Epoch]:
-    """The epochs in such a text; a ValueError if a line is not an epoch."""
+    """The epochs in such a text. A ValueError if a line is not an epoch."""
     try:
         return [typed(Epoch, json.loads(line)) for line in text.splitlines()]
     except RecursionError:

@@ -39,7 +39,7 @@ R = TypeVar("R", bound=Record)
 
 
 def typed(kind: type[T], value: Any) -> T:
-    """The value as this type, such as a dataclass from a dict; a ValueError says what does not fit, and where."""
+    """The value as this type, such as a dataclass from a dict. A ValueError says what does not fit, and where."""
     if is_dataclass(kind) and isinstance(value, dict) and (strange := value.keys() - {f.name for f in fields(kind)}):
         raise ValueError(f"{min(strange)} is not known")  # msgspec would leave it out
     try:
@@ -49,7 +49,7 @@ def typed(kind: type[T], value: Any) -> T:
 
 
 def as_line(record: Any) -> str:
-    """A dataclass as JSON in one line; unlike msgspec's, it holds NaN."""
+    """A dataclass as JSON in one line. Unlike msgspec's, it holds NaN."""
     return json.dumps(msgspec.to_builtins(record))
 
 
@@ -60,7 +60,7 @@ def write(path: Path, record: Record) -> None:
 
 
 def read(path: Path, kind: type[R]) -> R | None:
-    """The record in a file; None if there is no file; a ValueError for any other content."""
+    """The record in a file. None if there is no file. A ValueError for any other content."""
     content = files.read_json(path)
     if content is None:
         if path.is_file():
@@ -85,7 +85,7 @@ def read_finished(path: Path, kind: type[R]) -> R:
 
 
 def format_of(path: Path) -> str:
-    """The format that a file declares; empty if it is not a record."""
+    """The format that a file declares. Empty if it is not a record."""
     declared = (files.read_json(path) or {}).get("format")
     return declared if isinstance(declared, str) else ""
 

@@ -37,7 +37,7 @@ TWO_LINES = (  # a long name, which would take half of a phone: "SGD (half the e
 
 @dataclass(frozen=True)
 class Field:
-    """A column of the rows: its key, title and number format (d3's; "": as it is)."""
+    """A column of the rows: its key, title and number format (d3's, "": as it is)."""
 
     key: str
     title: str
@@ -60,10 +60,10 @@ def lines(
         rows: the points of the lines.
         x: the horizontal figure.
         y: the vertical figure.
-        by: the name of the line; it has a colour and a legend entry that isolates it.
+        by: the name of the line. It has a colour and a legend entry that isolates it.
         hover: what the tooltip of a point shows.
-        limits: ``domainMin`` or ``domainMax`` of the vertical axis; what lies beyond is cut off.
-        log: the logarithmic axes, "x" or "xy"; rows that are not positive are left out.
+        limits: ``domainMin`` or ``domainMax`` of the vertical axis. What lies beyond is cut off.
+        log: the logarithmic axes, "x" or "xy". Rows that are not positive are left out.
     """
     keys = [field.key for name, field in (("x", x), ("y", y)) if name in log]
     rows = [row for row in rows if all(row[k] > 0 for k in keys)]
@@ -102,7 +102,7 @@ def dots(
     title: str = "",
     subtitle: str = "",
 ) -> Spec:
-    """A mark per row, the names below each other; with its interval where the rows hold ``low`` and ``high``.
+    """A mark per row, the names below each other. With its interval where the rows hold ``low`` and ``high``.
 
     Arguments:
         rows: one mark each.
@@ -183,7 +183,7 @@ def _names(rows: Iterable[PlainRow], by: Field) -> list[str]:
 
 
 def _colours(rows: Sequence[PlainRow], by: Field) -> Spec:
-    """The channel that tells names apart, in the order of the rows; beyond eight names, colours repeat."""
+    """The channel that tells names apart, in the order of the rows. Beyond eight names, colours repeat."""
     names = _names(rows, by)
     scale = {"domain": names, "range": [COLOURS[i % len(COLOURS)] for i in range(len(names))]}
     legend = {"title": None, "symbolType": "stroke"} if len(names) > 1 else None
@@ -198,7 +198,7 @@ def _axis(
     at: Sequence[float] = (),
     limits: Mapping[str, float] | None = None,
 ) -> Spec:
-    """An axis of figures, with ticks at these places or where Vega puts them; a vertical one's title is above."""
+    """An axis of figures, with ticks at these places or where Vega puts them. A vertical one's title is above."""
     scale = {"type": "log", "nice": False, "padding": 12} if log else {"zero": False, "nice": True, **(limits or {})}
     ticks: Spec = {"values": list(at)} if at else {"tickCount": 5}
     if log or field.form == "d":
@@ -223,7 +223,7 @@ def _layer(name: str, mark: Spec, encoding: Spec, **parts: Any) -> Spec:
 
 
 def _chart(rows: Sequence[PlainRow], layers: Sequence[Spec], height: int, description: str) -> Spec:
-    """The specification of a chart as wide as its container; the description is for screen readers."""
+    """The specification of a chart as wide as its container. The description is for screen readers."""
     return {
         "data": _data(rows),
         "layer": list(layers),

@@ -36,7 +36,7 @@ def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
     """A self-contained page: it fetches nothing, and every name in it is escaped.
 
     Arguments:
-        title: the window title; plain text.
+        title: the window title. Plain text.
         body: the fragments, in order. Any other text is escaped.
         width: the maximum width in rem.
     """
@@ -47,11 +47,11 @@ def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
 
 
 def fill(template: str, **values: object) -> Markup:
-    """Fill a template of this package; all values are escaped.
+    """Fill a template of this package. All values are escaped.
 
     Arguments:
         template: its name in ``report/templates``.
-        values: its values; a missing one is an error.
+        values: its values. A missing one is an error.
     """
     return _safe(_templates().get_template(template).render(**values))
 
@@ -62,13 +62,13 @@ def heading(text: Markup | str, level: int = 2) -> Markup:
 
 
 def paragraph(text: Markup | str, style: str = "") -> Markup:
-    """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain; nothing without text."""
+    """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain. Nothing without text."""
     kind = _safe(' class="{}"').format(style) if style else ""
     return _safe("<p{}>{}</p>").format(kind, unbroken(text)) if text else _safe("")
 
 
 def link(address: str, text: str) -> Markup:
-    """A link to a file beside the page; the text alone without an address."""
+    """A link to a file beside the page. The text alone without an address."""
     return _safe('<a href="{}">{}</a>').format(address, text) if address else escape(text)
 
 
@@ -78,13 +78,13 @@ def links(addresses: Mapping[str, str]) -> Markup:
 
 
 def code(text: str) -> Markup:
-    """A command, as it was typed; a line breaks between words, not inside ``--seeds``."""
+    """A command, as it was typed. A line breaks between words, not inside ``--seeds``."""
     words = [_safe("<span>{}</span>").format(word) if "-" in word else word for word in text.split(" ")]
     return _safe("<code>{}</code>").format(_safe(" ").join(words))
 
 
 def facts(values: Mapping[str, object]) -> Markup:
-    """Names with their values; a dash where there is none."""
+    """Names with their values. A dash where there is none."""
     one = _safe("<div><dt>{}</dt><dd>{}</dd></div>")
     return _safe("<dl>{}</dl>").format(_safe("").join(one.format(k, _fact(v)) for k, v in values.items()))
 
@@ -101,7 +101,7 @@ def details(summary: str, inside: Iterable[Markup]) -> Markup:
 
 
 def chart(spec: Spec, title: str = "", note: str = "") -> Markup:
-    """A chart of :mod:`ausam_lab.report.charts` with its heading and how to read it; the browser draws it."""
+    """A chart of :mod:`ausam_lab.report.charts` with its heading and how to read it. The browser draws it."""
     square = spec["width"] == spec["height"]
     figure = fill("figure.html", spec=spec, about=spec["description"], square=square)
     return _safe("").join([heading(title) if title else "", figure, paragraph(note, "note")])

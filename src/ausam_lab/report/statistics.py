@@ -25,7 +25,7 @@ LEVEL = 0.95
 
 
 def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Row, ...]:
-    """One row per (name, label) with runs, in the given order; Holm's correction covers all rows but SAM."""
+    """One row per (name, label) with runs, in the given order. Holm's correction covers all rows but SAM."""
     by_name = {name: [r.run for r in runs if r.name == name] for name, _ in names}
     sam = {r.seed: r for r in by_name.get("sam", [])}
     known = [_row(name, label, by_name[name], sam) for name, label in names if by_name[name]]
@@ -38,9 +38,9 @@ def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Ro
 
 
 def paired(a: Row, b: Row) -> Difference | None:
-    """The difference of two rows over their common seeds, with uncorrected p; None without such a seed.
+    """The difference of two rows over their common seeds, with uncorrected p. None without such a seed.
 
-    A single seed has no interval and no p; nor do differences without spread.
+    A single seed has no interval and no p. Nor do differences without spread.
     """
     theirs = dict(zip(b.seeds, b.scores, strict=True))
     d = [score - theirs[seed] for seed, score in zip(a.seeds, a.scores, strict=True) if seed in theirs]
@@ -69,7 +69,7 @@ def holm(differences: Sequence[Difference | None]) -> list[Difference | None]:
 
 
 class Standing(Enum):
-    """How a row stands against another; the value is what a table shows."""
+    """How a row stands against another. The value is what a table shows."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -88,7 +88,7 @@ def standing(difference: Difference | None, *, lower_is_better: bool = False) ->
     'too few seeds to tell'
 
     Arguments:
-        difference: over the common seeds; None without such a seed.
+        difference: over the common seeds. None without such a seed.
         lower_is_better: of the score.
     """
     if difference is None:
@@ -99,7 +99,7 @@ def standing(difference: Difference | None, *, lower_is_better: bool = False) ->
 
 
 def interval(difference: Difference | None, digits: int = 2) -> str:
-    """A difference with its 95 % interval: ``+0.31 [-0.20, +0.82]``; a star if it is significant."""
+    """A difference with its 95 % interval: ``+0.31 [-0.20, +0.82]``. A star if it is significant."""
     if difference is None:
         return NONE
     text = f"{difference.mean:+.{digits}f}"
@@ -109,7 +109,7 @@ def interval(difference: Difference | None, digits: int = 2) -> str:
 
 
 def p_text(difference: Difference | None) -> str:
-    """The corrected p with three decimals; a dash where it is unknown."""
+    """The corrected p with three decimals. A dash where it is unknown."""
     return NONE if difference is None or difference.p is None else f"{max(difference.p, 0.001):.3f}"
 
 

@@ -43,12 +43,12 @@ def lower_is_better(comparison: Comparison) -> bool:
 
 
 def by_score(comparison: Comparison) -> list[Row]:
-    """The rows, best first; those that have diverged last."""
+    """The rows, best first. Those that have diverged last."""
     return sorted(comparison.rows, key=lambda row: (row.diverges, -row.merit))
 
 
 def featured_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a comparison is about: with corrected labels; else the user's own, then those that use scores."""
+    """The rows that a comparison is about: with corrected labels. Else the user's own, then those that use scores."""
     corrected = [row for row in rows if row.kind == "corrected"]
     return corrected or [row for kind in ("own", "contender") for row in rows if row.kind == kind]
 
@@ -110,7 +110,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def best_text(comparison: Comparison) -> str:
-    """The best row, whoever it is, or the rows that share the best score; and their cost."""
+    """The best row, whoever it is, or the rows that share the best score, and their cost."""
     if not comparison.rows:
         return "No run has finished yet."
     best, *others = by_score(comparison)
@@ -127,7 +127,7 @@ def best_text(comparison: Comparison) -> str:
 
 
 def compare_rows(comparison: Comparison) -> list[tuple[Row, Row, Difference | None]]:
-    """The first two featured rows, each against SAM, SGD and the baselines of its cost; the user's own against all.
+    """The first two featured rows, each against SAM, SGD and the baselines of its cost. The user's own against all.
 
     A row with corrected labels is compared with the same row before the correction alone. Holm's correction covers all
     of these differences, because they are read together.
@@ -167,7 +167,7 @@ def same_cost(comparison: Comparison, row: Row) -> list[Row]:
 
 
 def verdict_table(comparison: Comparison) -> tuple[Table, str]:
-    """The figures behind the headline, each featured row against its rivals; and how to read them."""
+    """The figures behind the headline, each featured row against its rivals, and how to read them."""
     compared, sections = compare_rows(comparison), dict[str, list[Line]]()
     for row, rival, difference in compared:
         verdict = standing(difference, lower_is_better=row.lower_is_better).value
@@ -183,7 +183,7 @@ def verdict_table(comparison: Comparison) -> tuple[Table, str]:
 
 
 def underfitting(rows: Sequence[Row]) -> str:
-    """What to do first about rows that have diverged or have not fitted their data; empty if all have."""
+    """What to do first about rows that have diverged or have not fitted their data. Empty if all have."""
     diverged = [row for row in rows if row.diverges]
     rest = [row for row in rows if row.underfits and row not in diverged]
     texts = []
@@ -277,7 +277,7 @@ def notes(comparison: Comparison) -> str:
 
 
 def text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
-    """For a terminal: the table, the headline, what the runs say about the data; with ``verbose``, the figures behind.
+    """For a terminal: the table, the headline, what the runs say about the data. With ``verbose``, the figures behind.
 
     A screen of None is as wide as the tables.
     """
@@ -300,7 +300,7 @@ def text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool 
 
 
 def about_data(comparison: Comparison) -> str:
-    """What the best row that has fitted the data says about them, with its first seed; empty if no run can."""
+    """What the best row that has fitted the data says about them, with its first seed. Empty if no run can."""
     known = {(r.name, r.run.seed): r.run.audit for r in comparison.runs}
     for row in by_score(comparison):
         for seed in row.seeds:
@@ -311,7 +311,7 @@ def about_data(comparison: Comparison) -> str:
 
 
 def skipped_text(run: Run) -> str:
-    """The skipped steps of a run, for its last line; empty if there were none."""
+    """The skipped steps of a run, for its last line. Empty if there were none."""
     if not run.skipped_steps:
         return ""
     of = "" if run.steps is None else f" of {run.steps + run.skipped_steps:,}"

@@ -62,7 +62,7 @@ def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *
     Arguments:
         lines: the lines.
         column: the number of the column.
-        values: its figures, rounded as they are shown; None for a line that has none.
+        values: its figures, rounded as they are shown. None for a line that has none.
         lower: whether the lowest is the best.
     """
     known = {value for value in values if value is not None}
@@ -72,9 +72,9 @@ def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *
 
 
 def to_text(table: Table, screen: Screen | None = None) -> str:
-    """For a terminal or a file; None: as wide as its content. A screen shows the first columns that fit.
+    """For a terminal or a file. None: as wide as its content. A screen shows the first columns that fit.
 
-    The marked cells are bold on a screen with bold text; elsewhere marked figures have a ●.
+    The marked cells are bold on a screen with bold text. Elsewhere marked figures have a ●.
     """
     bold = screen is not None and screen.bold
     with_marks = {i for line in table.lines for i in line.bold if i and not bold}

@@ -37,7 +37,7 @@ def unbroken(text: str) -> str:
 
 
 def show(value: float | None, digits: int, std: float | None = None) -> str:
-    """Write a figure with its spread; a dash where it is missing."""
+    """Write a figure with its spread. A dash where it is missing."""
     return NONE if value is None else f"{value:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
 
 

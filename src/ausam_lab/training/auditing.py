@@ -29,7 +29,7 @@ WITHOUT_THEM = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's cost wit
 
 
 def start(data: Problem) -> Audit:
-    """An empty audit of the training samples; without labels unless the targets are classes."""
+    """An empty audit of the training samples. Without labels unless the targets are classes."""
     y = data.train_y
     return Audit(len(y), y, classes=data.num_outputs) if isinstance(data.task, Classification) else Audit(len(y))
 
@@ -45,7 +45,7 @@ def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> Non
 
 
 def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
-    """The pair that the verdict suggests, as ``ausam compare`` spells it; empty if none, or if the run used it."""
+    """The pair that the verdict suggests, as ``ausam compare`` spells it. Empty if none, or if the run used it."""
     if not is_code(policy) and parse("policy", policy).cls is Trusted:
         return ""
     easy = f"SAM + Trusted(alpha={audit.redundant().alpha:g})"
@@ -53,7 +53,7 @@ def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
 
 
 def findings(audit: Audit | None, data: Problem, policy: str) -> Findings | None:
-    """What the record of a run says about its data; None if the losses say nothing about labels."""
+    """What the record of a run says about its data. None if the losses say nothing about labels."""
     if audit is None or audit.labels is None or not audit.columns()["visits"].any():
         return None
     said, errors, labels = audit.verdict(), audit.label_errors(), audit.labels
@@ -80,7 +80,7 @@ def write(folder: Path, audit: Audit | None) -> None:
 
 
 def read(folder: Path) -> Audit:
-    """The audit of a finished run; a ValueError if there is none, or it cannot be read."""
+    """The audit of a finished run. A ValueError if there is none, or it cannot be read."""
     path = folder / FILE
     again = "Remove it and result.json, and continue the run with --resume: it is written again from the checkpoint."
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, read without executing anything; the previous one is used if one is unreadable."""
+"""Checkpoints: written atomically, read without executing anything. The previous one is used if one is unreadable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEEP = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run continues from, after an epoch; tensors are on the CPU when it was read."""
+    """What a run continues from, after an epoch. Tensors are on the CPU when it was read."""
 
     epochs: list[Epoch]
     model: dict[str, Tensor]
@@ -55,7 +55,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> Any:
-    """The content of a torch file; a ValueError if it cannot be read without executing code."""
+    """The content of a torch file. A ValueError if it cannot be read without executing code."""
     if path.exists() and not path.is_file():
         raise ValueError("it is not a regular file")  # a pipe would wait for its writer
     try:
@@ -74,7 +74,7 @@ def brief(error: Exception) -> str:
 
 
 def load(folder: Path) -> Checkpoint | None:
-    """The newest readable checkpoint, or None; unreadable ones are logged and skipped."""
+    """The newest readable checkpoint, or None. Unreadable ones are logged and skipped."""
     for path in newest_first(folder):
         try:
             content = read(path)
@@ -85,7 +85,7 @@ def load(folder: Path) -> Checkpoint | None:
 
 
 def for_rank(saved: Checkpoint, rank: int) -> tuple[dict[str, Any], Tensor | None]:
-    """The optimizer's state and the random state of one rank; None for a rank that did not exist when it was saved.
+    """The optimizer's state and the random state of one rank. None for a rank that did not exist when it was saved.
 
     A new rank takes the method's memory from rank 0. Rank 0 counts the samples of all ranks.
     """
@@ -99,5 +99,5 @@ def for_rank(saved: Checkpoint, rank: int) -> tuple[dict[str, Any], Tensor | Non
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The files of the checkpoints in a folder; from 100,000 epochs on their names are longer."""
+    """The files of the checkpoints in a folder. From 100,000 epochs on their names are longer."""
     return sorted(folder.glob("checkpoint-*.pt"), key=lambda path: (len(path.name), path.name), reverse=True)

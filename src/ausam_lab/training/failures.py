@@ -19,7 +19,7 @@ class Failure(NamedTuple):
 
 
 def explain(error: Exception) -> Failure | None:
-    """The message for a known failure; None for one whose traceback is needed."""
+    """The message for a known failure. None for one whose traceback is needed."""
     if isinstance(error, ValueError):
         return Failure(str(error), misuse=True)
     if isinstance(error, PermissionError):

@@ -43,7 +43,7 @@ def train(
     With ``resume=True`` a killed run continues from its last checkpoint. On one CPU thread it ends with the same
     weights, bit for bit, as an uninterrupted run. :func:`finish` gives the record. ``on_step`` is called after every
     step with the part of an epoch that it is, for progress bars. ``ranks`` is this process among those that train one
-    network together; rank 0 writes the files.
+    network together. Rank 0 writes the files.
     """
     with contextlib.ExitStack() as until:
         shown = config.tensorboard and ranks.rank == 0
@@ -73,7 +73,7 @@ def train(
 
 
 def finish(training: Training, on_epoch: Callable[[Epoch], None] = lambda _: None) -> Run:
-    """Train to the end, calling ``on_epoch`` after every epoch; returns the record of the run."""
+    """Train to the end, calling ``on_epoch`` after every epoch. Returns the record of the run."""
     while True:
         try:
             on_epoch(next(training))
@@ -83,7 +83,7 @@ def finish(training: Training, on_epoch: Callable[[Epoch], None] = lambda _: Non
 
 
 def restore(state: State, out: Path) -> None:
-    """Continue from the last checkpoint, or start from the weights in ``init``; then make the files agree."""
+    """Continue from the last checkpoint, or start from the weights in ``init``. Then make the files agree."""
     config = state.config
     if saved := checkpoint.load(out):
         try:
@@ -173,7 +173,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
 
 
 def select(state: State, held: Problem, epoch: int) -> int:
-    """Keep the weights if they are the best so far on the held-out samples; their number, which counts as cost."""
+    """Keep the weights if they are the best so far on the held-out samples. Their number, which counts as cost."""
     start = time.perf_counter()
     score = evaluate(state.ranks.for_evaluation(state.evaluated), held, "test", state.config.memory_format)
     state.best = weights.better_of(state.best, epoch, score, state.evaluated)
@@ -195,7 +195,7 @@ def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = C
 
 
 def save(state: State, out: Path) -> None:
-    """Write the checkpoint of the finished epoch; rank 0 writes for all ranks."""
+    """Write the checkpoint of the finished epoch. Rank 0 writes for all ranks."""
     last = state.epochs[-1]
     mine = state.opt.state_dict()
     others = state.ranks.gather_others({"memory": mine["ausam"]["memory"], "random": state.random})
@@ -221,7 +221,7 @@ def save(state: State, out: Path) -> None:
 
 
 def record(state: State, train: Score) -> Run:
-    """The record of a run after its last epoch; ``train`` is its score on the training samples."""
+    """The record of a run after its last epoch. ``train`` is its score on the training samples."""
     config, data, last = state.config, state.data, state.epochs[-1]
     best = None if state.best is None else state.epochs[state.best.epoch - 1]
     return Run(

@@ -52,7 +52,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache  # as it was when this process began: what is changed later is not what runs
 def commit() -> str | None:
-    """The commit of the source, with a plus sign if it has local changes; None for an installed package."""
+    """The commit of the source, with a plus sign if it has local changes. None for an installed package."""
     git = ["git", "-C", str(Path(ausam.__file__).parent)]
     try:
         # An installed package may be inside an unrelated repository: only a tracked file counts.

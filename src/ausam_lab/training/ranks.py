@@ -37,7 +37,7 @@ class LostError(RunError):
 class Ranks:
     """One process of a run.
 
-    With several, every method except ``rank_seed`` is collective; a single process sends nothing.
+    With several, every method except ``rank_seed`` is collective. A single process sends nothing.
     """
 
     rank: int = 0
@@ -48,11 +48,11 @@ class Ranks:
         return seed if self.rank == 0 else generator(seed, self.rank, 0x5EED).initial_seed()
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The network with gradients averaged over the ranks; BatchNorm's statistics come from rank 0."""
+        """The network with gradients averaged over the ranks. BatchNorm's statistics come from rank 0."""
         return model if self.world_size == 1 else DistributedDataParallel(model)
 
     def from_rank0(self, ask: Callable[[], T]) -> T:
-        """Run on rank 0 and broadcast the result; an error there ends all ranks."""
+        """Run on rank 0 and broadcast the result. An error there ends all ranks."""
         if self.world_size == 1:
             return ask()
         answer: list[Any] = [None, None]
@@ -114,7 +114,7 @@ class _SplitBatches(nn.Module):
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Rank and number of processes from torchrun's environment; 0 of 1 without it."""
+    """Rank and number of processes from torchrun's environment. 0 of 1 without it."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -146,7 +146,7 @@ def require_one_process(command: str) -> None:
 def process_group(device: str, seconds: float | None = None) -> Iterator[Ranks]:
     """Inside, torchrun's processes form one group: gloo on CPUs, nccl with one GPU per process.
 
-    Waiting ``seconds`` for another rank (None: torch's 30 minutes, nccl 10) raises a LostError; so does the end of that
+    Waiting ``seconds`` for another rank (None: torch's 30 minutes, nccl 10) raises a LostError. So does the end of that
     rank, at once. Without torchrun nothing happens.
     """
     rank, world = rank_and_world()

@@ -43,7 +43,7 @@ def claim(out: Path, config: Config, resume: bool, until: contextlib.ExitStack) 
 
 
 def make(out: Path) -> None:
-    """Make the folder; a ValueError where there can be none, such as in /proc."""
+    """Make the folder. A ValueError where there can be none, such as in /proc."""
     with files.written(out):
         out.mkdir(parents=True, exist_ok=True)
 
@@ -74,7 +74,7 @@ def refuse_other_run(out: Path, config: Config, resume: bool) -> None:
 
 
 def saved_config(out: Path) -> Config | None:
-    """The settings of the run in a folder; None if there is none."""
+    """The settings of the run in a folder. None if there is none."""
     path = out / "config.json"
     if not path.exists():
         return None
@@ -99,7 +99,7 @@ def write_epochs(out: Path, epochs: list[Epoch]) -> None:
 
 
 def epochs(out: Path) -> list[Epoch]:
-    """The epochs of the run in a folder, as far as written; a ValueError for a file of anything else."""
+    """The epochs of the run in a folder, as far as written. A ValueError for a file of anything else."""
     path = out / "metrics.jsonl"
     try:
         return epochs_of(path.read_text(encoding="utf-8")) if path.is_file() else []

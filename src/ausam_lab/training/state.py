@@ -74,7 +74,7 @@ class State:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
-        """Take the step; the scaler skips it if the gradient has overflown."""
+        """Take the step. The scaler skips it if the gradient has overflown."""
         self.scaler.step(self.opt)
         self.scaler.update()
         self.opt.zero_grad()
@@ -126,7 +126,7 @@ def begin(config: Config, ranks: Ranks) -> State:
 
 
 def grad_scaler(config: Config) -> torch.amp.GradScaler:
-    """The scaler of fp16's losses; a ValueError if the device has no such precision."""
+    """The scaler of fp16's losses. A ValueError if the device has no such precision."""
     kind = torch.device(config.device).type
     dtype = DTYPES.get(config.amp)
     if dtype is not None:

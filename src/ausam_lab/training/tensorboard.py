@@ -1,4 +1,4 @@
-"""The epochs of a run as figures; and for TensorBoard (``--tensorboard``), in the folder of the run."""
+"""The epochs of a run as figures, and for TensorBoard (``--tensorboard``), in the folder of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of a run: those it is evaluated with, those it keeps, those it starts from; and their digest.
+"""The weights of a run: those it is evaluated with, those it keeps, those it starts from, and their digest.
 
 A run is evaluated with its own weights, their moving average, or those of its best epoch.
 """
@@ -39,7 +39,7 @@ class Best:
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel | None:
-    """The exponential moving average of the weights and the buffers, updated once a step; None without a decay.
+    """The exponential moving average of the weights and the buffers, updated once a step. None without a decay.
 
     BatchNorm's statistics are averaged with the weights that they were measured at.
     """
@@ -50,7 +50,7 @@ def averaged(model: nn.Module, decay: float) -> AveragedModel | None:
 
 
 def better_of(best: Best | None, epoch: int, score: Score, model: nn.Module) -> Best:
-    """The better of the best epoch so far and this one; of equal ones, the earlier."""
+    """The better of the best epoch so far and this one. Of equal ones, the earlier."""
     sign = -1 if score.lower_is_better else 1
     if best is not None and sign * score.value <= sign * best.value:
         return best
@@ -68,7 +68,7 @@ def final_weights(saved: Checkpoint) -> dict[str, Tensor]:
 
 
 def discard_checkpoints(folder: Path, keep: str) -> None:
-    """Remove what a finished run need not keep (all, weights or none); a second call changes nothing.
+    """Remove what a finished run need not keep (all, weights or none). A second call changes nothing.
 
     "weights" keeps the final weights, without the state of the optimizer: for ``ausam diagnose`` and ``--init``, not to
     resume from. They are written before anything is removed.
@@ -82,7 +82,7 @@ def discard_checkpoints(folder: Path, keep: str) -> None:
 
 
 def of_run(folder: Path) -> dict[str, Tensor]:
-    """The weights that the run in a folder is evaluated with; a ValueError if it has none."""
+    """The weights that the run in a folder is evaluated with. A ValueError if it has none."""
     if (saved := checkpoint.load(folder)) is not None:
         if not (folder / "result.json").exists():
             log.warning("The run in %s has not ended; its last checkpoint is used.", folder)
@@ -98,7 +98,7 @@ def of_run(folder: Path) -> dict[str, Tensor]:
 
 
 def start_from(model: nn.Module, source: str) -> str:
-    """Copy the weights of a run's folder or of a file into a network; returns the digest of what was copied.
+    """Copy the weights of a run's folder or of a file into a network. Returns the digest of what was copied.
 
     A tensor is copied if the network has one of its name and shape. All others are logged, and missing ones keep their
     initial value. ``source`` is the folder of a run, a file of ``torch.save`` or a ``.safetensors``.
@@ -124,7 +124,7 @@ def start_from(model: nn.Module, source: str) -> str:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The named tensors of a run's folder or of a file; a ValueError if it cannot be read or there are none."""
+    """The named tensors of a run's folder or of a file. A ValueError if it cannot be read or there are none."""
     if path.is_dir():
         return of_run(path)
     try:

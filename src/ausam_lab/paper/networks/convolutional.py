@@ -46,7 +46,7 @@ class WideResNet(nn.Sequential):
     """WideResNet-``depth``-``widen`` without dropout (Zagoruyko & Komodakis 2016, "Wide Residual Networks").
 
     Three stages of ``(depth - 4) / 6`` blocks with 16, 32 and 64 times ``widen`` channels: ``depth`` is 10, 16, 22,
-    28, ...; ``widen`` is at least 1.
+    28, .... ``widen`` is at least 1.
     """
 
     def __init__(self, depth: int = 28, widen: int = 10, classes: int = 10, channels: int = 3) -> None:
@@ -87,7 +87,7 @@ class PyramidNet(nn.Sequential):
     """Additive PyramidNet of basic blocks (Han, Kim & Kim 2017, "Deep Pyramidal Residual Networks").
 
     Block k of N = (depth - 2) / 2 has ``floor(16 + widen * k / N)`` channels. ``depth`` is 8, 14, 20, ..., 110, ...
-    (three stages of ``(depth - 2) / 6`` blocks); ``widen`` is the paper's alpha, the channels added over the whole
+    (three stages of ``(depth - 2) / 6`` blocks). ``widen`` is the paper's alpha, the channels added over the whole
     network, at least 0.
     """
 
@@ -110,7 +110,7 @@ class MobileNet(nn.Sequential):
     """MobileNetV1 (Howard et al. 2017, arXiv 1704.04861) with every channel count multiplied by ``width``, at most 1.
 
     ``stem`` is the stride of the first convolution: 2 for 224-pixel images, 1 for 32-pixel ones. ``pixels`` is the size
-    to which images are resized first, e.g. Tiny-ImageNet's 64 to 224 as AUSAM's authors did; 0 leaves them unchanged.
+    to which images are resized first, e.g. Tiny-ImageNet's 64 to 224 as AUSAM's authors did. 0 leaves them unchanged.
     """
 
     def __init__(

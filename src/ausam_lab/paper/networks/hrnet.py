@@ -19,7 +19,7 @@ class HRNet(nn.Module):
 
     A branch at a quarter of the resolution is kept throughout. Every stage adds a branch of half the resolution and
     twice the channels, and its modules exchange information between all branches. ``modules`` is the number of modules
-    in each stage after the first; the last module keeps only the high resolution. ``blocks`` is the number of residual
+    in each stage after the first. The last module keeps only the high resolution. ``blocks`` is the number of residual
     blocks per branch, ``stem`` the number of channels before the stages. ``HRNet(32, (1, 4, 3))`` is HRNet-W32.
     """
 
@@ -76,7 +76,7 @@ class HRNet(nn.Module):
 
 
 class Module(nn.Module):
-    """Residual blocks in every branch; then each of the first ``outputs`` branches becomes the resampled sum of all."""
+    """Residual blocks in every branch. Then each of the first ``outputs`` branches becomes the resampled sum of all."""
 
     def __init__(self, sizes: Sequence[int], blocks: int, outputs: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def _sum(changes: nn.Module, xs: list[Tensor]) -> Tensor:
 
 
 def _transition(before: Sequence[int], now: Sequence[int]) -> nn.ModuleList:
-    """A branch that keeps its channels is unchanged; a new one is a strided convolution of the last."""
+    """A branch that keeps its channels is unchanged. A new one is a strided convolution of the last."""
 
     def change(i: int, outputs: int) -> nn.Module:
         if i >= len(before):

@@ -50,7 +50,7 @@ PLAIN = Change()
 def random_change(seed: int, epoch: int, index: int) -> Change:
     """The augmentation of a person in an epoch, as in HRNet: depends on the arguments only.
 
-    Scale by clip(1 + 0.25 N, 0.75, 1.25); rotate with probability 0.6, by clip(30 N, -60, 60) degrees; mirror with
+    Scale by clip(1 + 0.25 N, 0.75, 1.25). Rotate with probability 0.6, by clip(30 N, -60, 60) degrees. Mirror with
     probability 0.5.
     """
     rng = generator(seed, epoch, index, 0x905E)
@@ -62,7 +62,7 @@ def random_change(seed: int, epoch: int, index: int) -> Change:
 
 
 def to_crop(centre: Array, scale: float, size: int, change: Change = PLAIN) -> Array:
-    """The 2x3 matrix from pixels of the picture to pixels of the crop; pixel centres are at whole numbers.
+    """The 2x3 matrix from pixels of the picture to pixels of the crop. Pixel centres are at whole numbers.
 
     The centre maps to (size / 2, size / 2), and a square of 200 * scale pixels fills the crop. Mirroring comes first.
     """
@@ -86,7 +86,7 @@ def mapped(points: Array, matrix: Array) -> Array:
 
 
 def cut(picture: Image, matrix: Array, size: int) -> Tensor:
-    """The crop as bytes (3, size, size), interpolated bilinearly; black outside the picture."""
+    """The crop as bytes (3, size, size), interpolated bilinearly. Black outside the picture."""
     from PIL.Image import Resampling, Transform
 
     (a, b, c), (d, e, f) = inverse(matrix)
@@ -196,14 +196,14 @@ class PoseSet(Problem):
         return self._targets(self.test)
 
     def prepare(self, config: Config) -> PoseSet:
-        """The data set that a run specifies; a ValueError for wrong labels or cutout, which poses do not support."""
+        """The data set that a run specifies. A ValueError for wrong labels or cutout, which poses do not support."""
         refuse_labels(self.name, "joints", config)
         if config.augment == "cutout":
             raise ValueError('augment is "cutout". For poses, use none or standard.')
         return arrange(self, config).changed(augment=config.augment, workers=config.workers, device=config.device)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Crops, targets and indices of one pass of the sampler; the augmentation depends on seed, epoch and index."""
+        """Crops, targets and indices of one pass of the sampler. The augmentation depends on seed, epoch and index."""
         shown = Crops(self.train, self.size, None if self.augment == "none" else (seed, epoch))
         return self._loaded(shown, batch_sampler=sampler)
 

@@ -119,7 +119,7 @@ def located(model: nn.Module, x: Tensor) -> Tensor:
 def unmirrored(p: Tensor) -> Tensor:
     """Turn probabilities for the mirrored crop into those of the crop: swap left and right joints, and reverse x.
 
-    Pixel x of a crop W wide is W - 1 - x in the mirror, so bin b is 2 W - 2 - b; the last bin has no mirror image.
+    Pixel x of a crop W wide is W - 1 - x in the mirror, so bin b is 2 W - 2 - b. The last bin has no mirror image.
     """
     p = p[:, list(MIRRORED)]
     x = p[:, :, 0].flip(-1).roll(1 - SPLIT, -1)

@@ -132,7 +132,7 @@ def stick_figures(data_dir: str = "") -> PoseSet:  # noqa: ARG001  (nothing lies
 
 
 def many(seed: int, n: int) -> People:
-    """Draw n figures, each from the seed and its number; a joint outside the picture is not visible."""
+    """Draw n figures, each from the seed and its number. A joint outside the picture is not visible."""
     rngs = [np.random.default_rng([seed, i, 0xF16]) for i in range(n)]
     joints = np.stack([posed(rng) for rng in rngs])
     pictures = np.stack([painted(points, rng) for points, rng in zip(joints, rngs, strict=True)])

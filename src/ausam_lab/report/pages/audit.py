@@ -1,4 +1,4 @@
-"""The page of an audit, audit.html: a tool to review the labels, most suspect first; and the audit as text and CSV."""
+"""The page of an audit, audit.html: a tool to review the labels, most suspect first, and the audit as text and CSV."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Audited:
         return self.names[int(self.labels[i])]
 
     def likely(self, i: int) -> str:
-        """The name of the class that the network preferred; empty if that is unknown."""
+        """The name of the class that the network preferred. Empty if that is unknown."""
         return self.names[int(self.errors.likely[i])] if self.errors.likely[i] >= 0 else ""
 
 
@@ -112,7 +112,7 @@ def flagged_line(audited: Audited) -> str:
 
 
 def hits_line(audited: Audited) -> str:
-    """How many of the labels that were made wrong on purpose come first in the ranking; empty if none were."""
+    """How many of the labels that were made wrong on purpose come first in the ranking. Empty if none were."""
     if audited.made_wrong is None:
         return ""
     n = len(audited.made_wrong)
@@ -146,7 +146,7 @@ def first_table(audited: Audited) -> Table:
 
 
 def csv(audited: Audited) -> str:
-    """All samples, most suspect first; no cell starts a formula."""
+    """All samples, most suspect first. No cell starts a formula."""
     loss = audited.errors.loss
     rows = [
         [
@@ -260,7 +260,7 @@ def _thumb(audited: Audited, i: int, card: Shown, folder: str) -> str:
 
 
 def _address(file: Path, out: Path) -> str:
-    """Where a file is, as seen from the page; its name need not be Unicode."""
+    """Where a file is, as seen from the page. Its name need not be Unicode."""
     return quote(os.fsencode(os.path.relpath(file, out.parent)))
 
 

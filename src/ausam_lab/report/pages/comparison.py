@@ -164,5 +164,5 @@ def _fragments(comparison: Comparison, links: Links) -> Iterator[Markup | str]:
 
 
 def render(comparison: Comparison, links: Links | None = None) -> str:
-    """The whole page; it fetches nothing. ``links`` lead from it to its runs."""
+    """The whole page. It fetches nothing. ``links`` lead from it to its runs."""
     return html.page(comparison.title, _fragments(comparison, links or {}), width=60)

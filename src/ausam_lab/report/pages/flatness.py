@@ -152,7 +152,7 @@ def _charts(flatness: Flatness) -> Iterator[Markup]:
 
 
 def render(flatness: Flatness, report: str = "") -> str:
-    """The page; it fetches nothing. ``report`` is where the page of the runs is, if there is one."""
+    """The page. It fetches nothing. ``report`` is where the page of the runs is, if there is one."""
     first, runs = flatness.minima[0], len(flatness.minima)
     title = f"{first.config.data}: how flat is the minimum?"
     about = f"{runs} run{'s' * (runs > 1)}, {first.config.model}, {first.samples} training samples, not augmented"

@@ -44,7 +44,7 @@ def outcome(trial: FrozenTrial) -> str:
 
 
 def completed(study: Study) -> list[FrozenTrial]:
-    """The trials that ran to their end, best first; of equal ones, the first."""
+    """The trials that ran to their end, best first. Of equal ones, the first."""
     ended = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
     return sorted(ended, key=lambda trial: -(trial.value or 0.0))
 
@@ -127,7 +127,7 @@ def _charts(study: Study) -> Iterator[Markup]:
 
 
 def render(study: Study) -> str:
-    """The page; it fetches nothing."""
+    """The page. It fetches nothing."""
     about = study.user_attrs["settings"]
     title = f"{about['data']}: search for settings"
     setting = f"{about['method']} + {about['policy']}, {about['model']}, up to {about['epochs']} epochs"
