@@ -25,17 +25,20 @@ NAMES = {
     "sgd-20": "SGD, 20 epochs",
     "sam-random-first": "SAM on a random half",
     "ausam": "AUSAM-0.5",
+    "shuffled": "AUSAM-0.5, scores shuffled",
     "trusted": "SAM with Trusted",
     "sam": "SAM",
 }
 CONTRASTS = (("sam-random-first", "sgd"), ("ausam", "sam-random-first"))
+EXPLORED = (("ausam", "sgd"), ("ausam", "sam"), ("ausam", "shuffled"))
 MISSING = "*The runs have not ended. This table is filled from `research/transfer/results.jsonl`.*"
 Runs = dict[int, dict[str, Any]]  # by seed
 
 
 def table(part: str) -> str:
-    """A table in Markdown: "accuracy", "likelihood", "contrasts" or "cost"."""
-    made = {"accuracy": accuracy, "likelihood": likelihood, "contrasts": contrasts, "cost": cost}[part]
+    """A table in Markdown: "accuracy", "likelihood", "contrasts", "explored" or "cost"."""
+    parts = {"accuracy": accuracy, "likelihood": likelihood, "contrasts": contrasts, "explored": explored, "cost": cost}
+    made = parts[part]
     found = read()
     return made(found) if found else MISSING
 
@@ -58,7 +61,7 @@ def problems(found: dict[tuple[int, str, str], Runs]) -> list[tuple[int, str]]:
 
 def means(found: dict[tuple[int, str, str], Runs], figure: str, digits: int, best: Any) -> str:
     """A table of the means of a figure, the best of a line in bold."""
-    rows = [row for row in NAMES if any(key[2] == row for key in found)]
+    rows = [row for row in NAMES if row != "shuffled" and any(key[2] == row for key in found)]
     lines = [["images", "labels", "seeds", *(NAMES[row] for row in rows)]]
     for n, noise in problems(found):
         runs = [found.get((n, noise, row)) for row in rows]
@@ -82,10 +85,20 @@ def likelihood(found: dict[tuple[int, str, str], Runs]) -> str:
 
 def contrasts(found: dict[tuple[int, str, str], Runs]) -> str:
     """The primary contrasts, written down before the runs: paired by seed, with 95 % t intervals."""
-    lines = [["images", "labels", *(f"{NAMES[one]} − {NAMES[other]}" for one, other in CONTRASTS)]]
+    return differences(found, CONTRASTS)
+
+
+def explored(found: dict[tuple[int, str, str], Runs]) -> str:
+    """Other contrasts of AUSAM, in the same form. The shuffled row has its settings and its odds, dealt at random."""
+    return differences(found, EXPLORED)
+
+
+def differences(found: dict[tuple[int, str, str], Runs], chosen: tuple[tuple[str, str], ...]) -> str:
+    """A line for each problem, a column for each contrast."""
+    lines = [["images", "labels", *(f"{NAMES[one]} − {NAMES[other]}" for one, other in chosen)]]
     for n, noise in problems(found):
-        pairs = [difference(found[n, noise, one], found[n, noise, other]) for one, other in CONTRASTS]
-        lines.append([f"{n:,}", NOISES[noise], *pairs])
+        runs = [(found.get((n, noise, one), {}), found.get((n, noise, other), {})) for one, other in chosen]
+        lines.append([f"{n:,}", NOISES[noise], *(difference(one, other) for one, other in runs)])
     return markdown(lines, left=2)
 
 
