@@ -6,17 +6,13 @@ import argparse
 import io
 import platform
 import sys
-import tempfile
 import unittest
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, distributed, nn
-from torch.multiprocessing.spawn import spawn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from ausam import METHODS, SAM, AUSampling, LookSAM, Method, SelectiveBatchSampler, SharpnessAware, __version__
@@ -24,9 +20,9 @@ from ausam.common.random import generator
 from ausam_lab.names.lookup import device as available
 
 ABOUT = (
-    "Check on a device of yours that every method takes the steps that it takes in float64 on the CPU, and mixed "
-    "precision, a sampler saved and loaded, and two processes. The output can be pasted into an issue. The exit code "
-    "is 1 if a check failed."
+    "Check on a device of yours that every method takes the steps that it takes in float64 on the CPU, mixed "
+    "precision, and a sampler saved and loaded. The output can be pasted into an issue. The exit code is 1 if a check "
+    "failed."
 )
 SAMPLES, BATCH, FEATURES, CLASSES, STEPS = 64, 16, 12, 4, 6
 BATCHES = [torch.arange(BATCH) + i * BATCH % SAMPLES for i in range(STEPS)]
@@ -49,7 +45,6 @@ class Training:
             for p in self.network.parameters():
                 p.copy_(0.4 * torch.randn(p.shape, generator=rng, dtype=torch.float64))
         self.network.to(device, dtype)
-        self.model: nn.Module = self.network
         self.x = torch.randn(SAMPLES, FEATURES, generator=rng, dtype=torch.float64).to(device, dtype)
         self.y = torch.randint(CLASSES, (SAMPLES,), generator=rng).to(device)
         base = torch.optim.SGD(self.network.parameters(), lr=0.05, momentum=0.9)
@@ -57,7 +52,7 @@ class Training:
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Per-sample losses, and the outputs."""
-        z = self.model(x)
+        z = self.network(x)
         return F.cross_entropy(z, y, reduction="none"), z
 
     def steps(self, batches: Iterable[Tensor], sampler: SelectiveBatchSampler | None = None) -> list[Tensor]:
@@ -115,19 +110,6 @@ class Checks(unittest.TestCase):
         end = whole.steps(map(torch.tensor, sampler), sampler)
         assert_close(again.steps(map(torch.tensor, later), later), end, rtol=0, atol=0)
 
-    def test_two_processes(self) -> None:
-        """Two processes, each with half of the batch: the weights of one process with all of it."""
-        kind = torch.device(self.device).type
-        if kind == "cuda" and torch.cuda.device_count() < 2:
-            self.skipTest("there is one CUDA device; two processes need two")
-        if kind not in ("cpu", "cuda") or not distributed.is_available():
-            self.skipTest(f"this torch has no process groups on {kind}")
-        with tempfile.TemporaryDirectory() as folder:
-            spawn(_rank, (folder, kind), nprocs=2)  # type: ignore[no-untyped-call]
-            first, second = (torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2))
-        assert_close(first, second, rtol=0, atol=0)
-        assert_close(first, _three_steps(Training("cpu"), slice(None)), rtol=1e-4, atol=1e-5)
-
 
 def _mixed_precision(device: str, half: torch.dtype) -> list[Tensor]:
     """The weights after a few steps of SAM under autocast."""
@@ -145,28 +127,6 @@ def _mixed_precision(device: str, half: torch.dtype) -> list[Tensor]:
         scaler.update()
         training.opt.zero_grad()
     return training.state()
-
-
-def _rank(rank: int, folder: str, kind: str) -> None:
-    """One of the processes. Its weights are left in the folder."""
-    torch.set_num_threads(1)
-    device, backend = (f"cuda:{rank}", "nccl") if kind == "cuda" else ("cpu", "gloo")
-    distributed.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    try:
-        training = Training(device)
-        training.model = DistributedDataParallel(training.network, device_ids=[rank] if kind == "cuda" else None)
-        half = slice(rank * SAMPLES // 2, (rank + 1) * SAMPLES // 2)
-        torch.save(_three_steps(training, half, sync_perturbation=True), Path(folder) / f"{rank}.pt")
-        del training  # before its process group: torch can deadlock in the other order
-    finally:
-        distributed.destroy_process_group()
-
-
-def _three_steps(training: Training, part: slice, **options: Any) -> list[Tensor]:
-    """Three steps on all of these samples, in eval mode: half of a batch has other statistics."""
-    training.network.eval()
-    training.opt = SharpnessAware(training.opt.base, SAM(0.1), training.model, **options)
-    return training.steps([torch.arange(SAMPLES)[part]] * 3)
 
 
 def main(argv: list[str]) -> int:

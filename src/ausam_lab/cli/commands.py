@@ -128,7 +128,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
     if args.dry_run:
         scale = f", scale {wanted.scale}" if wanted.scale else ""
         plan = estimate.plan(cells, out)
-        deviations = "\n".join(f"- {text}" for text in wanted.deviations)
+        deviations = "\n".join(wrapped(f"- {text}") for text in wanted.deviations)
         differs = f"\n\nWhat differs from the paper:\n{deviations}" if deviations else ""
         terminal.write(f"{wanted.title}{scale}, in {out}\n\n{plan}{differs}\n")
         return 0

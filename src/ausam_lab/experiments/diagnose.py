@@ -138,7 +138,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     steps = max(10, min(60, BASIS // parameters))
     return Minimum(
-        name=label(name, config.base) if name else brief_pair(method, policy),
+        name=label(name, config.base) if name else config.label or brief_pair(method, policy),
         config=config,
         epoch=len(run_folder.epochs(folder)) if ended is None else ended.epochs,
         parameters=parameters,

@@ -14,7 +14,7 @@ from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.build import build
 from ausam_lab.paper.quantisation import quantize
 from ausam_lab.report.table import text_table
-from ausam_lab.report.text import duration
+from ausam_lab.report.text import duration, wrapped
 from ausam_lab.training import run_folder
 
 BATCH, STEPS = 8, 3  # samples of a step that is timed, and steps: the fastest counts
@@ -79,5 +79,5 @@ def plan(cells: list[Cell], out: Path) -> str:
         f"{model}{f' in {bits} bits' if bits else ''} on {image}: {1000 * seconds:.3g} ms"
         for (model, image, bits), seconds in speed.items()
     ]
-    conditions = f"Estimated from steps on {BATCH} random samples, {clock} for a sample forward and backward:"
+    conditions = wrapped(f"From {STEPS} steps on {BATCH} random samples: {clock} for a sample forward and backward.")
     return "\n".join([head, "", table, "", conditions, *of_each])

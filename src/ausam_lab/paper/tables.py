@@ -81,7 +81,7 @@ def _star(ours: Row) -> str:
 def footnotes(paper: PaperTable) -> list[str]:
     """What the marks and columns mean, and what they do not show."""
     recipe = paper.recipe
-    notes = [f"{k.translate(SUPERSCRIPT)} In the paper {v}." for k, v in recipe.notes.items()]
+    notes = [f"{k.translate(SUPERSCRIPT)} In the paper: {v}." for k, v in recipe.notes.items()]
     ours = [row for results in paper.results for row in results.rows]
     if any(row.score is None for block in recipe.blocks for row in block.rows):
         notes.append("† Not in the paper's table: what else the same cost buys.")

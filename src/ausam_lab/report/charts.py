@@ -123,13 +123,11 @@ def dots(
         "color": _colours(rows, by) | {"legend": None},
     }
     shown = at | {"tooltip": _tooltip([by, *hover])}
-    # The name of the last rule stands to the right of its line, the others to the left.
-    sides = [("right", -4)] * (len(rules) - 1) + [("left", 4)]
-    beside = zip(sorted(rules), sides, strict=False)
-    marked = _data([{x.key: value, "text": text, "side": side, "dx": dx} for (value, text), (side, dx) in beside])
+    # The names of the rules stand to the left of their lines, each on a line of its own.
+    marked = _data([{x.key: value, "text": text, "dy": -5 - 13 * i} for i, (value, text) in enumerate(sorted(rules))])
     dashed = {"type": "rule", "stroke": SOFT, "strokeDash": [4, 4], "strokeWidth": 1}
-    words = {"type": "text", "fill": SOFT, "dy": -5, "baseline": "bottom", "fontSize": 11}
-    words |= {"align": {"expr": "datum.side"}, "dx": {"expr": "datum.dx"}}
+    words = {"type": "text", "fill": SOFT, "align": "right", "baseline": "bottom", "fontSize": 11, "dx": -4}
+    words |= {"dy": {"expr": "datum.dy"}}
     layers = [
         _layer("rules", dashed, {"x": at["x"]}, data=marked),
         _layer("names", words, {"x": at["x"], "y": {"value": 0}, "text": {"field": "text"}}, data=marked),
@@ -142,7 +140,7 @@ def dots(
     layers += [_layer("small", tiny, shown, data=_data(small)), _layer("marks", discs, shown)]
     lines = {"text": textwrap.wrap(title, 40), "subtitle": textwrap.wrap(subtitle, 48)}  # whole on a phone
     look = {"color": INK, "fontSize": 15, "subtitleColor": SOFT, "subtitleFontSize": 13, "subtitlePadding": 6}
-    heading = {**lines, **look, "anchor": "start", "frame": "bounds", "offset": 24}
+    heading = {**lines, **look, "anchor": "start", "frame": "bounds", "offset": 36}
     return _chart(rows, layers, 24 + 28 * max(1, len(names)), x.title) | ({"title": heading} if title else {})
 
 

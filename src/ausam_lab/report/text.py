@@ -74,5 +74,5 @@ def duration(seconds: float) -> str:
     """
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
+            return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.0f} s"

@@ -1,6 +1,5 @@
 """Tables of the paper: recipes, cells that are done once, tables and what is exported."""
 
-import csv
 import re
 import statistics
 import subprocess
@@ -388,14 +387,6 @@ def test_dry_run_counts_what_is_left_and_writes_nothing(whole, tmp_path, monkeyp
     assert "0 of 10 cells are left: about 0 s" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("table", "words"), [("table4", ["random weights", "--init"]), ("table6", ["8 bits"])])
-def test_dry_run_says_what_differs_from_the_paper(monkeypatch, capsys, table, words):
-    monkeypatch.setattr(estimate, "sample_seconds", lambda _: 1.0)
-    assert main(["reproduce", table, "--scale", "small", "--dry-run"]) == 0
-    _, _, deviations = capsys.readouterr().out.partition("What differs from the paper:")
-    assert all(word in deviations for word in words)
-
-
 def test_every_network_is_estimated_once(tmp_path, monkeypatch):
     """The same table once took 13,049 or 729 days, depending on when it was asked."""
     asked = []
@@ -449,7 +440,7 @@ def test_the_table_agrees_with_the_runs(whole):
         assert [re.sub(" +", " ", line).strip() for line in lines].count(" ".join(row)) == 1
     assert max(map(len, lines)) <= 80
     notes = tables.footnotes(summary)
-    assert notes[0] == "¹ In the paper reported by A & B, 100 % so."
+    assert notes[0] == "¹ In the paper: reported by A & B, 100 % so."
     assert "Net_1 on B here is resnet-tiny on digits, 128 images, 10 % wrong labels, 2 epochs." in notes
     assert not any("missing" in note for note in notes)
 
@@ -472,21 +463,6 @@ def test_the_page_leads_to_the_pages_of_the_blocks(whole):
         assert "How it was made" in (whole / name / "report.html").read_text()
     assert page.count("<td>") == 6 * 4
     assert "http" not in page.replace("http-equiv", "")
-
-
-def test_csv_has_a_line_a_run(whole):
-    with (whole / "results.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert sorted(f"{line['block']}/{line['name']}/seed-{line['seed']}" for line in lines) == sorted(CELLS)
-    for line in lines:
-        folder = whole / line["block"] / "runs" / line["name"].replace("*", "%2A") / f"seed-{line['seed']}"
-        result = read(folder / "result.json")
-        for key in ("method", "policy", "train_seconds", "samples_forward", "weights_sha256"):
-            assert line[key] == str(result[key])
-        score = (line["test.name"], line["test.unit"], line["test.value"])
-        assert score == ("accuracy", "%", str(result["test"]["value"]))
-        for key in ("data", "lr", "rho", "train_size", "label_noise"):
-            assert line[f"config.{key}"] == str(result["config"][key])
 
 
 # report, without training

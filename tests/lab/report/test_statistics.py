@@ -39,13 +39,6 @@ def test_p_of_three_seeds_by_hand():
     assert difference.p == pytest.approx(2 * (0.5 - t / (2 * math.sqrt(t * t + 2))))
 
 
-def test_many_seeds_have_a_t_interval_too():
-    d = [0.3, 0.1, 0.5, -0.2, 0.4, 0.2, 0.6, 0.1, 0.3, 0.2, -0.1, 0.4]
-    difference = paired(row(*(90 + x for x in d)), row(*[90.0] * 12))
-    half = 2.200985 * plain.stdev(d) / math.sqrt(12)
-    assert (difference.low, difference.high) == pytest.approx((plain.fmean(d) - half, plain.fmean(d) + half), rel=1e-4)
-
-
 def test_seeds_are_paired_by_their_number_not_by_their_place():
     a, b = row(10.0, 20.0, 30.0), row(9.0, 19.5, 28.0)
     shuffled = type(b)(**{**vars(b), "seeds": (2, 0, 1), "scores": (28.0, 9.0, 19.5)})

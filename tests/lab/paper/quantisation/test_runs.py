@@ -8,13 +8,11 @@ import re
 import pytest
 
 from ausam_lab.cli.main import main
-from ausam_lab.data.catalogue import problem, resolve
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.experiments import run_cells
 from ausam_lab.paper import recipe
 from ausam_lab.records.files import file_lock
-from ausam_lab.training import weights
 from ausam_lab.training.loop import train
-from ausam_lab.training.state import network
 from tests.lab.helpers import read
 
 # runs
@@ -77,15 +75,6 @@ def test_compare_with_quantised_networks(full, tmp_path, capsys):
     rows = {row["name"]: row for row in read(tmp_path / "results.json")["rows"]}
     assert rows["sgd"]["speed_of_sam"] > 0
     assert (rows["full"]["label"], rows["full"]["speed_of_sam"]) == ("Full prec.", None)
-
-
-def test_an_unfinished_run_may_be_started_from_and_is_told(tmp_path, caplog):
-    config = resolve(**QAT)
-    rows = train(config, tmp_path / "run")
-    next(rows)
-    rows.close()
-    weights.start_from(network(config, problem(config)), str(tmp_path / "run"))
-    assert "has not ended; its last checkpoint is used" in caplog.text
 
 
 # the table
