@@ -52,3 +52,5 @@ def test_long_sentences_and_private_words_are_found():
     ]
     assert len(list(complaints("Its random twin, at the price of SGD.\n"))) == 2
     assert list(complaints("```\na; b\n```\n")) == []
+    source = 'def f(x):\n    """Add; then stop.\n\n    >>> f(1); 2\n    3; 4\n\n    y = x; ``z; z``\n    """\n'
+    assert list(complaints(source, tool("prose")["docstring_pieces"])) == ["a semicolon: Add; then stop."]

@@ -1,13 +1,14 @@
-"""Check the sentences of README and docs: ``make lint``.
+"""Check the sentences of README, docs and docstrings: ``make lint``.
 
 A sentence has at most 25 words and no semicolon, and a thing has one name: the field's. CONTRIBUTING.md has the list.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -42,9 +43,24 @@ def pieces(page: str) -> Iterator[str]:
             yield " ".join(block.split())
 
 
-def complaints(page: str) -> Iterator[str]:
+# What a docstring has beside sentences: code and roles, examples with what they print, lines of formulas.
+QUOTED = re.compile(r"``[^`]+``|:\w+:`[^`]+`")
+EXAMPLE = re.compile(r"^ *>>> .*(?:\n(?! *$).*)*", re.MULTILINE)
+FORMULA = re.compile(r"^.*(?: = | := |<-|  \w+:  ).*$|^.*\w:  +.*$", re.MULTILINE)
+
+
+def docstring_pieces(source: str) -> Iterator[str]:
+    """The paragraphs and arguments of the docstrings of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            text = FORMULA.sub("", QUOTED.sub("code", EXAMPLE.sub("", ast.get_docstring(node) or "")))
+            for block in re.split(r"\n\s*\n|\n(?=\s*[-*] )|\n *(?:\w+: |\w+:\n)", text):
+                yield " ".join(block.split())
+
+
+def complaints(page: str, of: Callable[[str], Iterator[str]] = pieces) -> Iterator[str]:
     """What is wrong with each sentence."""
-    for piece in pieces(page):
+    for piece in of(page):
         for sentence in re.split(r"(?<=[.!?])[*_)\"]*\s+", piece):
             words = [word for word in sentence.split() if re.search(r"\w", word)]
             if len(words) > LONGEST:
@@ -59,6 +75,8 @@ def complaints(page: str) -> Iterator[str]:
 def main() -> int:
     """Print the sentences to be rewritten; 1 if there is one."""
     found = [f"{page.relative_to(ROOT)}: {what}" for page in PAGES for what in complaints(page.read_text())]
+    for module in sorted(ROOT.glob("src/**/*.py")):
+        found += [f"{module.relative_to(ROOT)}: {what}" for what in complaints(module.read_text(), docstring_pieces)]
     sys.stdout.write("".join(f"{line}\n" for line in found))
     return int(bool(found))
 

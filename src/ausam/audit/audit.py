@@ -55,9 +55,8 @@ class Audit:
 
     Arguments:
         n: number of samples in the data set, >= 1.
-        labels: class of each sample, from 0, or None. With labels and outputs of shape (n, classes), the audit goes by
-            the label's margin over the strongest other class, and says which class that is. Otherwise it goes by the
-            losses alone.
+        labels: class of each sample, from 0, or None. With labels and outputs of shape (n, classes), the audit uses the
+            margin of the label over the strongest other class. Otherwise it uses the losses alone.
         classes: number of classes. None reads it from the labels or the outputs. It sets the chance-level loss, log C.
         chance_loss: the chance-level loss, > 0. None: log C. Give it where a sample has several labels or none: log 2
             for the mean of binary cross-entropies. Outputs are then not read as one class per sample.
@@ -276,13 +275,13 @@ class Audit:
         return table
 
     def columns(self) -> dict[str, Array]:
-        """What is known of every sample, one array per column; NaN for the losses of one that was never visited.
+        """What is known of every sample, one array per column. A sample that was never visited has NaN for its losses.
 
-        mean, spread and last: mean, standard deviation and latest value of the loss over all visits. margin: average of
-        the margin loss over the later visits; best: the same when the groups
-        stood farthest apart, NaN if they never did. visits; learned: the visit since
-        which the network has always agreed with the label, 0 if it does not now; forgotten: how often it stopped
-        agreeing; likely: the class it preferred to the label, -1 if unknown.
+        ``mean``, ``spread`` and ``last`` are the mean, the standard deviation and the latest value of the loss over all
+        visits. ``margin`` is the average of the margin loss over the later visits. ``best`` is the same when the groups
+        stood farthest apart, and NaN if they never did. ``visits`` counts. ``learned`` is the visit since which the
+        network has always agreed with the label, and 0 if it does not now. ``forgotten`` counts how often it stopped
+        agreeing. ``likely`` is the class that it preferred to the label, or -1.
         """
         table = self._latest()
         visits = table["visits"]

@@ -27,8 +27,8 @@ class Redundant:
     Attributes:
         index: dataset index of each, easiest first (by mean loss).
         share: their share of the visited samples.
-        alpha: the fraction of each mini-batch that is left if these samples are drawn a tenth as often as the others,
-            rounded up to a twentieth. A suggestion to try, not a measurement.
+        alpha: the fraction of each mini-batch that is left if these samples are drawn a tenth as often. It is rounded
+            up to a twentieth. A suggestion to try, not a measurement.
     """
 
     index: Array

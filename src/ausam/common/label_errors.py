@@ -117,9 +117,9 @@ def flag(
     Normal distributions are fitted to the logarithms of the losses: two, or three if two do not lie apart. They do if
 
     - Ashman's D > 2.5, and the fit is better than one normal distribution by 10 in BIC.
-    - the rest is learned: the group below has a mean loss below log(2) / 2, and 85 % of the samples below the limit
-      are below log 2.
-    - nearly all of the highest group is not: its mean less two deviations is above log 2.
+    - The rest is learned. The mean loss of the group below is under log(2) / 2, and 85 % of the samples below the limit
+      are under log 2.
+    - Nearly all of the highest group is not: its mean less two deviations is above log 2.
 
     If the groups do not lie apart, :func:`tail_limit` decides.
 
@@ -283,8 +283,8 @@ class Groups:
 def fit_groups(loss: Array, count: int = 2) -> Groups | None:
     """Fit groups to losses by expectation maximisation. None for fewer than twenty losses, or equal ones.
 
-    The fit works on a histogram, so it costs one pass over the losses whatever their number, and it is deterministic:
-    of several starts the likeliest fit is kept.
+    The fit works on a histogram, so it costs one pass over the losses. It is deterministic. Of several starts it keeps
+    the likeliest fit.
 
     >>> import numpy as np
     >>> losses = np.concatenate([np.linspace(0.01, 0.05, 80), np.linspace(2.0, 4.0, 20)])

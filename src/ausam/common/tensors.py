@@ -1,7 +1,7 @@
 """The mathematics of every method: pure functions on lists with one entry per parameter.
 
-An entry is None where a pass did not reach that parameter, and stays None: a missing gradient is not a zero
-gradient, because weight decay and momentum would then move the parameter. Complex entries count as pairs of reals.
+If a pass does not reach a parameter, its entry is None and stays None. A missing gradient is not a zero gradient,
+because weight decay and momentum would then move the parameter. Complex entries count as pairs of reals.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def as_complex(x: Vector, like: Vector) -> Vector:
 def norm(x: Vector) -> Tensor:
     """Euclidean norm over all entries together, a scalar tensor of at least float32 on the first entry's device.
 
-    NaN if its square overflows (from 1.8e19 in float32), so that a step which uses it is skipped as not finite: divided
-    by infinity, SAM's perturbation would be zero without a word.
+    It is NaN if its square overflows (from 1.8e19 in float32), so that the step is skipped. Infinity would make SAM's
+    perturbation zero without a warning.
     """
     return _norm(_by_kind(present(x)))
 
@@ -162,7 +162,7 @@ def dot(x: Vector, y: Vector) -> Tensor:
 
 
 def orthogonal(x: Vector, y: Vector, tiny: float = TINY) -> Vector:
-    """The part of ``x`` at right angles to ``y``, all parameters as one vector (0 where missing). ``x`` if y is 0."""
+    """The part of ``x`` orthogonal to ``y``, all parameters as one vector, or ``x`` if y is 0. None counts as 0."""
     unit = scale(y, 1.0 / (norm(y) + tiny))
     return add(x, unit, -dot(x, unit))
 

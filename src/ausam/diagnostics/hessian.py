@@ -99,8 +99,8 @@ def hessian_eigenvalues(
         H v_j = lambda_j v_j,   lambda_1 >= lambda_2 >= ...
 
     Lanczos's method with full reorthogonalisation, started from a random vector. A single start finds only one
-    direction of a repeated eigenvalue, so the search is repeated orthogonally to what was found until it finds nothing
-    larger (deflation).
+    direction of a repeated eigenvalue. The search is therefore repeated orthogonally to what was found, until it finds
+    nothing larger (deflation).
 
     >>> import torch
     >>> from ausam.diagnostics import hessian_eigenvalues

@@ -59,7 +59,7 @@ def sharpness(
         adaptive:      |e / (|w| + 0.01)| <= rho, element by element; u = (|w| + 0.01) times a direction
 
     Foret et al., ICLR 2021 (SAM, m-sharpness). Kwon et al., ICML 2021 (ASAM, adaptive). The maximum is sought by
-    iterating ``e <- rho g / |g|`` with g the gradient at w + e. The first step is SAM's; on a quadratic bowl the
+    iterating ``e <- rho g / |g|`` with g the gradient at w + e. The first step is SAM's. On a quadratic bowl the
     iteration is the power method.
 
     >>> import torch

@@ -2,8 +2,8 @@
 
 Lightning's loop calls the closure of a batch in three ways: inside ``optimizer.step``. Before it, if a GradScaler
 needs that. And alone, for a batch whose gradient is only accumulated. It clips after the closure. One call of our
-closure therefore runs all passes of the method, and everything that follows is Lightning's and sees the final gradient:
-clipping, hooks, scalers, schedulers.
+closure therefore runs all passes of the method. Clipping, hooks, scalers and schedulers are Lightning's, and see the
+final gradient.
 """
 
 from __future__ import annotations

@@ -101,13 +101,14 @@ class SharpnessAwareTrainer(Trainer):
         on_feedback: called with the :class:`ausam.Feedback` of every batch, e.g. to keep the losses of each sample. It
             needs a policy, because only then are the dataset indices known. ``Full()`` uses all samples.
 
-    Without a policy, each pass of the method runs the Trainer's own ``training_step``, so ``compute_loss``,
-    ``compute_loss_func``, label smoothing and the average over tokens behave as in the Trainer. A policy, and methods
-    such as ESAM, KSAM and SAF, need the loss of each sample. The loss of a step is then the mean over sequences, each
-    the mean over its labelled tokens, and with ``gradient_accumulation_steps`` each batch counts the same. Override
-    ``losses`` to change that. ``sampler.pt`` in a checkpoint holds the scores and the position in the epoch. A policy
-    that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter, but the Trainer's schedule assumes the
-    length of the first. TrainingArguments that cannot be honoured raise an error: see docs/frameworks.md.
+    Without a policy, each pass of the method runs the Trainer's own ``training_step``. ``compute_loss``,
+    ``compute_loss_func``, label smoothing and the average over tokens then behave as in the Trainer. A policy, and
+    methods such as ESAM, KSAM and SAF, need the loss of each sample. The loss of a step is then the mean over
+    sequences, and that of a sequence the mean over its labelled tokens. With ``gradient_accumulation_steps`` each batch
+    counts the same. Override ``losses`` to change that. ``sampler.pt`` in a checkpoint holds the scores and the
+    position in the epoch. A policy that chooses for a whole epoch (``InfoBatch``) makes later epochs shorter, but the
+    Trainer's schedule assumes the length of the first. TrainingArguments that cannot be honoured raise an error: see
+    docs/frameworks.md.
     """
 
     def __init__(

@@ -33,8 +33,8 @@ class RST:
 
         X ~ Bernoulli(p(t));   the step uses  grad L(w)  if X = 0,  else  (1 - gamma) * grad L(w) + gamma * g_inner
 
-    With ``u = t / total_steps`` and ``m = min(p, 1 - p)``, p(t) has mean ``p``:  constant: ``p``;  piecewise: 0
-    while ``u < 1 - p``, then 1.  Linear: ``p + m (2u - 1)``.  Trigonometric: ``p - m cos(pi u)``.
+    With ``u = t / total_steps`` and ``m = min(p, 1 - p)``, p(t) has mean ``p``. Constant is ``p``. Piecewise is 0
+    while ``u < 1 - p``, then 1. Linear is ``p + m (2u - 1)``, and trigonometric ``p - m cos(pi u)``.
 
     Zhao, Zhang, Hu: Randomized Sharpness-Aware Training for Boosting Computational Efficiency in Deep Learning, 2022.
 

@@ -1,8 +1,8 @@
 """BufferGuard: which pass of a step may change BatchNorm's statistics, the other buffers and frozen parameters.
 
-BatchNorm statistics, spectral-norm vectors and quantisation observers change in every training-mode forward, but a
-step must change them only once, and all of its passes must start from the same values. Copying and restoring works for
-all of them, including custom classes. A frozen parameter is guarded once a forward was seen to change it (MoCo's key
+BatchNorm statistics, spectral-norm vectors and quantisation observers change in every training-mode forward. A step
+must change them only once, and all of its passes must start from the same values. Copying and restoring works for all
+of them, including custom classes. A frozen parameter is guarded once a forward was seen to change it (MoCo's key
 encoder), because most are large and never change.
 """
 
@@ -30,9 +30,8 @@ class BufferUpdate(enum.Enum):
 class Snapshot:
     """A model's buffers at one moment: the tensors, their owners, and a copy of their values.
 
-    The next :meth:`take` reuses its memory. A buffer that cannot be written (an expanded view, one made in inference
-    mode) or does not exist yet (a lazy module's) has no copy, because no forward pass can have written it. Neither has
-    a view of a weight, which moves with the weights.
+    The next :meth:`take` reuses its memory. Some buffers have no copy. Nothing can have written an expanded view, a
+    buffer made in inference mode, or one of a lazy module. A view of a weight moves with the weights.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Displacement: move the weights to another point, and back.
 
 The weights ``w`` are not overwritten. Their tensors use the storage of a vector that holds the other point, and get
-their own storage back afterwards: nothing is copied, and the return is exact. If a swap would have side effects
+their own storage back afterwards. Nothing is copied, and the return is exact. If a swap would have side effects
 (sharded parameters, shared storage, addresses that a compiled graph has recorded) the values are copied instead.
 """
 

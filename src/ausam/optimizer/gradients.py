@@ -71,8 +71,8 @@ class GradientSlots:
     def deposit(self, gradient: Vector) -> tuple[list[Tensor], list[Tensor]]:
         """Add the gradient to the one from before the step, like loss.backward().
 
-        An addition in place cannot be undone, so it is left to the end of the step: ``torch._foreach_add_`` of the two
-        lists that this returns, if they are not empty.
+        An addition in place cannot be undone, so it is left to the end of the step. The caller then adds the two lists
+        that this returns with ``torch._foreach_add_``, if they are not empty.
         """
         new = [*gradient, *self._last]
         if not self._accumulates:
@@ -133,9 +133,9 @@ def _note(reference: weakref.ref[OtherBackward], _: Tensor) -> None:
 class Decoupled:
     """A vector ``v`` that is subtracted after the base's step, times the learning rate: ``w -= lr * v``.
 
-    It changes with ``.grad``. Whatever happens to that between ``backward`` and ``step`` (a GradScaler divides it
-    by its scale, clipping shortens it, a loop divides it by the number of micro-batches or clears it) is one factor:
-    its length now, divided by its length when ``backward`` returned. ``v`` is multiplied by the same factor.
+    It changes with ``.grad``. Between ``backward`` and ``step`` a GradScaler may divide ``.grad`` by its scale,
+    clipping may shorten it, and a loop may divide or clear it. All of this is one factor: its length now, divided by
+    its length when ``backward`` returned. ``v`` is multiplied by the same factor.
 
     Arguments:
         params: the trained parameters.

@@ -22,7 +22,7 @@ class RhoSchedule:
 
     ``rho_i`` is the group's own ``"rho"`` when the schedule is built, otherwise the method's. Like torch's learning
     rate schedulers, it writes ``"rho"`` and ``"initial_rho"`` into the parameter groups, so the radii are saved with
-    the optimizer (``"sam_rho"`` beside Adadelta, which has a rho of its own). "lr" is GSAM's rule:
+    the optimizer. Adadelta has a rho of its own, so ours is ``"sam_rho"`` there. "lr" is GSAM's rule:
     ``GSAM(rho=rho_max)`` and ``end=rho_min / rho_max``.
 
     >>> import torch

@@ -169,8 +169,8 @@ class SharpnessAware(OptimizerWrapper):
         Arguments:
             loss_fn: ``loss_fn(*batch)`` returns losses of shape ``(n,)``, or ``(losses, outputs)``. It must not reduce
                 or back-propagate them. Called as often as the method needs.
-            batch: the arguments of ``loss_fn``. Methods that use some of the rows take them from every tensor with n
-                entries, so let ``loss_fn`` capture what is not per sample, such as prototypes.
+            batch: the arguments of ``loss_fn``. Methods that use some of the rows select them from every tensor with n
+                entries. ``loss_fn`` should capture what is not per sample, such as prototypes.
             index: dataset index of each sample, for the sampler's ``update``.
             weight: factor of each sample's loss (``sampler.weight(index)``). The mean stays over n.
             backward: how a scalar loss is back-propagated, e.g. ``lambda loss: scaler.scale(loss).backward()`` or

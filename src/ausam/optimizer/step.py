@@ -170,7 +170,7 @@ class Step:
         return value if self._sync.group is None else mean_over_ranks(value, self._sync.group)
 
     def write(self, table: Tensor, place: tuple[Tensor, ...], values: Tensor) -> None:
-        """``table[place] = values`` in a table that is too large to copy; rolled back if the step is skipped."""
+        """``table[place] = values`` in a table that is too large to copy. It is rolled back if the step is skipped."""
         before = table[place]
 
         def restore() -> None:

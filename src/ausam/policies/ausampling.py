@@ -51,16 +51,16 @@ class AUSampling(Policy):
         s_min: lower bound of the odds, in [0, s_max]. The paper: 0.1.
         s_max: upper bound of the odds, > 0. The paper: 1, or 0.5 for small networks. With ``odds="proportional"``, the
             odds of a sample with the mean score.
-        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start): a fraction of all
-            epochs, below 1, or a whole number of epochs, >= 0. 0: at once. Official code: 30 of 200, so 0.15. A
-            fraction is rounded to whole epochs, at least one, and needs the number of epochs.
+        ramp: epochs over which the upper bound rises from s_min to s_max (the paper's E_start). It is a fraction of all
+            epochs, below 1, or a whole number of epochs, >= 0. The official code has 30 of 200, so 0.15. A fraction is
+            rounded to whole epochs, at least one, and needs the number of epochs.
         full_epochs: number of initial epochs that use every sample, >= 0. The official code: 1. With 0 the first epoch
             is drawn uniformly.
-        ema: None for the mean of all visits (the paper), or a number in [0, 1): weight of the past in an exponential
-            moving average, which forgets the large values of early training. 0: the latest visit alone.
-        unbiased: weight each kept sample by the inverse of its inclusion probability, so that the gradient estimate of
-            the mini-batch is unbiased at any fixed weights (pass ``weight=sampler.weight(index)`` to
-            ``opt.backward``). The paper does not. Needs s_min > 0 and four more bytes per sample. See
+        ema: weight of the past in an exponential moving average, in [0, 1). It forgets the large values of early
+            training. 0 keeps the latest visit alone. None (default) takes the mean of all visits, as the paper.
+        unbiased: weight each kept sample by the inverse of its inclusion probability. The gradient estimate of the
+            mini-batch is then unbiased at any fixed weights. Pass ``weight=sampler.weight(index)`` to ``opt.backward``.
+            The paper does not weight. Needs s_min > 0 and four more bytes per sample. See
             :func:`ausam.policies.draws.weighted_sample` for the estimator.
         trim: None (the paper), or a quantile in (0, 1). Samples that score above it in their mini-batch, where wrong
             labels concentrate, get the lowest odds. The others are normalised without them.

@@ -29,9 +29,9 @@ def weighted_sample(odds: Tensor, k: int, rng: Generator, *, weigh: bool = False
     sampling without replacement, for all rows at once (Efraimidis and Spirakis 2006).
 
     With ``weigh``, also return the factor of each winner that makes the mean over the winners an unbiased estimate of
-    the mean over the row. Given the time T of the first loser, sample i wins with probability
-    ``p_i = 1 - exp(-odds_i T)``, and ``mean_k[(k / n) l_i / p_i]`` is the Horvitz-Thompson estimator with these
-    probabilities (rank conditioning, Cohen and Kaplan 2007).
+    the mean over the row. Given the time T of the first loser, sample i wins with probability ``p_i = 1 - exp(-odds_i
+    T)``. ``mean_k[(k / n) l_i / p_i]`` is the Horvitz-Thompson estimator with these probabilities (rank conditioning,
+    Cohen and Kaplan 2007).
     """
     n = odds.shape[1]
     odds = odds.clamp_min(1e-30)  # samples with zero odds share any remaining places equally

@@ -1,4 +1,4 @@
-"""A random subset of every mini-batch: the control that every other policy has to beat."""
+"""A random subset of every mini-batch: the baseline that every other policy has to beat."""
 
 from __future__ import annotations
 

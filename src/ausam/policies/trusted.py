@@ -28,8 +28,8 @@ LEVEL = 0.05  # of the chance-level loss: added to every loss, so that the draw 
 class Trusted(Policy):
     """Draw samples with flagged labels a tenth as often as the others, and learned ones less often than the rest.
 
-    Once per epoch, from ``a_i``, the moving average of the margin loss of each sample (the loss where the feedback has
-    no outputs), fit two normal distributions to ``log a``. If they are clearly apart (see :func:`ausam.audit.flag`),
+    ``a_i`` is the moving average of the margin loss of each sample, or of its loss if the feedback has no outputs. Once
+    per epoch, fit two normal distributions to ``log a``. If they are clearly apart (see :func:`ausam.audit.flag`),
     samples above their crossing are flagged:
 
         t = max(log 2, crossing);   s_i = a_i > t, unless most of the class of i is above t
@@ -50,9 +50,9 @@ class Trusted(Policy):
         labels: the class of every sample of the dataset, as whole numbers >= 0. None if there is none: then give
             ``chance_loss``, and only losses above it are flagged.
         alpha: fraction of each mini-batch to keep, in (0, 1].
-        start: epochs that draw at random before any decision, because early decisions confirm themselves: a fraction of
-            all epochs, below 1, or a whole number of epochs, >= 1. A fraction is rounded to whole epochs, at least one,
-            and needs the number of epochs.
+        start: epochs that draw at random before any decision, because early decisions confirm themselves. It is a
+            fraction of all epochs, below 1, or a whole number of epochs, >= 1. A fraction is rounded to whole epochs,
+            at least one, and needs the number of epochs.
         ema: weight of a sample's past in its averaged loss, in [0, 1).
         doubt: odds of a flagged sample, where another one has 1 on average, in (0, 1].
         chance_loss: the chance-level loss, > 0. None: log C, from the labels.

@@ -73,8 +73,8 @@ class SelectiveBatchSampler(BatchSampler):
         seed: determines the plan, together with the epoch and the scores. A whole number >= 0.
         rank: rank of this process. None: torch.distributed's, or 0 for a single process.
         world_size: number of processes. Given with ``rank`` or not at all.
-        split: if True, batch_size is the total over all processes and each gets a share, so the plan does not depend on
-            the number of processes.
+        split: if True, batch_size is the total over all processes, and each gets a share. The plan then does not depend
+            on the number of processes.
         min_batch: smallest batch in each process, >= 1. A smaller batch is joined to the next one, and the last to the
             one before. Use 2 for a network with BatchNorm.
 

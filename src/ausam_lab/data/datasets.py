@@ -33,8 +33,8 @@ class UserTask:
     """The task that a user's class defines.
 
     Arguments:
-        own: an instance of the class: ``metric`` (the name of the score), ``losses(outputs, targets)`` (one per
-            sample), ``score(outputs, targets)`` (a number over all samples), and optionally ``lower_is_better``
+        own: an instance of the class. It has ``metric`` (the name of the score), ``losses(outputs, targets)`` (one per
+            sample) and ``score(outputs, targets)`` (a number over all samples). Optional are ``lower_is_better``
             (False), ``unit`` ("") and ``outputs`` (how many the network has, as many as a target has numbers).
         name: how the user wrote it.
     """
@@ -163,8 +163,8 @@ def user_data(name: str, task: str = "") -> ImageSet | UserSet:
 def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = (), task: UserTask | None = None) -> UserSet:
     """The problem made of two datasets, with the names of its classes if known. ``task`` for other targets.
 
-    Raises a ValueError unless the datasets give their samples by index, a sample is a pair of an array and a target,
-    and without a task the targets are the numbers of classes.
+    The datasets must give their samples by index, and a sample must be a pair of an array and a target. Without a task,
+    targets must be numbers of classes. Anything else raises a ValueError.
     """
     train_y, test_y = (targets(of, f"the {which} set of {name}") for of, which in ((train, "training"), (test, "test")))
     if task is not None:

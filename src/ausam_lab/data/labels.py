@@ -152,7 +152,7 @@ def with_label_noise(data: P, part: float, seed: int = 0) -> P:
 def with_corrections(data: P, path: str) -> P:
     """Give training samples the labels of a file, and leave out those that it removes. An empty path changes nothing.
 
-    The file has the index of a sample in the data set as it was loaded, so it serves every subset: samples that are
+    The file has the index of a sample in the data set as it was loaded, so it serves every subset. Samples that are
     held out, or not in a subset, are skipped.
     """
     if not path:

@@ -46,8 +46,8 @@ def diagnose(
 ) -> Flatness:
     """Measure the minima of all runs in these folders. Write flatness.json and flatness.html into the first one.
 
-    A folder holds a run (``ausam train``) or a comparison (``ausam compare``), of which all runs are measured: on the
-    same samples, within the radius of the first one. If one of several cannot be measured, the page says why.
+    A folder holds a run (``ausam train``) or a comparison (``ausam compare``). All runs are measured on the same
+    samples, within the radius of the first one. If one of several cannot be measured, the page says why.
 
     Arguments:
         places: the folders.

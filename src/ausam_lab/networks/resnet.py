@@ -45,8 +45,8 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
 class ResNet(nn.Sequential):
     """ResNet with a 3x3 stride-1 stem and no max-pool, for images of 8 to 64 pixels.
 
-    ``block`` is `basic` or `bottleneck`. ``depths`` is the blocks of each stage. Every stage after the first halves
-    the resolution and doubles the width: ``ResNet(basic, (2, 2, 2, 2))`` is ResNet-18,
+    ``block`` is `basic` or `bottleneck`. ``depths`` is the blocks of each stage. Every stage after the first has half
+    the resolution and twice the width: ``ResNet(basic, (2, 2, 2, 2))`` is ResNet-18,
     ``ResNet(bottleneck, (3, 4, 6, 3))`` is ResNet-50.
     """
 

@@ -2,7 +2,7 @@
 
     r = S (q - Z),  q = clamp(round(r / S) + Z, 0, 2^bits - 1),  S = (high - low) / (2^bits - 1),  Z = round(-low / S)
 
-One scale S and one integer zero point Z per tensor; ``low <= 0 <= high``, so zero, which pads images, is on the grid.
+A tensor has one scale S and one integer zero point Z. ``low <= 0 <= high``, so zero, which pads images, is on the grid.
 In the backward pass, rounding is the identity inside the range and a constant outside ("straight through").
 """
 
@@ -117,10 +117,10 @@ KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Conv2d: QuantConv2d, nn.Line
 def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
     """A copy of the network whose Conv2d and Linear layers quantise their inputs and weights to ``bits``, 2 to 8.
 
-    The first and the last of these layers get ``first_last`` bits, because pixels and class scores suffer most from few
-    bits and these layers cost least (DoReFa-Net, Zhou et al. 2016, does not quantise them at all). All parameters keep
-    their names. The new buffers are ``LAYER.inputs.low``, ``.high`` and ``.seen``. Everything else (BatchNorm,
-    additions, pooling) is unchanged.
+    The first and the last of these layers get ``first_last`` bits. Pixels and class scores suffer most from few bits,
+    and these layers cost least (DoReFa-Net, Zhou et al. 2016, does not quantise them at all). All parameters keep their
+    names. The new buffers are ``LAYER.inputs.low``, ``.high`` and ``.seen``. Everything else (BatchNorm, additions,
+    pooling) is unchanged.
     """
     for name, value in (("bits", bits), ("first_last", first_last)):
         if not 2 <= value <= 8:

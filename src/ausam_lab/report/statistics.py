@@ -4,8 +4,8 @@ Runs with the same seed share data order, initial weights and noise, so differen
 
     d_i = score of A with seed i - score of B with seed i
 
-The 95 % interval of the mean of d is Student's t, and p comes from the paired t test: with ten seeds a BCa bootstrap
-covers 86 to 91 %, and a permutation test moves in steps too coarse to survive a correction. Holm's correction (1979)
+The 95 % interval of the mean of d is Student's t, and p comes from the paired t test. With ten seeds a BCa bootstrap
+covers 86 to 91 %. The steps of a permutation test are too coarse to survive a correction. Holm's correction (1979)
 controls the error rate over several comparisons.
 """
 

@@ -33,9 +33,9 @@ class ClassBalanced(Policy):
         labels: the class of every sample of the dataset, as a list, array or tensor of whole numbers >= 0.
         alpha: fraction of each mini-batch to keep, in (0, 1].
 
-    Use it as a control on long-tailed data. It needs the labels. AUSampling does not. A rare class can only be drawn
-    from a mini-batch that contains it, so the classes come out balanced only if alpha is small compared with their
-    share of the data. Samples wrongly labelled as a rare class are drawn as often as that class. Cost: a fraction
+    Use it as a baseline on long-tailed data. It needs the labels, which AUSampling does not. A rare class can only be
+    drawn from a mini-batch that contains it. The classes are therefore balanced only if alpha is small compared with
+    their share of the data. Samples wrongly labelled as a rare class are drawn as often as that class. Cost: a fraction
     alpha of the samples.
     """
 

@@ -118,9 +118,9 @@ class Uncertainty(_Pruning):
         alpha: fraction of the dataset to keep, in (0, 1].
         period: number of epochs that use the same choice, >= 1.
 
-    A sample that is left out keeps its score, so it returns only when the model becomes surer of others than it was of
-    this one. EpsilonGreedy and UCB explore. The choice reads all scores at once, so the first batch of its epoch waits
-    for it. Cost: a fraction alpha of the samples, after epoch 0.
+    A sample that is left out keeps its score. It returns only when the model becomes more certain of others than it was
+    of this one. EpsilonGreedy and UCB explore. The choice reads all scores at once, so the first batch of its epoch
+    waits for it. Cost: a fraction alpha of the samples, after epoch 0.
     """
 
     alpha: Part = 0.5

@@ -41,13 +41,13 @@ class Repeated(Policy):
 
     Arguments:
         alpha: fraction of the samples that an epoch uses, in (0, 1]. It is rounded to the nearest fraction ``p / q``
-            with a denominator of at most 100 (or ``1 / alpha``, if that is more): 0.5, 0.25, 0.4 and 0.75 are exact.
+            with a denominator of at most 100 (or ``1 / alpha``, if that is more). 0.5, 0.25, 0.4 and 0.75 are exact.
         batch: "full": mini-batches keep their size, so an epoch has fewer of them. "reduced": every mini-batch has
             ``max(1, int(alpha * batch_size))`` samples. If ``alpha * batch_size`` is whole, an epoch has as many steps
             as with Random or AUSampling.
 
-    With "full" it is ordinary training for a fraction alpha of the epochs, apart from the learning rate schedule: the
-    simplest control, and a strong one. An epoch has at least one sample. It cannot choose inside a loaded batch
+    With "full" it is ordinary training for a fraction alpha of the epochs, apart from the learning rate schedule. This
+    is the simplest baseline, and a strong one. An epoch has at least one sample. It cannot choose inside a loaded batch
     (``sampler.pick``) or a stream. Cost: a fraction alpha of the samples.
     """
 
