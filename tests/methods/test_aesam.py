@@ -21,7 +21,7 @@ def slow_threshold(sizes, means, delta, lambda1, lambda2, t, total):
     return sizes[-1] >= means[-1] + c * math.sqrt(spread)
 
 
-@pytest.mark.filterwarnings("ignore:The loss or the gradient of step")
+@pytest.mark.filterwarnings("ignore:The loss or the gradient of a step")
 @pytest.mark.parametrize("look", [False, True])
 def test_takes_the_branches_of_the_formula(look):
     rho, delta, lambda1, lambda2, total, alpha = 0.2, 0.8, -1.2, 0.9, 24, 0.6

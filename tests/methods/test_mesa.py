@@ -13,7 +13,7 @@ from tests.helpers import with_logits
 from tests.methods.slow import EXACT, apply, assert_same, batches, network, poison, sgd, slow_ce, slow_kl
 
 
-@pytest.mark.filterwarnings("ignore:The loss or the gradient of step")
+@pytest.mark.filterwarnings("ignore:The loss or the gradient of a step")
 @pytest.mark.parametrize("micro", [1, 3])
 def test_follows_the_formula(micro):
     lam, tau, decay, start = 1.5, 2.0, 0.7, 2

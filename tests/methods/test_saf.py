@@ -25,7 +25,7 @@ def saf_plan(epochs):
         yield from order.split(5)
 
 
-@pytest.mark.filterwarnings("ignore:The loss or the gradient of step")
+@pytest.mark.filterwarnings("ignore:The loss or the gradient of a step")
 def test_follows_the_formula_visit_by_visit():
     lam, tau, gap, start = 0.7, 2.0, 2, 3
     (x, y), *_ = batches(1, SAMPLES)
@@ -87,7 +87,7 @@ def test_needs_the_gap_itself_even_when_start_is_smaller():
         assert equal == (visit < 3)
 
 
-@pytest.mark.filterwarnings("ignore:The loss or the gradient of step")
+@pytest.mark.filterwarnings("ignore:The loss or the gradient of a step")
 @pytest.mark.parametrize("last", [3, 9])  # 9: the memory would have to grow
 def test_remembers_nothing_of_a_step_that_is_thrown_away_for_its_loss_alone(last):
     (x, y), *_ = batches(1, 4)

@@ -161,15 +161,6 @@ def test_works_inside_another_method():
     assert_path(Path(RST(WSAM(RHO, GAMMA), p=1.0)).run(5), decoupled_path(5))
 
 
-def test_a_base_without_a_learning_rate_is_refused():
-    model = network(batchnorm=False)
-    base = sgd(model)
-    del base.param_groups[0]["lr"]
-    opt = SharpnessAware(base, WSAM(RHO, GAMMA), model)
-    with pytest.raises(TypeError, match=r"no lr.*decouple=False"):
-        opt.backward(losses_of(model), *batch(0))
-
-
 @pytest.mark.parametrize("decouple", [True, False])
 def test_the_ends_of_gamma(decouple):
     """Coupled, one half is SAM; 0 is the base optimizer in both forms, but for the last digits."""

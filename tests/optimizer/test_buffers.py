@@ -54,16 +54,6 @@ def test_buffers_that_cannot_be_written_are_left_alone(name):
     assert model.inferred.tolist() == [2.0] * 5
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_lazy_modules_are_made_by_the_first_step(name):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.LazyBatchNorm1d(), nn.Linear(5, 3))
-    three_steps(model, make(name))
-    assert type(model[1]) is nn.BatchNorm1d
-    assert int(model[1].num_batches_tracked) == 3
-    assert model[1].running_mean.abs().sum() > 0
-
-
 def test_a_single_sample_and_batchnorm_name_the_remedy():
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(0.1), model)
@@ -170,14 +160,3 @@ def test_a_snapshot_is_of_the_moment_it_was_last_taken():
     assert not torch.equal(model[1].running_mean, taken["1.running_mean"])
     snapshot.restore()
     assert_equal(values(model), taken)
-
-
-@pytest.mark.filterwarnings("ignore:The loss or the gradient:RuntimeWarning")
-def test_lazy_batchnorm_forgets_a_first_batch_that_is_not_finite():
-    model = nn.Sequential(nn.Linear(4, 5), nn.LazyBatchNorm1d(), nn.Linear(5, 3))
-    opt = SharpnessAware(SGD(model.parameters(), lr=0.05), SAM(0.1), model)
-    opt.backward(losses_of(model), X * float("nan"), Y)
-    opt.step()
-    assert opt.skipped == 1
-    assert model[1].running_mean.tolist() == [0.0] * 5
-    assert int(model[1].num_batches_tracked) == 0

@@ -191,24 +191,6 @@ def test_a_loss_function_that_calls_backward_itself():
     assert "must not call backward" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("clear", [lambda opt, model: opt.zero_grad(), lambda opt, model: model.zero_grad()])
-def test_gradients_cleared_before_the_step_are_warned_of_once(clear):
-    model = network()
-    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
-    opt.backward(losses_of(model), *data())
-    clear(opt, model)
-    with pytest.warns(RuntimeWarning, match=r"after opt\.step") as caught:
-        opt.step()
-    assert caught[0].filename == __file__
-    opt.backward(losses_of(model), *data())
-    clear(opt, model)
-    opt.step()
-    opt.backward(losses_of(model), *data())
-    opt.zero_grad()  # a batch that is given up
-    opt.backward(losses_of(model), *data())
-    opt.step()
-
-
 def test_another_length_in_pass_2_is_refused():
     model = network()
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
@@ -278,14 +260,6 @@ def test_a_loss_of_another_model_is_warned_of_once():
     opt.backward(losses_of(other), *data())  # warnings are errors here
 
 
-@pytest.mark.parametrize("make", [torch.jit.script, lambda m: nn.Sequential(torch.jit.script(m))])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_refused(make):
-    model = make(nn.Linear(2, 1))
-    with refused(TypeError, "TorchScript", "script or trace it afterwards"):
-        SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
-
-
 @pytest.mark.parametrize("setting", ["replay", "sync_perturbation"])
 def test_switches_are_true_or_false(setting):
     model = network()
@@ -299,3 +273,12 @@ def test_a_radius_of_a_group_is_checked(rho):
     opt = SharpnessAware(SGD([{"params": model.parameters(), "rho": rho}], lr=0.1), SAM(0.1), model)
     with refused(ValueError, f"rho of a parameter group is {rho}", ">= 0"):
         opt.backward(losses_of(model), *data())
+
+
+def test_a_lazy_module_needs_a_forward_first():
+    model = nn.LazyLinear(3)
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
+    with refused(RuntimeError, "lazy module", "with torch.no_grad(): model(x)"):
+        opt.backward(losses_of(model), *data())
+    model(data()[0])
+    opt.backward(losses_of(model), *data())

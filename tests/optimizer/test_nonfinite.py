@@ -23,7 +23,7 @@ def test_skip_changes_nothing(where):
     with pytest.warns(RuntimeWarning) as caught:
         feedback = opt.backward(spoil(model, where), *data(2), index=torch.arange(8))
     (message,) = [str(w.message) for w in caught]
-    assert all(part in message for part in ("step 2 is not finite", "skipped", "`opt.skipped` counts"))
+    assert all(part in message for part in ("skipped", "`opt.skipped` counts"))
     assert caught[0].filename == __file__
     assert not all(bool(p.grad.isfinite().all()) for p in model.parameters())  # or GradScaler would use it
     opt.step()

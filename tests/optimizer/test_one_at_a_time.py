@@ -39,7 +39,7 @@ def test_a_call_inside_the_loss_function_is_refused(name, inner):
             opt.step(lambda: losses(x, y)[0].mean())
         return losses(x, y)
 
-    with pytest.raises(RuntimeError, match=r"calls opt\.backward or opt\.step itself.*Let it compute the losses only"):
+    with pytest.raises(RuntimeError, match="Let the loss function compute the losses only"):
         opt.backward(nested, X, Y, index=torch.arange(6))
     torch.testing.assert_close((model.state_dict(), opt.base.state_dict()), before, rtol=0, atol=0)
     assert all(p.grad is None for p in model.parameters())
@@ -60,7 +60,7 @@ def test_a_second_thread_is_refused():
     thread.start()
     assert inside.wait(30)
     for call in (lambda: opt.backward(losses, X, Y), opt.step):
-        with pytest.raises(RuntimeError, match="Another thread is inside this optimizer") as error:
+        with pytest.raises(RuntimeError, match="use the optimizer from one thread at a time") as error:
             call()
         errors.append(error)
     leave.set()

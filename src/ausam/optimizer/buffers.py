@@ -9,14 +9,12 @@ encoder), because most are large and never change.
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from ausam.optimizer.undo import Undo
+from ausam.optimizer.parameters import Undo
 
 
 class BufferUpdate(enum.Enum):
@@ -30,8 +28,8 @@ class BufferUpdate(enum.Enum):
 class Snapshot:
     """A model's buffers at one moment: the tensors, their owners, and a copy of their values.
 
-    The next :meth:`take` reuses its memory. Some buffers have no copy. Nothing can have written an expanded view, a
-    buffer made in inference mode, or one of a lazy module. A view of a weight moves with the weights.
+    The next :meth:`take` reuses its memory. Some buffers have no copy. Nothing can have written an expanded view or a
+    buffer made in inference mode. A view of a weight moves with the weights.
     """
 
     def __init__(self) -> None:
@@ -46,27 +44,23 @@ class Snapshot:
 
     def take(self, modules: Sequence[nn.Module], frozen: Sequence[nn.Parameter] = ()) -> None:
         """Copy every buffer of the modules, and these frozen parameters."""
-        self._frozen = []
-        for p in frozen:
-            self.add(p, p.data)
-        if modules is not self._modules:
+        self._frozen = [(p, p.data, p.data.clone()) for p in frozen]
+        known = modules is self._modules
+        if not known:
             self._owners = [m._buffers for m in modules]
-        now = list(itertools.chain.from_iterable(map(dict.values, self._owners)))
-        known = modules is self._modules and [*map(id, now)] == self._ids
-        if known and [b.shape for b in self._live] == self._shapes:
+        ids = [id(b) for owner in self._owners for b in owner.values()]
+        if known and ids == self._ids and [b.shape for b in self._live] == self._shapes:
             if self._live:
                 torch._foreach_copy_(self._copies, self._live)
             return
         self._modules = ()  # an interrupted lookup is not used again
         self._places = [(owner, name, b) for owner in self._owners for name, b in owner.items()]
-        self._ids = [*map(id, now)]
         weights = {_address(p) for m in modules for p in m._parameters.values() if type(p) is nn.Parameter} - {0}
-        mine = [b for b in now if b is not None and writable(b) and not (weights and _address(b) in weights)]
+        mine = [b for _, _, b in self._places if b is not None and writable(b) and _address(b) not in weights]
         self._live = [b.detach() if b.requires_grad else b for b in mine]
         self._shapes = [b.shape for b in self._live]
         self._copies = [b.detach().clone() for b in self._live]
-        # A lazy module creates its buffers in place, so this lookup cannot be reused.
-        self._modules = () if any(b is not None and is_lazy(b) for b in now) else modules
+        self._modules, self._ids = modules, ids
 
     def add(self, p: nn.Parameter, data: Tensor) -> None:
         """Copy a frozen parameter, whose tensor was or is this one."""
@@ -107,7 +101,7 @@ class BufferGuard:
         self._update, self._pending = BufferUpdate.NONE, False
         if frozen is not self._frozen:
             self._frozen, self._changing = frozen, []
-        self._marks = [(p.data, p._version) for p in frozen] if frozen else []
+        self._marks = [(p.data, p._version) for p in frozen]
         self._start.take(modules, self._changing)
         undo.append(self._start.restore)
 
@@ -117,8 +111,7 @@ class BufferGuard:
             self.undo_last_pass()
         last, this = self._update, BufferUpdate.FROM_PERTURBED if shifted else BufferUpdate.FROM_CLEAN
         if not training or last in (BufferUpdate.FROM_CLEAN, this):
-            if self._frozen:
-                self._find_changed()
+            self._find_changed()
             self._before_pass.take(self._modules, self._changing)
             self._pending = True
             if last is not BufferUpdate.NONE:
@@ -150,7 +143,7 @@ class BufferGuard:
 
 
 def _address(t: Tensor) -> int:
-    return 0 if is_lazy(t) else t.untyped_storage().data_ptr()
+    return t.untyped_storage().data_ptr()
 
 
 def writable_buffers(model: nn.Module) -> list[Tensor]:
@@ -159,8 +152,6 @@ def writable_buffers(model: nn.Module) -> list[Tensor]:
 
 
 def writable(b: Tensor) -> bool:
-    """Whether the buffer exists and can be written: not lazy, an expanded view or made in inference mode."""
-    if is_lazy(b):
-        return False
+    """Whether the buffer can be written: not an expanded view or made in inference mode."""
     overlaps = any(stride == 0 and size > 1 for stride, size in zip(b.stride(), b.shape, strict=True))
     return not overlaps and not b.is_inference()

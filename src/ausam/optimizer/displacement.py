@@ -8,14 +8,14 @@ their own storage back afterwards. Nothing is copied, and the return is exact. I
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, present, sharded, where
-from ausam.optimizer.undo import Undo
+from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, present, sharded
+from ausam.optimizer.parameters import Undo
 
 Measured = Literal["loss", "perturbed"]  # the columns of Feedback
 
@@ -29,7 +29,7 @@ class Displacement:
         relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
         undo: takes the way back, before anything moves.
         modules: the model's modules. Their casts and gathered weights are stale once the weights have moved.
-        swap: says whether the storage of these parameters may be swapped. None: it may not.
+        swap: whether to swap the storage of the parameters. Otherwise the values are copied.
         measures: the feedback column for losses evaluated inside.
     """
 
@@ -41,17 +41,18 @@ class Displacement:
         modules: Sequence[nn.Module],
         *,
         relative: bool,
-        swap: Callable[[Sequence[Tensor]], bool] | None,
+        swap: bool,
         measures: Measured = "perturbed",
     ) -> None:
         if len(values) != len(params):
             raise ValueError(f"{len(values)} values for {len(params)} parameters. Give one per parameter, or None.")
         self._values = present(values)
-        self._params = params if len(self._values) == len(params) else where(params, values)
+        all_move = len(self._values) == len(params)
+        self._params = params if all_move else [p for p, v in zip(params, values, strict=True) if v is not None]
         self._relative = relative
         self._undo = undo
         self._modules = modules
-        self._swap = swap is not None and swap(params)
+        self._swap = swap
         self.measures = measures
         self.active = False
 
@@ -114,16 +115,19 @@ class Swappable:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._compiled = any(_compiled(m) for m in model.modules())
+        self._params: Sequence[Tensor] = ()
         self._addresses: list[int] = []
         self._answer = False
 
     def __call__(self, params: Sequence[Tensor]) -> bool:
         """Whether these parameters may be swapped."""
-        if self._compiled or _compiled(self._model) or not PLAIN.issuperset(map(type, params)):
+        if self._compiled or _compiled(self._model):
             return False
         addresses = [p.data_ptr() for p in params]
-        if addresses != self._addresses or not any(addresses):  # no address: on the meta device, or empty
-            self._addresses, self._answer = addresses, _owns_storage(params, addresses) and not self._shared(params)
+        if params is not self._params or addresses != self._addresses:
+            self._params, self._addresses = params, addresses
+            plain = PLAIN.issuperset(map(type, params))
+            self._answer = plain and _owns_storage(params, addresses) and not self._shared(params)
         return self._answer
 
     def _shared(self, params: Sequence[Tensor]) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ausam.common.ranks import Group, mean_over_ranks
 from ausam.common.tensors import Vector, sharded
-from ausam.optimizer.undo import Undo
+from ausam.optimizer.parameters import Undo
 
 
 @torch.no_grad()

@@ -59,54 +59,45 @@ NOTES = {
 UNCHANGED = (
     "The weights were moved, but not one loss changed, so this is an ordinary step of the base optimizer. Compute what "
     "depends on the weights inside the loss function: a graph from outside, which retain_graph=True keeps alive, "
-    "belongs to the weights before the step. With low precision, rho may also be too small. This warning appears once."
+    "belongs to the weights before the step. With low precision, rho may also be too small."
 )
 
 CHANGED_INPUT = (
     "loss_fn changes one of its arguments in place, so the later passes of this method see another input than the "
-    "first. Clone it inside loss_fn, or leave out inplace=True in the model's first layer. This warning appears once."
+    "first. Clone it inside loss_fn, or leave out inplace=True in the model's first layer."
 )
 
 ADDS = (
     "opt.backward adds to gradients that it did not compute. Remove loss.backward() if it is still there, or call "
     "opt.zero_grad() before. Several optimizers for one network belong into one list: "
-    "SharpnessAware([muon, adamw], SAM(0.05), model). This warning appears once."
+    "SharpnessAware([muon, adamw], SAM(0.05), model)."
 )
 
 BYPASSED = (
     "opt.step() found gradients that {} did not compute, so this is an ordinary step of the base optimizer. Replace "
-    "loss.backward() by opt.backward(loss_fn, *batch), or use opt.step(closure). This warning appears once."
+    "loss.backward() by opt.backward(loss_fn, *batch), or use opt.step(closure)."
 )
 
-CLEARED = (
-    "The gradients were cleared between opt.backward and opt.step, so this step changes nothing. Call zero_grad after "
-    "opt.step. This warning appears once."
-)
-
-SKIPPED = (
-    "The loss or the gradient of step {} is not finite, so this step is skipped. This warning appears once; "
-    "`opt.skipped` counts such steps."
-)
+SKIPPED = "The loss or the gradient of a step is not finite, so this step is skipped. `opt.skipped` counts such steps."
 
 NO_GRADIENT = (
     "No parameter of the optimizer received a gradient, so nothing is trained. Does loss_fn use a model other than the "
-    "one whose parameters the optimizer has? This warning appears once."
+    "one whose parameters the optimizer has?"
 )
 
 ADDED = (
     "A loss.backward() after opt.backward adds an ordinary gradient to the method's. Remove it, or move that loss into "
-    "loss_fn. This warning appears once."
+    "loss_fn."
 )
 
 NOT_SCALED = (
     "A GradScaler steps this optimizer, but opt.backward does not know its scale: with the scale inside loss_fn, every "
     "loss, score and threshold is off by it, and without it the gradient is divided by it. Write "
-    "opt.backward(loss_fn, *batch, backward=lambda loss: scaler.scale(loss).backward()). This warning appears once."
+    "opt.backward(loss_fn, *batch, backward=lambda loss: scaler.scale(loss).backward())."
 )
 
 NO_BACKWARD = (
-    "The closure returned a loss but left no gradient, so nothing is trained. Call loss.backward() inside the closure. "
-    "This warning appears once."
+    "The closure returned a loss but left no gradient, so nothing is trained. Call loss.backward() inside the closure."
 )
 
 WHOLE_BATCH = (
@@ -121,14 +112,9 @@ UNPREPARED = (
     "for the Trainer, use SharpnessAwareTrainer from ausam.integrations.transformers."
 )
 
-LEAVES_EVALUATION = (
-    "loss_fn calls model.train(), but this method needs the model's outputs in evaluation mode. Call model.train() in "
-    "the loop, before opt.backward, and let loss_fn compute the losses only."
-)
-
-NO_LR = (
-    "A decoupled step is as long as the learning rate says, but the base optimizer has no lr in its parameter groups. "
-    "Use a base that has, or the coupled form, e.g. WSAM(decouple=False)."
+RUNNING = (
+    "opt.backward or opt.step was called while another call is running, and the weights may be displaced. Let the loss "
+    "function compute the losses only, and use the optimizer from one thread at a time."
 )
 
 
@@ -180,11 +166,6 @@ def as_module(model: Any) -> nn.Module:
         raise TypeError(
             "FullyShardedDataParallel (FSDP1) hides the parameters in flat buffers, so their norm over all "
             "processes cannot be computed. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
-        )
-    if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
-        raise TypeError(
-            "The model is, or contains, a TorchScript module, whose parameters and buffers cannot be moved. Train "
-            "the module that it was made from, and script or trace it afterwards."
         )
     return module
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ausam.common.tensors import Vector, norm, present, scale
-from ausam.optimizer.undo import Undo
+from ausam.optimizer.parameters import Undo
 
 
 class GradientSlots:
@@ -79,21 +79,13 @@ class GradientSlots:
             self.put(new)
             return [], []
         pairs = [(k, g) for k, g in zip(self._kept, new, strict=True) if k is not None and g is not None]
-        if any(k.layout != torch.strided or g.layout != torch.strided for k, g in pairs):
-            self.put(self.total(gradient))
-            return [], []
         self.put([g if k is None else k for k, g in zip(self._kept, new, strict=True)])
         return [k for k, _ in pairs], [g for _, g in pairs]
 
     def total(self, gradient: Vector) -> Vector:
         """What the slots hold after :meth:`deposit` and its addition, in new memory where something is added."""
-        return [_sum(k, g) for k, g in zip(self._kept, [*gradient, *self._last], strict=True)]
-
-
-def _sum(kept: Tensor | None, new: Tensor | None) -> Tensor | None:
-    if kept is None or new is None:
-        return new if kept is None else kept
-    return new + kept if kept.is_sparse and not new.is_sparse else kept + new  # torch has no sparse + dense
+        pairs = zip(self._kept, [*gradient, *self._last], strict=True)
+        return [k if g is None else g if k is None else k + g for k, g in pairs]
 
 
 class OtherBackward:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from torch.optim import Optimizer
 
 from ausam.common.settings import NON_NEGATIVE, checked_value
 from ausam.common.tensors import PLAIN, Vector
+
+# How to restore what an unfinished step has changed, last change first. Each is added before its change is made.
+Undo = list[Callable[[], Any]]
 
 get_requires_grad = operator.attrgetter("requires_grad")
 
@@ -39,7 +43,6 @@ class TrainedParameters:
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
         self.frozen: list[nn.Parameter] = []  # the model's parameters that require no gradient
         self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
-        self.lazy = False  # whether a lazy module still awaits its first forward
         self._names: dict[nn.Parameter, str] = {}
         self._dicts: list[dict[str, Any]] = []  # each module's children and parameters
         self._all: list[nn.Parameter] = []
@@ -57,12 +60,16 @@ class TrainedParameters:
         self._ids = None  # an interrupted walk is not used again
         self.modules = list(self.model.modules())
         self._dicts = [d for m in self.modules for d in (m._modules, m._parameters)]
-        self.find_lazy()
+        if any(map(is_lazy, itertools.chain(self.model.parameters(), self.model.buffers()))):
+            raise RuntimeError(
+                "The model has a lazy module, whose parameters do not exist yet. Run one forward before opt.backward: "
+                "with torch.no_grad(): model(x)."
+            )
         owned = dict.fromkeys(p for g in self.base.param_groups for p in g["params"])
         others = [p for p in self.model.parameters() if p not in owned]
         self.params = [p for p in owned if p.requires_grad]
         self.foreign = [p for p in others if p.requires_grad]
-        self.frozen = [p for p in [*owned, *others] if not p.requires_grad and type(p) in PLAIN and not is_lazy(p)]
+        self.frozen = [p for p in [*owned, *others] if not p.requires_grad and type(p) in PLAIN]
         types = {p.device.type for p in self.params} | {"cpu"}
         self.kinds = tuple(filter(torch.amp.is_autocast_available, types))  # not the meta device
         self._names = {}
@@ -71,15 +78,10 @@ class TrainedParameters:
         self._seen = self._look()  # kept alive, so that no id is reused
         self._ids = [*map(id, self._seen)]
 
-    def find_lazy(self) -> None:
-        """Check whether any parameter or buffer has yet to be created."""
-        self.lazy = any(is_lazy(t) for t in itertools.chain(self.model.parameters(), self.model.buffers()))
-
     def _look(self) -> list[object]:
-        seen: list[object] = []
-        for group in self.base.param_groups:
-            seen += group["params"]
-        seen.extend(itertools.chain.from_iterable(map(dict.values, self._dicts)))
+        seen: list[object] = [p for group in self.base.param_groups for p in group["params"]]
+        for entries in self._dicts:
+            seen += entries.values()
         return seen
 
     @property

@@ -17,7 +17,6 @@ from ausam.optimizer.buffers import writable_buffers
 from ausam.optimizer.displacement import Measured
 from ausam.optimizer.errors import (
     CHANGED_INPUT,
-    LEAVES_EVALUATION,
     NO_BACKWARD,
     NO_GRAPH,
     NO_LOSSES,
@@ -178,24 +177,8 @@ class PerSampleStep(Step):
         # The gradient that reaches the mean loss is the factor that the user's backward multiplied it by.
         self.scale = factor.detach() * self.scale
 
-    def _predict(self, buffers: Sequence[Tensor]) -> Any:
-        """Outputs in evaluation mode with these buffers. The next pass finds the old ones."""
-        self._guard.before_pass(training=False, shifted=True)
-        for b, value in zip(writable_buffers(self._parameters.model), buffers, strict=True):
-            b.copy_(value)
-        result = self._evaluate(strict=True)
-        if not isinstance(result, tuple):
-            raise TypeError(NO_OUTPUTS)
-        self.samples_forward += len(result[0])
-        return result[1]
-
-    def _make_lazy_modules(self) -> None:
-        """Run one forward, because lazy modules create their parameters in the first one."""
-        self._evaluate()
-        self._parameters.find_lazy()
-
-    def _evaluate(self, *, strict: bool = False) -> Any:
-        """What loss_fn returns with the model in evaluation mode. ``strict``: it must not leave that mode."""
+    def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
+        """Outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or side effects."""
         # A wrapper of torch.compile may have no flag of its own: it shows that of the module inside.
         modules = [m for m in self._parameters.modules if vars(m).get("training")]
 
@@ -204,12 +187,17 @@ class PerSampleStep(Step):
                 vars(m)["training"] = True
 
         self.undo.append(restore)
-        self._parameters.model.eval()
-        result = self._call(self._batch, grad=False)
-        if strict and any(m.training for m in modules):
-            raise RuntimeError(LEAVES_EVALUATION)
-        restore()
-        return result
+        with self.at(values):
+            self._guard.before_pass(training=False, shifted=True)
+            for b, value in zip(writable_buffers(self._parameters.model), buffers, strict=True):
+                b.copy_(value)
+            self._parameters.model.eval()
+            result = self._call(self._batch, grad=False)
+            restore()
+        if not isinstance(result, tuple):
+            raise TypeError(NO_OUTPUTS)
+        self.samples_forward += len(result[0])
+        return result[1]
 
 
 class ClosureStep(Step):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
@@ -22,9 +21,9 @@ from ausam.optimizer.errors import (
     ADDED,
     ADDS,
     BYPASSED,
-    CLEARED,
     NO_GRADIENT,
     NOT_SCALED,
+    RUNNING,
     SKIPPED,
     Reduction,
     as_module,
@@ -38,14 +37,13 @@ from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.parameters import Memory
 from ausam.optimizer.passes import ClosureStep, LossFn, PerSampleStep
 from ausam.optimizer.step import Method, Step, StepContext
-from ausam.optimizer.undo import Undo
 from ausam.optimizer.wrapper import HOOKS, OptimizerList, OptimizerWrapper
 
 COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
 
 
 class Grad(enum.Enum):
-    """What :meth:`SharpnessAware.backward` has left in ``.grad`` since the last step."""
+    """What :meth:`SharpnessAware.backward` has left in ``.grad`` since the last step or ``zero_grad``."""
 
     NOTHING = enum.auto()
     GRADIENT = enum.auto()
@@ -127,7 +125,7 @@ class SharpnessAware(OptimizerWrapper):
     def _set_up(self, model: nn.Module) -> None:
         """Set up the parts that are neither saved nor copied."""
         self._context = StepContext(model, self.base, self.sync_perturbation)
-        self._running: int | None = None  # the thread of an unfinished step
+        self._running = False  # whether a step is unfinished
         self._decoupled: Decoupled | None = None  # belongs to .grad, which torch does not copy either
         self._other = OtherBackward()
         self._scaled = True  # whether the last backward may know a GradScaler's scale
@@ -181,8 +179,6 @@ class SharpnessAware(OptimizerWrapper):
                 evaluate some of the rows alone then raises.
         """
         index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
-        if self.steps == 0 and self._grad is Grad.NOTHING:
-            self._warn_if_adding()
         step = PerSampleStep(
             self._context,
             loss_fn,
@@ -194,6 +190,8 @@ class SharpnessAware(OptimizerWrapper):
             whole=whole_batch,
             replay=self.replay,
         )
+        if self.steps == 0 and self._grad is Grad.NOTHING and self._has_gradients():
+            step.warnings.append(ADDS)
         feedback: Feedback = self._estimate(step)
         self._scaled = backward is not Tensor.backward
         return feedback
@@ -205,8 +203,8 @@ class SharpnessAware(OptimizerWrapper):
         returns its first value. Its gradient replaces ``.grad``, whether or not it clears the gradients. Use
         :meth:`accumulate` to add to what ``.grad`` holds. Methods that need rows or outputs raise an error.
         """
-        if self._running is not None:
-            self._refuse_second_call()
+        if self._running:
+            raise RuntimeError(RUNNING)
         for hook in [*self._optimizer_step_pre_hooks.values()]:
             changed = hook(self, (closure,), {})
             if changed is not None:
@@ -215,12 +213,12 @@ class SharpnessAware(OptimizerWrapper):
         if closure is not None:
             check_closure(closure)
             loss = self._estimate(ClosureStep(self._context, closure, replay=self.replay), replace=True)
-        elif self._grad is not Grad.NONFINITE:
-            self._warn_of_other_gradients()
+        elif self._grad is Grad.NOTHING and not isinstance(self.method, Plain) and self._has_gradients():
+            self._warn_once(BYPASSED.format(type(self.method).__name__), stacklevel=3)
         if self._other.seen:
-            self._warn_once("added", ADDED, stacklevel=3)
+            self._warn_once(ADDED, stacklevel=3)
         if self._scaler_steps and not self._scaled:
-            self._warn_once("scale", NOT_SCALED, stacklevel=4)
+            self._warn_once(NOT_SCALED, stacklevel=4)
         self._scaler_steps = False
         if self._grad is Grad.NONFINITE and self._still_nonfinite():
             self._memory = self._memory_at_step
@@ -259,16 +257,16 @@ class SharpnessAware(OptimizerWrapper):
 
     def _estimate(self, step: Step, *, replace: bool = False) -> Any:
         """Let the method compute its gradient and leave it in ``.grad``, or leave everything unchanged."""
-        if self._running is not None:
-            self._refuse_second_call()
+        if self._running:
+            raise RuntimeError(RUNNING)
+        undo, context, grad_mode = step.undo, self._context, torch.is_grad_enabled()
         if self._other.seen and not replace:
-            self._warn_once("added", ADDED, stacklevel=4)
+            step.warnings.append(ADDED)
         OtherBackward.passing += 1
-        undo, context = step.undo, self._context
         try:
             undo.append(functools.partial(vars(self).update, vars(self).copy()))  # counters, memory, what .grad holds
-            self._running = threading.get_ident()
-            if not torch.is_grad_enabled():
+            self._running = True
+            if not grad_mode:
                 torch.set_grad_enabled(True)  # a method may add to the losses, also under the user's no_grad
             context.parameters.refresh()
             memory = self._memory.copy_for(context.parameters)
@@ -277,39 +275,29 @@ class SharpnessAware(OptimizerWrapper):
             self._validate_gradient(gradient, step)
             context.guard.undo_last_pass()
             accepted = self.nonfinite == "ignore" or not any_nonfinite(
-                context.sync.group, [*gradient, *step.decoupled, *step.evaluated]
+                context.sync.group, [*gradient, *(step.decoupled or ()), *step.evaluated]
             )
             if not accepted:
                 discard(step, gradient, context.guard, self.nonfinite)
-                self._warn_once("skipped", SKIPPED.format(self.steps), stacklevel=4)
+                step.warnings.append(SKIPPED)
             returned = step.result()
             memory.values = step.state
             held, new = self._commit(step, gradient, memory if accepted else None, replace=replace)
-            undo.restore_grad_mode()
-            self._running = None
+            if not grad_mode:
+                torch.set_grad_enabled(False)
+            self._running = False
             for message in step.warnings:
-                self._warn_once(message, message, stacklevel=4)
+                self._warn_once(message, stacklevel=4)
         except BaseException:
-            undo.restore()
-            self._running = None
+            for restore in reversed(undo):
+                restore()
             raise
         finally:
             OtherBackward.passing -= 1
-        self._other.arm(self._context.parameters.params)
+        self._other.arm(context.parameters.params)
         if held:
             torch._foreach_add_(held, new)  # last, because an addition in place cannot be undone
         return returned
-
-    def _refuse_second_call(self) -> None:
-        if self._running == threading.get_ident():
-            raise RuntimeError(
-                "The loss function or closure calls opt.backward or opt.step itself, while the weights may be "
-                "displaced. Let it compute the losses only, and call the optimizer after it returns."
-            )
-        raise RuntimeError(
-            "Another thread is inside this optimizer, and the weights may be displaced. "
-            "Call opt.backward and opt.step from one thread at a time."
-        )
 
     def _commit(
         self, step: Step, gradient: Vector, memory: Memory | None, *, replace: bool
@@ -330,7 +318,8 @@ class SharpnessAware(OptimizerWrapper):
             self._memory = memory
             if self._grad is Grad.NOTHING and any(g is not None for g in gradient):  # a closure may skip a batch
                 self._grad = Grad.GRADIENT
-            self._decoupled = self._pending(step, gradient)
+            if step.decoupled or self._decoupled is not None:
+                self._decoupled = self._pending(step, gradient)
         must_average = sync.must_average
         if sync.active:
             sync.record(remembers=memory is not None and bool(memory.values), undo=step.undo)
@@ -362,30 +351,21 @@ class SharpnessAware(OptimizerWrapper):
                 f"{trained} trained parameters is needed, e.g. what step.gradient() returns."
             )
         if all(g is None for g in gradient) and not isinstance(step, ClosureStep):  # a closure may skip a batch
-            self._warn_once("nothing", NO_GRADIENT, stacklevel=5)
+            step.warnings.append(NO_GRADIENT)
 
-    def _warn_if_adding(self) -> None:
-        """Warn if the first step begins with gradients that are there already."""
-        before = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
-        if any(g.is_sparse or bool(g.any()) for g in before if not g.is_meta):
-            self._warn_once("adds", ADDS, stacklevel=4)
+    def _has_gradients(self) -> bool:
+        """Whether any ``.grad`` holds something other than zeros."""
+        held = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
+        return any(g.is_sparse or bool(g.any()) for g in held if not g.is_meta)
 
     def _still_nonfinite(self) -> bool:
         """Whether ``.grad`` holds the gradient that was not finite: it may have been cleared or unscaled since."""
         return any_nonfinite(self._context.sync.group, [p.grad for g in self.param_groups for p in g["params"]])
 
-    def _warn_of_other_gradients(self) -> None:
-        """Warn if the gradients of a step do not come from the method, or have been cleared."""
-        empty = not any(p.grad is not None for g in self.param_groups for p in g["params"])
-        if empty and self._grad is Grad.GRADIENT:
-            self._warn_once("cleared", CLEARED, stacklevel=4)
-        elif self._grad is Grad.NOTHING and not empty and not isinstance(self.method, Plain):
-            self._warn_once("bypassed", BYPASSED.format(type(self.method).__name__), stacklevel=4)
-
-    def _warn_once(self, key: str, message: str, *, stacklevel: int) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+    def _warn_once(self, message: str, *, stacklevel: int) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(f"{message} This warning appears once.", RuntimeWarning, stacklevel=stacklevel)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the base's parameters."""
@@ -395,8 +375,8 @@ class SharpnessAware(OptimizerWrapper):
                     p.grad = None
         else:
             self.base.zero_grad(set_to_none=set_to_none)
-        if self._running is None:  # inside a closure, the earlier gradients are set aside and stay
-            self._decoupled = None
+        if not self._running:  # inside a closure, the earlier gradients are set aside and stay
+            self._grad, self._decoupled = Grad.NOTHING, None
             self._other.disarm()
 
     def __repr__(self) -> str:
@@ -442,16 +422,14 @@ class SharpnessAware(OptimizerWrapper):
         trained.refresh()
         memory = Memory() if other or "memory" not in ours else Memory.load(ours["memory"], trained.params)
         counters = {counter: ours.get(counter, 0) for counter in COUNTERS}
-        undo = Undo(trained.kinds)
         # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
-        for base in getattr(self.base, "optimizers", [self.base]):
-            undo.append(functools.partial(vars(base).update, dict(vars(base))))
-        undo.append(functools.partial(vars(self).update, vars(self).copy()))
+        before = [(owner, vars(owner).copy()) for owner in (self, *getattr(self.base, "optimizers", [self.base]))]
         try:
             self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
             vars(self).update(counters, _memory=memory, _memory_at_step=memory)
         except BaseException:
-            undo.restore()
+            for owner, attributes in before:
+                vars(owner).update(attributes)
             raise
         if other:
             warnings.warn(

@@ -9,7 +9,7 @@ undoes the step (sharpness_aware).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -22,10 +22,9 @@ from ausam.common.tensors import Vector, add, ascent_
 from ausam.optimizer.buffers import BufferGuard, writable_buffers
 from ausam.optimizer.displacement import Displacement, Measured, Swappable
 from ausam.optimizer.distributed import choose_sync
-from ausam.optimizer.errors import NO_LOSSES, NO_LR, NO_OUTPUTS, UNCHANGED
+from ausam.optimizer.errors import NO_LOSSES, NO_OUTPUTS, UNCHANGED
 from ausam.optimizer.gradients import GradientSlots
-from ausam.optimizer.parameters import TrainedParameters
-from ausam.optimizer.undo import Action, Undo
+from ausam.optimizer.parameters import TrainedParameters, Undo
 
 COMPILED = "_torchdynamo_orig_callable"  # an attribute of every function that torch.compile returns
 
@@ -82,35 +81,34 @@ class Step:
     state: dict[str, Any]  # the method's memory from earlier steps, and what it adds to it
     number: int  # optimizer steps taken so far
     scale: Tensor | float = 1.0  # the factor that the last backward was scaled by (GradScaler's)
+    samples_forward = 0
+    samples_backward = 0
+    decoupled: Vector | None = None  # what follows the base's step
+
+    _displacement: Displacement | None = None  # where the weights were last moved to
+    _outputs: Any = None  # of the last forward
 
     def __init__(
         self, context: StepContext, function: Callable[..., Any], index: Tensor | None = None, *, replay: bool = False
     ) -> None:
         self.index = index
-        self.undo = Undo(context.parameters.kinds)
+        self.undo: Undo = [torch_modes(context.parameters.kinds)]
         self.warnings: list[str] = []  # what the user should know of this step
         self.evaluated: list[Tensor] = []  # the losses of each pass, to see whether they are finite
-        self.samples_forward = 0
-        self.samples_backward = 0
-        self.decoupled: Vector = []  # what follows the base's step; empty if nothing does
-        self.writes: list[Action] = []  # undo what was written into tables
+        self.writes: Undo = []  # restore what was written into tables
         self._context = context
         self._parameters = context.parameters
         self._guard = context.guard
         self._sync = context.sync
         self._function = function
         self._replay = Replay() if replay else None
-        self._displacement: Displacement | None = None  # where the weights were last moved to
         self._columns: dict[Measured, Tensor] = {}
-        self._outputs: Any = None  # of the last forward
 
     def begin(self, state: dict[str, Any], number: int, seed: int, *, replace: bool) -> None:
         """Record the state before the first pass and how to restore it, and set the gradients aside."""
         parameters = self._parameters
         self.params, self.state, self.number, self._seed = parameters.params, state, number, seed
         self._context.pass_index = -1
-        if parameters.lazy:
-            self._make_lazy_modules()  # first, because their buffers are among those to be restored
         self._guard.begin(parameters.modules, parameters.frozen, self.undo)
         self.slots = GradientSlots(parameters.params, parameters.foreign, self.undo, replace=replace)
 
@@ -204,20 +202,13 @@ class Step:
         """A context in which the processes do not average, for a forward and a backward. ``gradient(sync=False)``."""
         return self._sync.no_sync(self.undo)
 
-    def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:
+    def predict(self, values: Vector, buffers: Sequence[Tensor]) -> Any:  # noqa: ARG002
         """Outputs in evaluation mode at other weights and buffers (a teacher's), without gradient or side effects."""
-        with self.at(values):
-            return self._predict(buffers)
+        raise RuntimeError(NO_LOSSES)
 
     def result(self) -> Any:
         """What the caller of the optimizer gets when the method has finished."""
         raise NotImplementedError
-
-    def _predict(self, buffers: Sequence[Tensor]) -> Any:  # noqa: ARG002
-        raise RuntimeError(NO_LOSSES)
-
-    def _make_lazy_modules(self) -> None:
-        """Let lazy modules create their parameters, if this takes a forward of its own."""
 
     def _call(self, arguments: tuple[Any, ...] = (), *, grad: bool = True) -> Any:
         """Call the user's function."""
@@ -249,8 +240,6 @@ class Step:
 
         Clipping, a GradScaler and accumulation act on v as they act on the gradient.
         """
-        if any("lr" not in g for g in self._parameters.base.param_groups):
-            raise TypeError(NO_LR)
         self.decoupled = add(self.decoupled, v) if self.decoupled else v
 
     # -- moving the weights --------------------------------------------------------------------------------------
@@ -275,15 +264,10 @@ class Step:
             raise RuntimeError(
                 "The weights are already shifted. Leave the first `with step.shifted(...)` before entering another."
             )
+        # A compiled function's graph may have recorded the addresses of the weights.
+        swap = not hasattr(self._function, COMPILED) and self._context.swappable(self.params)
         self._displacement = Displacement(
-            self.params,
-            values,
-            self.undo,
-            self._parameters.modules,
-            relative=relative,
-            # A compiled function's graph may have recorded the addresses of the weights.
-            swap=None if hasattr(self._function, COMPILED) else self._context.swappable,
-            measures=measures,
+            self.params, values, self.undo, self._parameters.modules, relative=relative, swap=swap, measures=measures
         )
         return self._displacement
 
@@ -299,3 +283,23 @@ class Step:
         same = self._context.seen_to_move and torch.equal(before[known], after[known])
         if same and self._displacement is not None and self._displacement.moved():
             self.warnings.append(UNCHANGED)
+
+
+def torch_modes(kinds: Iterable[str]) -> Callable[[], None]:
+    """Restores torch's gradient mode and autocast, which an interrupted context may leave switched.
+
+    Arguments:
+        kinds: the types of the devices whose autocast is restored.
+    """
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+
+    def restore() -> None:
+        torch.set_grad_enabled(grad)
+        for kind, enabled, dtype in autocast:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(cache)
+        torch.clear_autocast_cache()
+
+    return restore
