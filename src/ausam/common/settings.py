@@ -15,18 +15,14 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, fields
-from functools import cache, wraps
+from functools import cache
 from types import GeneratorType, NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-T = TypeVar("T")
-WHOLE = "a whole number"
-REAL = "a finite number"
 WRAP = (
     " Wrap the optimizer: SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model). To keep "
     "first_step and second_step, import SAM from ausam.compat."
@@ -45,9 +41,16 @@ class Range:
 
     def holds(self, x: float) -> bool:
         """Whether ``x`` lies inside."""
+        if self.whole and not isinstance(x, int):
+            return False
         above = x > self.low if self.low_open else x >= self.low
         below = x < self.high if self.high_open else x <= self.high
         return above and below and math.isfinite(x)
+
+    @property
+    def words(self) -> str:
+        """What it allows, in words."""
+        return f"{'a whole number' if self.whole else 'a finite number'} {self}".rstrip()
 
     def __str__(self) -> str:
         if math.isinf(self.low) and math.isinf(self.high):
@@ -90,6 +93,10 @@ class Duration:
 class YesNo:
     """True or False."""
 
+    def holds(self, value: object) -> bool:
+        """Whether it is one of them."""
+        return isinstance(value, bool)
+
     def __str__(self) -> str:
         return "True or False"
 
@@ -129,44 +136,17 @@ def validate(settings: Any) -> None:
 
 def checked_value(owner: str, name: str, value: Any, rule: Rule, *, optional: bool = False) -> Any:
     """The value as a plain Python value if the rule holds. Otherwise an error that says what is allowed."""
-    if isinstance(rule, OneOf):
-        if not rule.holds(value):
-            raise ValueError(f"{owner}: {name} is {value!r}. It must be {rule}.")
-        return value
+    plain = value
     if isinstance(rule, YesNo):
-        if not isinstance(value, bool):
-            raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {rule}.")
-        return value
-    or_none = ", or None" if optional else ""
-    number = _number(value)
-    if isinstance(rule, Duration):
-        if number is None or not rule.holds(number):
-            kind = TypeError if number is None else ValueError
-            raise kind(f"{owner}: {name} is {_shown(value)}. It must be {rule}{or_none}.")
-        return int(number) if number == int(number) else number
-    if number is None:
-        what = WHOLE if rule.whole else "a number"
-        remedy = WRAP if _parameters_or_optimizer(value) else ""
-        raise TypeError(f"{owner}: {name} is {_shown(value)}. It must be {what}{_bounds(rule)}{or_none}.{remedy}")
-    if rule.whole and not isinstance(number, int):
-        raise ValueError(f"{owner}: {name} is {_shown(value)}. It must be {WHOLE}{_bounds(rule)}{or_none}.")
-    if not rule.holds(number):
-        raise ValueError(
-            f"{owner}: {name} is {_shown(value)}. It must be {WHOLE if rule.whole else REAL}{_bounds(rule)}{or_none}."
-        )
-    return value if type(value) in (int, float) else number
-
-
-def known_device(owner: str, name: str, value: Any) -> None:
-    """Raise a TypeError or ValueError unless the value names a torch device."""
-    if not isinstance(value, (str, torch.device)):
-        raise TypeError(f'{owner}: {name} is {value!r}. It must be the name of a device such as "cpu", or None.')
-    try:
-        torch.device(value)
-    except RuntimeError:
-        raise ValueError(
-            f'{owner}: {name} is {value!r}, which torch does not know. Use e.g. "cpu" or "cuda:0".'
-        ) from None
+        plain = value if isinstance(value, bool) else None
+    elif not isinstance(rule, OneOf):
+        plain = _number(value)
+    if plain is not None and rule.holds(plain):
+        return int(plain) if isinstance(rule, Duration) and plain == int(plain) else plain
+    remedy = WRAP if is_for_another_constructor(value) else ""
+    allowed = f"{rule.words if isinstance(rule, Range) else rule}{', or None' if optional else ''}"
+    error = TypeError if plain is None else ValueError
+    raise error(f"{owner}: {name} is {_shown(value)}. It must be {allowed}.{remedy}")
 
 
 @cache
@@ -194,31 +174,13 @@ def _number(value: Any) -> float | None:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def refuses_parameters(cls: type[T]) -> type[T]:
-    """Name the remedy for ``SAM(model.parameters(), SGD, lr=0.1)``: Python would only complain about ``lr``."""
-    init = cls.__init__
-
-    @wraps(init)
-    def checked(self: T, *args: Any, **kwargs: Any) -> None:
-        if args and _parameters_or_optimizer(args[0]):
-            raise TypeError(f"{cls.__name__} is a method, and takes no parameters of a network.{WRAP}")
-        init(self, *args, **kwargs)
-
-    setattr(cls, "__init__", checked)  # noqa: B010 (mypy knows no other way to replace it)
-    return cls
-
-
-def _parameters_or_optimizer(value: Any) -> bool:
+def is_for_another_constructor(value: Any) -> bool:
     """Whether this is for davda54/sam's constructor, ``SAM(model.parameters(), SGD)``, or a wrapped optimizer."""
     entries = value if isinstance(value, (list, tuple)) else ()
     return isinstance(value, (GeneratorType, Optimizer)) or any(isinstance(v, Parameter) for v in entries)
 
 
-def _bounds(rule: Range) -> str:
-    return f" {rule}" if str(rule) else ""
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}" if _parameters_or_optimizer(value) else repr(value)
+    return f"a {type(value).__name__}" if is_for_another_constructor(value) else repr(value)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
 Vector = list[Tensor | None]
 
 # Keeps the direction of a zero gradient finite (the value the common implementations use).
@@ -59,11 +58,6 @@ def clone_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
 def present(x: Vector) -> list[Tensor]:
     """The entries that exist."""
     return [t for t in x if t is not None]
-
-
-def where(values: Sequence[T], x: Vector) -> list[T]:
-    """The values for which ``x`` has an entry."""
-    return [v for v, t in zip(values, x, strict=True) if t is not None]
 
 
 def dense(tensors: Iterable[Tensor]) -> bool:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, Part, validate
+from ausam.common.settings import NonNegative, Part
 from ausam.common.tensors import CPU, Vector, ascent, hardest, scale
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class ESAM:
+class ESAM(Settings):
     """SAM that perturbs some of the tensors and descends on the samples that the perturbation hurts most.
 
         e = (rho / beta) * g / |g| on tensors drawn with probability beta, the norm over these;  0 on the others
@@ -43,9 +44,6 @@ class ESAM:
     gamma: Part = 0.5
     sharpness: ClassVar[str] = "always"
     needs_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     @property
     def passes(self) -> tuple[float, float]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, Part, validate
+from ausam.common.settings import NonNegative, Part
 from ausam.common.tensors import Vector, hardest
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class KSAM:
+class KSAM(Settings):
     """SAM on the samples of the batch that have the largest loss.
 
         K = the fraction keep of the batch with the largest l_i(w),  g = grad L_K(w),  e = rho * g / |g|
@@ -38,9 +39,6 @@ class KSAM:
     keep: Part = 0.5
     sharpness: ClassVar[str] = "always"
     needs_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     @property
     def passes(self) -> tuple[float, float]:

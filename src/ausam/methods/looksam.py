@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, Positive, PositiveCount, validate
+from ausam.common.settings import NonNegative, Positive, PositiveCount
 from ausam.common.tensors import TINY, Vector, add, ascent, matching, norm, orthogonal, scale
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class LookSAM:
+class LookSAM(Settings):
     """SAM every k steps. In between, ordinary steps corrected by the direction of the last SAM step.
 
         every k-th step:  g_s = grad L(w + rho g / |g|),  g_v := g_s - (<g_s, g> / |g|^2) g,  the step uses g_s
@@ -41,9 +42,6 @@ class LookSAM:
     k: PositiveCount = 5
     alpha: NonNegative = 0.7
     sharpness: ClassVar[str] = "sometimes"
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     @property
     def passes(self) -> tuple[float, float]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ausam.common.settings import Count, Decay, NonNegative, Positive, validate
+from ausam.common.settings import Count, Decay, NonNegative, Positive
 from ausam.common.tensors import Vector, average
+from ausam.methods._base import Settings
 from ausam.methods._trajectory import logits, trajectory
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MESA:
+class MESA(Settings):
     """SAF without its table: the earlier network is a moving average of the weights, run on the same input.
 
         L = mean_i [ loss_i + lam * tau^2 * KL(softmax(z_i^ema / tau) || softmax(z_i / tau)) ]
@@ -48,9 +49,6 @@ class MESA:
     sharpness: ClassVar[str] = "never"
     passes: ClassVar[tuple[float, float]] = (2.0, 1.0)
     needs_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """The gradient of the loss with the trajectory term."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, OneOf, PositiveCount, Probability, validate
+from ausam.common.settings import NonNegative, OneOf, PositiveCount, Probability
 from ausam.common.tensors import CPU, Vector, add, scale
-from ausam.methods._inner import Inner, refuse, second
+from ausam.methods._base import Inner, Settings, require_inner
 from ausam.methods.sam import SAM
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
 
 
 @dataclass(frozen=True)
-class RST:
+class RST(Settings):
     """At each step, a coin chooses between an ordinary gradient and a SAM method's.
 
         X ~ Bernoulli(p(t));   the step uses  grad L(w)  if X = 0,  else  (1 - gamma) * grad L(w) + gamma * g_inner
@@ -61,9 +61,13 @@ class RST:
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        validate(self)
-        needs_total(self.schedule, self.total_steps)
-        refuse("RST", self.inner, needs_second=self.gamma != 1)
+        super().__post_init__()
+        if self.schedule != "constant" and self.total_steps is None:
+            raise ValueError(
+                f"RST: total_steps is None, but the {self.schedule} schedule rises over the whole training. "
+                "Pass its number of optimizer steps: total_steps=epochs * len(loader)."
+            )
+        require_inner("RST", self.inner, needs_second=self.gamma != 1)
 
     @property
     def passes(self) -> tuple[float, float]:
@@ -83,21 +87,13 @@ class RST:
         if coin >= probability(self.schedule, self.p, step.number, self.total_steps):
             return step.gradient()
         if self.gamma == 1:
-            return self.inner.gradient(step)
+            gradient: Vector = self.inner.gradient(step)
+            return gradient
         g = step.gradient()
         plain = scale(g, 1 - self.gamma)
-        return add(plain, second(self.inner, step, g), self.gamma)
+        return add(plain, self.inner.second(step, g), self.gamma)
 
 
 def probability(schedule: str, p: float, step: int, total_steps: int | None) -> float:
     """``p(t)``, t counted from 0. Constant from ``total_steps`` on."""
     return SCHEDULES[schedule](p, min(p, 1 - p), min(step / (total_steps or 1), 1.0))
-
-
-def needs_total(schedule: str, total_steps: int | None) -> None:
-    """Raise a ValueError for a rising schedule without ``total_steps``."""
-    if schedule != "constant" and total_steps is None:
-        raise ValueError(
-            f"RST: total_steps is None, but the {schedule} schedule rises over the whole training. "
-            "Pass its number of optimizer steps: total_steps=epochs * len(loader)."
-        )

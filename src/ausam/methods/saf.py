@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ausam.common.settings import Count, NonNegative, Positive, PositiveCount, known_device, validate
+from ausam.common.settings import Count, NonNegative, Positive, PositiveCount
 from ausam.common.tensors import Vector
+from ausam.methods._base import Settings
 from ausam.methods._trajectory import logits, trajectory
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ Ring = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class SAF:
+class SAF(Settings):
     """Stay near the network's outputs for each sample some visits ago: a flat trajectory instead of a perturbation.
 
         L = mean_i [ loss_i + lam * tau^2 * KL(softmax(z_i^old / tau) || softmax(z_i / tau)) ]
@@ -56,9 +57,9 @@ class SAF:
     needs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.device is not None:
-            known_device("SAF", "device", self.device)
+            torch.device(self.device)  # raises what torch says of a name that it does not know
 
     def gradient(self, step: Step) -> Vector:
         """The gradient of the loss with the trajectory term."""

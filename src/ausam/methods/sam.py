@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, OneOf, Part, PositiveCount, refuses_parameters, validate
+from ausam.common.settings import NonNegative, OneOf, Part, PositiveCount
 from ausam.common.tensors import CPU, Vector, add, rounded
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
-@refuses_parameters
 @dataclass(frozen=True)
-class SAM:
+class SAM(Settings):
     """The gradient at the worst point near the weights.
 
         e = rho * g / |g|,  g = grad L(w);   the step uses  grad L(w + e)
@@ -53,7 +53,7 @@ class SAM:
     sharpness: ClassVar[str] = "always"
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.m is not None and self.ascent is not None:
             raise ValueError(
                 f"SAM: m is {self.m} and ascent is {self.ascent}, but a perturbation per group and one from a part of "
@@ -67,14 +67,14 @@ class SAM:
         return cost, cost
 
     @property
-    def takes_parts(self) -> bool:
-        """Whether the first pass uses parts of the batch: if so, RST (unless gamma is 1) and AESAM raise an error."""
-        return self.m is not None or self.ascent is not None
+    def starts_from_gradient(self) -> bool:
+        """Whether RST and AESAM may give it ``grad L(w)``: its first pass uses the whole batch, with its weights."""
+        return not self.needs_rows and self.weighted != "second"
 
     @property
     def needs_rows(self) -> bool:
-        """Whether it needs the loss of each sample, which a closure cannot give."""
-        return self.takes_parts
+        """Whether it needs the loss of each sample, which a closure cannot give: it evaluates parts of the batch."""
+        return self.m is not None or self.ascent is not None
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import Decay, Finite, PositiveCount, validate
+from ausam.common.settings import Decay, Finite, PositiveCount
 from ausam.common.tensors import Vector, norm, scale
-from ausam.methods._inner import Inner, refuse, reuse, second
+from ausam.methods._base import Inner, Settings, require_inner
 from ausam.methods.sam import SAM
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AESAM:
+class AESAM(Settings):
     """SAM only on steps with an unusually large gradient, more often towards the end.
 
         s = |g|^2,  g = grad L(w);   mu := delta * mu + (1 - delta) * s,   v := delta * v + (1 - delta) * (s - mu)^2
@@ -52,8 +52,8 @@ class AESAM:
     passes: ClassVar[tuple[float, float]] = (1.5, 1.5)  # if half of the steps are SAM's
 
     def __post_init__(self) -> None:
-        validate(self)
-        refuse("AESAM", self.inner, needs_second=True)
+        super().__post_init__()
+        require_inner("AESAM", self.inner, needs_second=True)
 
     @property
     def needs_rows(self) -> bool:
@@ -74,4 +74,7 @@ class AESAM:
         step.state.update(count=count + 1, mean=mu, variance=v)
         u = min(step.number / self.total_steps, 1.0)
         over = s >= mu + (u * self.lambda1 + (1 - u) * self.lambda2) * math.sqrt(v)
-        return second(self.inner, step, g) if over else reuse(self.inner, step, g)
+        if not over and not hasattr(self.inner, "reuse"):
+            return g
+        gradient: Vector = self.inner.second(step, g) if over else self.inner.reuse(step, g)
+        return gradient

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from ausam.common.settings import NonNegative, OneOf, refuses_parameters, validate
+from ausam.common.settings import NonNegative, OneOf
 from ausam.common.tensors import Vector, as_complex, as_real, ascent_, multiply, present
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
-@refuses_parameters
 @dataclass(frozen=True)
-class ASAM:
+class ASAM(Settings):
     """SAM in a neighbourhood that scales with each weight, so rescaling a layer does not change the sharpness.
 
         e = rho * T^2 g / |T g|,  T = |w| + eta for weights, 1 for biases;   the step uses  grad L(w + e)
@@ -45,9 +45,6 @@ class ASAM:
     scaled: Annotated[str, OneOf(("weights", "all"))] = "weights"
     sharpness: ClassVar[str] = "always"
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import Decay, NonNegative, validate
+from ausam.common.settings import Decay, NonNegative
 from ausam.common.tensors import Vector, add, average, matching, scale
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class FriendlySAM:
+class FriendlySAM(Settings):
     """SAM that climbs along the noise of the batch, without the direction that all batches share.
 
         d = g - sigma * m,  e = rho * d / |d|;   the step uses  grad L(w + e);   then  m := lmbda * m + (1 - lmbda) * g
@@ -41,9 +42,6 @@ class FriendlySAM:
     lmbda: Decay = 0.9
     sharpness: ClassVar[str] = "always"
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + e)``."""

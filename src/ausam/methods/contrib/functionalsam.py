@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ausam.common.settings import NonNegative, validate
+from ausam.common.settings import NonNegative
 from ausam.common.tensors import Vector
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class FunctionalSAM:
+class FunctionalSAM(Settings):
     """SAM for the network's function near the weights, with the loss on top of it held fixed at w.
 
         e = rho * g / |g|,  g = grad L(w);   v_i = d loss_i / d z_i  at the outputs z(w)
@@ -44,9 +45,6 @@ class FunctionalSAM:
     sharpness: ClassVar[str] = "always"
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
     needs_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``1/n sum_i J_i(w + e)^T v_i``."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, validate
+from ausam.common.settings import NonNegative
 from ausam.common.tensors import Vector, add, ascent, matching, orthogonal
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class GSAM:
+class GSAM(Settings):
     """SAM that also closes the gap between the perturbed loss and the loss.
 
         g = grad L(w),  g_s = grad L(w + rho g / |g|);   the step uses
@@ -39,9 +40,6 @@ class GSAM:
     alpha: NonNegative = 0.4
     sharpness: ClassVar[str] = "always"
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``g_s - alpha * g_perp``."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, validate
+from ausam.common.settings import NonNegative
 from ausam.common.tensors import Vector, ascent, present, scale
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class MomentumSAM:
+class MomentumSAM(Settings):
     """The gradient at weights moved along the existing momentum: sharpness-aware at the cost of SGD.
 
         the step uses  grad L(w - rho * v / |v|),  v the base optimizer's momentum (SGD) or first moment (Adam)
@@ -39,9 +40,6 @@ class MomentumSAM:
     rho: NonNegative = 3.0
     sharpness: ClassVar[str] = "never"
     passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w - rho v / |v|)``."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import NonNegative, validate
+from ausam.common.settings import NonNegative
 from ausam.common.tensors import Vector, add, ascent, scale
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class PreviousGradientSAM:
+class PreviousGradientSAM(Settings):
     """SAM that climbs along the previous step's gradient: one pass per step.
 
         e = rho * g_prev / |g_prev|;   the step uses  g = grad L(w + e);   then  g_prev := g
@@ -40,9 +41,6 @@ class PreviousGradientSAM:
     rho: NonNegative = 0.05
     sharpness: ClassVar[str] = "never"
     passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``grad L(w + rho g_prev / |g_prev|)``."""

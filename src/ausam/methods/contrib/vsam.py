@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ausam.common.settings import NonNegative, Part, PositiveCount, Probability, validate
+from ausam.common.settings import NonNegative, Part, PositiveCount, Probability
 from ausam.common.tensors import CPU, TINY, Vector, add, ascent, matching, norm, scale
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class VSAM:
+class VSAM(Settings):
     """SAM on a quota of steps that follows how much its sharpness term varies. Other steps reuse that term.
 
         sampled step:  g_s = grad L(w + rho g / |g|),  PSF := g_s - g,  the step uses g_s
@@ -60,7 +61,7 @@ class VSAM:
     sharpness: ClassVar[str] = "sometimes"
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.window < 2 * self.blocks:
             raise ValueError(
                 f"VSAM: window is {self.window} and blocks is {self.blocks}, but the variance inside a block needs two "

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ausam.common.settings import Decay, Flag, NonNegative, validate
+from ausam.common.settings import Decay, Flag, NonNegative
 from ausam.common.tensors import Vector, add, ascent, matching, scale
+from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
     from ausam.optimizer.step import Step
 
 
 @dataclass(frozen=True)
-class WSAM:
+class WSAM(Settings):
     """SAM with its sharpness as a regulariser of adjustable weight.
 
         L + alpha * [L(w + e) - L(w)],   e = rho * g / |g|,  alpha = gamma / (1 - gamma),  g_s = grad L(w + e)
@@ -44,9 +45,6 @@ class WSAM:
     decouple: Flag = True
     sharpness: ClassVar[str] = "always"
     passes: ClassVar[tuple[float, float]] = (2.0, 2.0)
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def gradient(self, step: Step) -> Vector:
         """``g``, and the sharpness beside it. Coupled, ``(1 - alpha) * g + alpha * g_s``."""
