@@ -64,7 +64,7 @@ def setting(default: Any, about: str) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that determines a run. None: the method's or policy's own default."""
+    """Everything that determines a run. None stands for the method's or policy's own default."""
 
     data: str = setting(
         "digits", "data set by name, folder:PATH, hf:PATH-or-NAME, or your own as module:function or file.py:function"

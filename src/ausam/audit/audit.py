@@ -58,7 +58,7 @@ class Audit:
         labels: class of each sample, from 0, or None. With labels and outputs of shape (n, classes), the audit uses the
             margin of the label over the strongest other class. Otherwise it uses the losses alone.
         classes: number of classes. None reads it from the labels or the outputs. It sets the chance-level loss, log C.
-        chance_loss: the chance-level loss, > 0. None: log C. Give it where a sample has several labels or none: log 2
+        chance_loss: the chance-level loss, > 0. If None, log C. Give it if a sample has several labels or none: log 2
             for the mean of binary cross-entropies. Outputs are then not read as one class per sample.
 
     When not to use it: for losses that are no cross-entropy (regression), only ``table()`` has a meaning.

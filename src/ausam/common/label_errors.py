@@ -134,7 +134,7 @@ def flag(
         labels: class of each sample. A class of which most samples are above the limit is not learned, so none of its
             samples is flagged. This protects rare classes. None is if such classes have a third of the samples.
         likely: class that the network prefers to the label, or -1.
-        judged: mask of the samples that are seen often enough to be evaluated. None: all.
+        judged: mask of the samples that are seen often enough to be evaluated. If None, all.
         least: no loss below it is flagged.
         tail: whether the tail is flagged if there are no groups.
     """

@@ -23,7 +23,7 @@ def per_sample(
             tokens that have a label, and 0 for a sequence without any.
         shift: token t predicts the label of token t + 1 (causal language models).
         smoothing: label smoothing, in [0, 1).
-        problem: the model's ``config.problem_type``. None: inferred as in Transformers.
+        problem: the model's ``config.problem_type``. If None, inferred as in Transformers.
     """
     logits = logits.float()  # as in the heads: the sum over a large vocabulary needs it
     if logits.dim() == 3:

@@ -127,7 +127,7 @@ def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[
     Arguments:
         accelerator: the Accelerator.
         objects: models, optimizers, loaders, schedulers and anything else that ``accelerator.prepare`` takes.
-        device_placement: one flag per object, as for ``accelerator.prepare``. None: the accelerator's own.
+        device_placement: one flag per object, as for ``accelerator.prepare``. If None, the accelerator's own.
 
     Returns:
         The prepared objects in the same order. The object itself if there is one.

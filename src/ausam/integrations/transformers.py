@@ -96,7 +96,7 @@ class SharpnessAwareTrainer(Trainer):
 
     Arguments, in addition to the Trainer's:
         method: ``SAM(rho)``, ``Plain()``, .... None if ``optimizers`` already contains a ``SharpnessAware``.
-        policy: chooses the samples of every batch before loading: ``AUSampling(alpha)``, .... None: all samples.
+        policy: chooses the samples of every batch before loading: ``AUSampling(alpha)``, .... If None, all samples.
         settings: further arguments of ``SharpnessAware``, e.g. ``{"replay": True}`` for equal dropout masks.
         on_feedback: called with the :class:`ausam.Feedback` of every batch, e.g. to keep the losses of each sample. It
             needs a policy, because only then are the dataset indices known. ``Full()`` uses all samples.

@@ -41,7 +41,7 @@ class SAF(Settings):
         tau: temperature, > 0.
         gap: how many visits back, >= 1.
         start: a sample's term is used after more than this many earlier visits, >= 0.
-        device: where the memory is. None (default): with the logits. Use "cpu" if it does not fit there.
+        device: where the memory is. If None (default), with the logits. Use "cpu" if it does not fit there.
 
     ``loss_fn`` returns ``(losses, logits)``, and ``opt.backward`` needs the samples' ``index``. Use it for classifiers
     trained for many epochs. Memory: samples * (gap + 1) * classes numbers. Cost: one forward-backward.

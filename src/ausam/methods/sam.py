@@ -35,8 +35,8 @@ class SAM(Settings):
     Arguments:
         rho: radius of the perturbation, >= 0, over all parameters together. 0.05 to 0.2 for image classifiers. Larger
             with noisy labels. A parameter group may have its own ``rho``.
-        m: samples that share a perturbation, >= 1 (m-sharpness, 1 is 1-SAM). None (default): the whole batch.
-        ascent: fraction of the batch that determines the perturbation, in (0, 1]. None (default): all of it. Not
+        m: samples that share a perturbation, >= 1 (m-sharpness, 1 is 1-SAM). If None (default), the whole batch.
+        ascent: fraction of the batch that determines the perturbation, in (0, 1]. If None (default), all of it. Not
             together with ``m``.
         weighted: the pass that uses the samples' weights (InfoBatch's, ``weight=`` of ``opt.backward``): "both"
             (default), "first" or "second". The paper does not say which its SAM+Info has.

@@ -131,7 +131,7 @@ class BufferGuard:
                     self._start.add(p, data)
 
     def undo_last_pass(self) -> None:
-        """Undo the last pass's changes unless it was allowed them: late, because its backward needs the buffers."""
+        """Undo the last pass's changes, if they are not kept. Its backward needs the buffers, so call it after."""
         if self._pending:
             self._before_pass.restore()
             self._pending = False

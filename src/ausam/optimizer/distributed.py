@@ -80,7 +80,7 @@ class GradientSync:
         return not self.views or bool(getattr(self._model, "require_backward_grad_sync", True))
 
     def no_sync(self, undo: Undo) -> contextlib.AbstractContextManager[Any]:
-        """A context in which processes do not average. An empty one where they never do, or always should.
+        """A context in which processes do not average. If they never do, or always should, it does nothing.
 
         DDP decides in forward whether the backward will synchronise, so the context must cover both.
         """

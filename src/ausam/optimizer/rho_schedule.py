@@ -42,11 +42,11 @@ class RhoSchedule:
         opt: the optimizer. Its method, or the method inside it, must have a rho.
         shape: "constant", "linear", "cosine" or "lr".
         start: factor of the radius at the start, or at ``lr_max``, >= 0.
-        end: factor at the end, or at ``lr_min``, >= 0. None (default): 0. Not with "constant".
+        end: factor at the end, or at ``lr_min``, >= 0. If None (default), 0. Not with "constant".
         total_steps: calls of ``step`` until the end, >= 1. Needed by "linear" and "cosine", an error for the others.
-        lr_max: learning rate at which f is ``start``. Only with "lr". None (default): each group's initial one. Set it
-            if the rate warms up.
-        lr_min: learning rate at which f is ``end``, >= 0. Only with "lr". None (default): 0.
+        lr_max: learning rate at which f is ``start``. Only with "lr". If None (default), each group's initial one. Set
+            it if the rate warms up.
+        lr_min: learning rate at which f is ``end``, >= 0. Only with "lr". If None (default), 0.
     """
 
     def __init__(

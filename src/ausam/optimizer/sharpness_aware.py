@@ -176,7 +176,7 @@ class SharpnessAware(OptimizerWrapper):
             reduce: "mean" (default), or "sum" for a script whose loss has ``reduction="sum"``: its learning rate
                 expects the gradient of the sum over the batch. The perturbation is the same.
             whole_batch: True if a sample's loss depends on the other samples (contrastive losses). A method that would
-                evaluate some of the rows alone then raises.
+                evaluate some of the rows alone then raises an error.
         """
         index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
         step = PerSampleStep(

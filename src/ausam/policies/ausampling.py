@@ -70,8 +70,8 @@ class AUSampling(Policy):
         odds: how x follows the score: "minmax" (the paper). "rank": the rank of the score in the mini-batch, from 0 to
             1. "proportional": the score divided by its mean over the mini-batch, at least 0. A few scores far above
             the others flatten min-max odds. Not the other two.
-        epochs: number of epochs of the whole training, >= 1. None: what ``SelectiveBatchSampler(epochs=...)`` says. Not
-            kept if the ramp is a whole number, which does not need it.
+        epochs: number of epochs of the whole training, >= 1. If None, what ``SelectiveBatchSampler(epochs=...)`` says.
+            Not kept if the ramp is a whole number, which does not need it.
 
     A sample without a score gets the mean of its mini-batch. Equal scores mean uniform sampling. Needs a method that
     evaluates the loss at perturbed weights, unless score is "progress". Cost: a fraction alpha of the samples, after

@@ -32,8 +32,8 @@ class InfoBatch(Policy):
     Arguments:
         prune: fraction of the well-learned samples to leave out, in [0, 1).
         anneal: fraction of the epochs, at the end, that uses every sample, in [0, 1]. No effect without ``epochs``.
-        epochs: number of epochs of the whole training, >= 1. None: what ``SelectiveBatchSampler(epochs=...)`` says, or
-            never anneal.
+        epochs: number of epochs of the whole training, >= 1. If None, what ``SelectiveBatchSampler(epochs=...)`` says,
+            or never anneal.
         on: "first": the loss at w (the paper's SAM+Info*). "second": the loss at w + e (SAM+Info).
 
     The choice reads all scores at once, so the first batch of each epoch waits for it. It takes five bytes per sample

@@ -55,8 +55,8 @@ class Trusted(Policy):
             at least one, and needs the number of epochs.
         ema: weight of a sample's past in its averaged loss, in [0, 1).
         doubt: odds of a flagged sample, where another one has 1 on average, in (0, 1].
-        chance_loss: the chance-level loss, > 0. None: log C, from the labels.
-        epochs: number of epochs of the whole training, >= 1. None: what ``SelectiveBatchSampler(epochs=...)`` says.
+        chance_loss: the chance-level loss, > 0. If None, log C, from the labels.
+        epochs: number of epochs of the whole training, >= 1. If None, what ``SelectiveBatchSampler(epochs=...)`` says.
 
     Use it where labels may be wrong, with any method. Not for regression: a loss there has no natural limit.
     Cost: a fraction alpha of the samples.

@@ -68,10 +68,10 @@ class SelectiveBatchSampler(BatchSampler):
         batch_size: samples per mini-batch before the policy chooses, >= 1. Per process if there are several.
         policy: ``Full()``, ``Random(alpha)``, ``AUSampling(alpha)``, ...
         epochs: number of epochs of the whole training, >= 1, for a policy that counts in fractions of it
-            (``AUSampling(ramp=0.15)``, ``InfoBatch``). None: not known, or known to the policy or the framework.
+            (``AUSampling(ramp=0.15)``, ``InfoBatch``). If None, not known, or known to the policy or the framework.
         drop_last: leave out a short last mini-batch.
         seed: determines the plan, together with the epoch and the scores. A whole number >= 0.
-        rank: rank of this process. None: torch.distributed's, or 0 for a single process.
+        rank: rank of this process. If None, torch.distributed's, or 0 for a single process.
         world_size: number of processes. Given with ``rank`` or not at all.
         split: if True, batch_size is the total over all processes, and each gets a share. The plan then does not depend
             on the number of processes.

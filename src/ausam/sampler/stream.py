@@ -51,7 +51,8 @@ class SelectiveStream:
         decode: turns ``raw`` into a sample, as a dataset's ``__getitem__`` would return it.
         sampler: a SelectiveBatchSampler for as many samples as there are keys. The stream uses its policy, batch size,
             ``drop_last``, seed and scores. Do not iterate over it. Its policy must choose inside mini-batches.
-        keys: the dataset index of each key, e.g. ``{name: i for i, name in enumerate(names)}``. None: keys are indices.
+        keys: the dataset index of each key, e.g. ``{name: i for i, name in enumerate(names)}``. If None, keys are
+            indices.
         sharded: who divides the stream among workers and processes. True: the source does, and each worker of each
             process sees its own part. False (default): every worker sees the whole source, and the stream forms the
             mini-batches, so that batches do not depend on the number of workers.

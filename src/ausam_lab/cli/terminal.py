@@ -56,7 +56,7 @@ class Progress:
 
     Arguments:
         title: of the bar.
-        total: how much there is to do, e.g. epochs. None: not known yet.
+        total: how much there is to do, e.g. epochs. If None, not known yet.
     """
 
     def __init__(self, title: str, total: float | None = None) -> None:

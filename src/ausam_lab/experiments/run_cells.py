@@ -1,4 +1,4 @@
-"""Run cells, one after the other or as a launcher does it: resumable, and a failed one does not stop the others."""
+"""Run cells, one after the other or with a launcher. They can be resumed, and a failed one stops no other."""
 
 from __future__ import annotations
 

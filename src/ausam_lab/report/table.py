@@ -72,7 +72,7 @@ def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *
 
 
 def to_text(table: Table, screen: Screen | None = None) -> str:
-    """For a terminal or a file. None: as wide as its content. A screen shows the first columns that fit.
+    """For a terminal or a file. Without a width, as wide as its content. A screen shows the first columns that fit.
 
     The marked cells are bold on a screen with bold text. Elsewhere marked figures have a ●.
     """

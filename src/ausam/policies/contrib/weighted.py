@@ -41,9 +41,9 @@ class Weighted(Policy):
 
     Arguments:
         alpha: length of an epoch as a fraction of the dataset, > 0. Above 1 only with replacement.
-        length: number of samples in an epoch, >= 1. None: ``max(1, int(alpha N))``.
+        length: number of samples in an epoch, >= 1. If None, ``max(1, int(alpha N))``.
         replacement: whether a sample may be drawn several times in an epoch.
-        signal: None: the weights change only by ``sampler.scores.set(index, values)``. Otherwise a signal, as in
+        signal: If None, the weights change only by ``sampler.scores.set(index, values)``. Otherwise a signal, as in
             TopLoss, or your own function of a Feedback: ``sampler.update`` then sets the weights from each step.
         decay: weight of the past in a score that follows a signal, in [0, 1).
 
