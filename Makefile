@@ -20,7 +20,7 @@ CORE_TESTS  := $(addprefix tests/,optimizer methods sampler policies)
 demo: $(VENV)/.lab ## SAM, SGD and selection on digits with wrong labels: a table, two pages, and the labels that look wrong
 	$(BIN)/ausam compare sgd sgd@1x0.5 sam sam+random ausam-0.5 sam+trusted --model resnet-tiny-w32 --batch-size 128 \
 		--lr 0.1 --rho 0.4 --seeds 3 --out runs/demo
-	$(BIN)/ausam audit runs/demo/runs/sam+trusted/seed-0
+	$(BIN)/ausam audit runs/demo
 
 test: $(VENV)/.test ## what a change must pass: all but the tests marked nightly, two workers of one thread each
 	$(PYTEST)

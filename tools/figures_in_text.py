@@ -87,6 +87,11 @@ def predictions(what: str) -> list[float]:
     return [{"least": min, "most": max}[what](shares)]
 
 
+def coverage(what: str) -> list[float]:
+    """Of the reviews that estimate a share: the least part that covers, in percent."""
+    return [min(100 * case[what] for case in loaded("research/label_errors/coverage.json"))]
+
+
 def from_json(path: str, keys: str) -> list[float]:
     """A number of a JSON file, by its keys."""
     value = loaded(path)
@@ -105,6 +110,7 @@ SOURCES: dict[str, Callable[..., list[float]]] = {
     "equal-cost": equal_cost,
     "language-model": language_model,
     "predictions": predictions,
+    "coverage": coverage,
     "json": from_json,
     "printed": printed,
 }

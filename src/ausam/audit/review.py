@@ -140,7 +140,7 @@ def apply(labels: ArrayLike, decisions: Iterable[Decision]) -> NDArray[np.int64]
     >>> apply([0, 1, 2, 1], [Decision(1, "relabel", 2), Decision(3, "remove")]).tolist()
     [0, 2, 2, -1]
     """
-    corrected = np.array(labels, np.int64)
+    corrected = np.asarray(labels).astype(np.int64)  # a copy
     for decision in decisions:
         if not 0 <= decision.index < len(corrected):
             raise IndexError(f"A decision is about sample {decision.index}, but there are {len(corrected)} labels.")

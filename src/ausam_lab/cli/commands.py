@@ -230,9 +230,11 @@ def audit_command(args: argparse.Namespace) -> int:
         how = {"name": "sgd", "out": folder, "resume": folder.exists(), "timeout": None}
         if code := train_command(argparse.Namespace(**audit.settings_to_train(given), **how)):
             return code
+    here = {name: value for name, value in given.items() if name == "data_dir"}
+    if (folder / "runs").is_dir():
+        return _audit_rows(folder, args, here)
     out = folder / "audit.html" if args.out is None else Path(args.out)
     export = None if args.export is None else Path(args.export)
-    here = {name: value for name, value in given.items() if name == "data_dir"}
     audited = audit.audit_run(folder, out, export, args.command, trust=args.trust, typed=given.get("data", ""), **here)
     if args.decisions is None:
         written, said = [out, export], audit_page.text(audited)
@@ -240,6 +242,19 @@ def audit_command(args: argparse.Namespace) -> int:
         labels = None if args.apply is None else Path(args.apply)
         written, said = [out, export, labels], audit.review(audited, folder, Path(args.decisions), labels)
     terminal.write("\n".join([said, "", *(str(path) for path in written if path is not None), ""]))
+    return 0
+
+
+def _audit_rows(folder: Path, args: argparse.Namespace, here: dict[str, str]) -> int:
+    """The audits of a comparison, one for each row."""
+    for name in ("out", "export", "decisions"):
+        if getattr(args, name) is not None:
+            raise ValueError(
+                f"--{name} is about one run, but {folder} is a comparison. Give a folder inside its runs/."
+            )
+    audits = audit.audit_rows(folder, args.command, trust=args.trust, **here)
+    table = audit_page.rows_table([(name, audited) for name, _, audited in audits])
+    terminal.write("\n".join([to_text(table), "", *(str(page) for _, page, _ in audits), ""]))
     return 0
 
 

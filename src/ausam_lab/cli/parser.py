@@ -231,7 +231,7 @@ def _diagnose(made: Parser, _: bool) -> None:
 
 
 def _audit(made: Parser, _: bool) -> None:
-    run = "folder of a finished run; with --data, of the run to be trained (default: runs/audit-DATA)"
+    run = "folder of a finished run, or of ausam compare; with --data, of a new run (default: runs/audit-DATA)"
     made.add_argument("folder", nargs="?", metavar="RUN", help=run)
     made.add_argument("--out", metavar="FILE", help="the page (default: RUN/audit.html)")
     export = "write the ranking to this CSV file: index, path, given, likely, loss, flagged"

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ausam.audit import Audit, Decision, apply, read_decisions
-from ausam.audit.review import write_labels
-from ausam.audit.table import Array
+from ausam.audit.review import read_labels, write_labels
 from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
 from ausam_lab.data.catalogue import changes, resolve, split_problem
 from ausam_lab.data.datasets import UserSet
@@ -23,8 +22,9 @@ from ausam_lab.data.images import ImageSet
 from ausam_lab.data.loading import DataError
 from ausam_lab.data.samples import description, plain, show
 from ausam_lab.data.sources import DownloadError
+from ausam_lab.experiments.cells import runs_in
 from ausam_lab.names.from_config import with_own_rho
-from ausam_lab.names.pairs import PAIRS
+from ausam_lab.names.pairs import PAIRS, label
 from ausam_lab.names.user_code import is_code, is_own, refuse_strangers
 from ausam_lab.records import files, store
 from ausam_lab.records.run import measured_on
@@ -67,13 +67,26 @@ def audit_run(
     return audited
 
 
+def audit_rows(place: Path, command: str, **how: Any) -> list[tuple[str, Path, Audited]]:
+    """Audit a run of each row of a comparison, that of its first seed: label, page and audit of each."""
+    runs: dict[str, Path] = {}
+    for name, folder in runs_in(place):
+        runs.setdefault(name, folder)
+    found = []
+    for name, run in runs.items():
+        config = run_folder.saved_config(run) or Config()
+        audited = audit_run(run, run / "audit.html", None, command, **how)
+        found.append((config.label or label(name, config.base), run / "audit.html", audited))
+    return found
+
+
 def read(folder: Path, command: str = "", **here: Any) -> Audited:
     """The audit of the run in a folder, with its samples as cards. A ValueError if there is nothing to read."""
     saved = run_folder.saved_config(folder) if folder.is_dir() else None
     if saved is None:
-        one = next(iter(sorted([*folder.glob("runs/*/seed-*"), *folder.glob("seed-*")])), None)
+        one = next(iter(sorted(folder.glob("seed-*"))), None)
         more = f" It holds several: choose one, such as {one}." if one else ""
-        raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train.{more}")
+        raise ValueError(f"{folder} holds no run. Pass the folder (--out) of ausam train or ausam compare.{more}")
     config = replace(saved, **here | {"device": "cpu", "workers": 0})
     audit = auditing.read(folder)
     if audit.labels is None:
@@ -110,7 +123,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
         hidden=hidden,
         next_steps=_next_steps(folder, saved),
         to_try=_compare(pair, saved) if pair else "",
-        made_wrong=_made_wrong(data),
+        made_wrong=np.flatnonzero([] if data is None or data.wrong is None else data.wrong.cpu().numpy()),
     )
 
 
@@ -150,10 +163,12 @@ def review(audited: Audited, folder: Path, decided: Path, labels: Path | None) -
     said = _summary(audited, decisions)
     if labels is None:
         return said
-    files.write(labels, write_labels(audited.origin, apply(audited.labels, decisions)))
     config, run = run_folder.saved_config(folder), run_folder.finished(folder)
     if config is None or run is None:
-        return said
+        raise ValueError(f"{folder} holds no finished run. Finish it with ausam train --resume.")
+    earlier = read_labels(config.labels) if config.labels else {}  # it may have removed samples
+    corrected = earlier | dict(zip(audited.origin.tolist(), apply(audited.labels, decisions).tolist(), strict=True))
+    files.write(labels, write_labels(list(corrected), list(corrected.values())))
     return (
         f"{said}\n\nBefore the correction: {measured_on(str(run.test))}\n"
         f"To train again on the corrected labels: {_train(folder, config, labels)}\n"
@@ -222,11 +237,6 @@ def _flags(config: Config, without: Sequence[str] = ()) -> str:
 
 
 # -- the data ----------------------------------------------------------------------------------------------------------
-
-
-def _made_wrong(data: ImageSet | UserSet | None) -> Array | None:
-    wrong = None if data is None or data.wrong is None else np.flatnonzero(data.wrong.cpu().numpy())
-    return None if wrong is None or not len(wrong) else wrong
 
 
 def _data(config: Config) -> tuple[ImageSet | UserSet | None, str]:

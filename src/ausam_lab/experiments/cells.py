@@ -8,6 +8,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from ausam_lab.config import Config
+from ausam_lab.records import store
+from ausam_lab.records.comparison import Comparison
 
 SAFE = "+@(),=-. "  # signs that any file system takes
 
@@ -20,6 +22,19 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
 def pair_of(folder: str) -> str:
     """The pair whose runs are in a folder of this name."""
     return unquote(folder)
+
+
+def runs_in(place: Path) -> list[tuple[str, Path]]:
+    """The runs in a folder: name (empty for a single run) and folder, by seed and then as in the comparison's table."""
+    if (place / "config.json").exists():
+        return [("", place)]
+    there = [p for p in place.glob("runs/*/seed-*") if p.name.removeprefix("seed-").isdigit()]
+    if not there:
+        raise ValueError(f"{place} holds no run. Pass the folder (--out) of ausam train or ausam compare.")
+    compared = store.read(place / "results.json", Comparison)
+    order = {row.name: i for i, row in enumerate(compared.rows)} if compared else {}
+    runs = [(int(p.name.removeprefix("seed-")), pair_of(p.parent.name), p) for p in there]
+    return [(name, p) for _, name, p in sorted(runs, key=lambda run: (run[0], order.get(run[1], len(order)), run[1]))]
 
 
 @dataclass(frozen=True)

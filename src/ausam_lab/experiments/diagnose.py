@@ -20,7 +20,7 @@ from ausam.optimizer import Method
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import defaults_for, split_problem
 from ausam_lab.data.classification import Classification
-from ausam_lab.experiments.cells import pair_of
+from ausam_lab.experiments.cells import runs_in
 from ausam_lab.names.expressions import brief_pair
 from ausam_lab.names.from_config import OWN_RHO, method_and_policy
 from ausam_lab.names.lookup import device
@@ -28,7 +28,6 @@ from ausam_lab.names.pairs import label
 from ausam_lab.names.user_code import refuse_strangers
 from ausam_lab.networks.memory_format import to_memory_format
 from ausam_lab.records import files, store
-from ausam_lab.records.comparison import Comparison
 from ausam_lab.report.pages import flatness
 from ausam_lab.report.pages.flatness import Flatness, Minimum
 from ausam_lab.training import run_folder, weights
@@ -59,7 +58,7 @@ def diagnose(
     """
     if samples < 10:
         raise ValueError(f"--samples is {samples}. Use at least 10, preferably a few hundred.")
-    runs = [run for place in places for run in _runs(place)]
+    runs = [run for place in places for run in runs_in(place)]
     minima: list[Minimum] = []
     failed: dict[str, str] = {}
     for name, folder in runs:
@@ -85,19 +84,6 @@ def _refuse_strangers(folder: Path) -> None:
     saved = run_folder.saved_config(folder)
     settings = () if saved is None else ("data", "task", "model", "method", "policy")
     refuse_strangers(folder, {k: getattr(saved, k) for k in settings})
-
-
-def _runs(place: Path) -> list[tuple[str, Path]]:
-    """The runs in a folder: name (empty for a single run) and folder, by seed and then as in the comparison's table."""
-    if (place / "config.json").exists():
-        return [("", place)]
-    there = [p for p in place.glob("runs/*/seed-*") if p.name.removeprefix("seed-").isdigit()]
-    if not there:
-        raise ValueError(f"{place} holds no run. Pass the folder (--out) of ausam train or ausam compare.")
-    compared = store.read(place / "results.json", Comparison)
-    order = {row.name: i for i, row in enumerate(compared.rows)} if compared else {}
-    runs = [(int(p.name.removeprefix("seed-")), pair_of(p.parent.name), p) for p in there]
-    return [(name, p) for _, name, p in sorted(runs, key=lambda run: (run[0], order.get(run[1], len(order)), run[1]))]
 
 
 def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bool, here: dict[str, Any]) -> Minimum:

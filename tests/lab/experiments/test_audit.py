@@ -20,7 +20,7 @@ from ausam.audit import Audit
 from ausam.audit.review import read_labels
 from ausam_lab.cli.parser import parser
 from ausam_lab.config import Config
-from ausam_lab.data.catalogue import problem, resolve
+from ausam_lab.data.catalogue import resolve
 from ausam_lab.data.datasets import from_datasets
 from ausam_lab.data.images import ImageSet
 from ausam_lab.data.samples import SIDE, description, show
@@ -85,13 +85,26 @@ def test_the_page_is_next_to_the_run_by_default(copied, capsys):
     )
 
 
+def test_a_comparison_is_audited_row_by_row(audited, tmp_path, capsys):
+    for name in ("sgd/seed-0", "sam+trusted/seed-0", "sam+trusted/seed-1"):
+        shutil.copytree(audited, tmp_path / "runs" / name)
+    assert run("audit", tmp_path, "--trust") == 0
+    said = capsys.readouterr().out
+    assert re.findall(r"^(\S+) +30 +30 +30$", said, re.M) == ["SAM+Trusted", "SGD"]
+    pages = sorted(tmp_path.glob("runs/*/*/audit.html"))
+    assert [page.parent.name for page in pages] == ["seed-0", "seed-0"]  # a run of each row
+    assert all(str(page) in said for page in pages)
+    assert run("audit", tmp_path, "--trust", "--export", tmp_path / "x.csv") == 2
+    assert "--export" in capsys.readouterr().err
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     assert run("audit", tmp_path / "nowhere") == 2
     assert "holds no run" in capsys.readouterr().err
     (tmp_path / "runs" / "sam" / "seed-0").mkdir(parents=True)
-    for above in (tmp_path, tmp_path / "runs" / "sam"):
+    for above, said in ((tmp_path, "holds no run"), (tmp_path / "runs" / "sam", "seed-0")):
         assert run("audit", above) == 2
-        assert "seed-0" in capsys.readouterr().err
+        assert said in capsys.readouterr().err
 
 
 def test_a_run_without_an_audit_is_refused(copied, capsys):
@@ -140,14 +153,11 @@ def fed(audit):
 
 def test_labels_that_were_made_wrong_on_purpose_are_counted(audited, tmp_path):
     known = experiment.read(audited)
-    assert "30 of them are among the first 30" in page.hits_line(known)
-    assert page.hits_line(replace(known, made_wrong=None)) == ""
+    assert "30 of them are among the first 30" in page.summary(known)
+    assert "on purpose" not in page.summary(replace(known, made_wrong=known.made_wrong[:0]))
     first = known.errors.index
     made = np.concatenate([first[:4], np.setdiff1d(np.arange(N), first)[:2]])
     assert "6 labels were made wrong on purpose: 4 of them" in page.text(replace(known, made_wrong=made))
-    labelled = problem(resolve(data="digits", label_noise=0.2, train_size=100))
-    assert len(experiment._made_wrong(labelled)) == 20
-    assert experiment._made_wrong(problem(resolve(data="digits", label_noise=0.0, train_size=100))) is None
 
 
 def test_the_ranking_is_there_if_nothing_is_flagged(audited, tmp_path):
@@ -198,6 +208,22 @@ def test_one_command_trains_audits_and_corrects_a_folder(pictures, capsys):
     labels = read_labels(pictures / "labels.csv")
     given = dict(zip(data["index"], data["given"], strict=True))
     assert labels == given | {first: 1 - given[first], second: -1}
+
+
+def test_a_second_review_keeps_what_the_first_removed(pictures):
+    assert run("audit", "--data", "folder:shots", "--epochs", 1) == 0
+    folder = pictures / "runs" / "audit-shots"
+    index = data_of((folder / "audit.html").read_text())["index"]
+    head = "index,decision,new_label\n"
+    (pictures / "decisions.csv").write_text(f"{head}{index[0]},remove,\n")
+    assert run("audit", folder, "--decisions", "decisions.csv", "--apply", "once.csv") == 0
+    same = ("--data", "folder:shots@32", "--epochs", 1)
+    assert run("train", "sgd", *same, "--labels", "once.csv", "--out", "again") == 0
+    (pictures / "decisions.csv").write_text(f"{head}{index[1]},remove,\n")
+    assert run("audit", "again", "--decisions", "decisions.csv", "--apply", "twice.csv") == 0
+    once, twice = read_labels(pictures / "once.csv"), read_labels(pictures / "twice.csv")
+    assert twice == once | {index[1]: -1}
+    assert twice[index[0]] == -1
 
 
 def test_reviewed_samples_give_a_share(copied, tmp_path, capsys):

@@ -6,7 +6,8 @@ import base64
 import hashlib
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,7 +31,8 @@ POINTS = 5000  # of the map that are no cards
 INSIDE = 8 * 2**20  # bytes of pictures that the page itself may hold; more go to a folder beside it
 HOW = (
     "Training computes a loss for every sample at every visit. Labels whose loss stays high while the others are "
-    "learned are ranked first. If the losses form two groups, the upper one is flagged; otherwise nothing is, and the "
+    "learned are ranked first. If the losses form two groups, the upper one is flagged. Otherwise those labels are "
+    "flagged which the model contradicts with more confidence than it has where it errs. If there are none, the "
     "ranking still says where to look first. A flag is no proof: hard samples can be among them."
 )
 
@@ -59,7 +61,7 @@ class Audited:
     hidden: str  # why no samples are shown; empty if they are
     next_steps: tuple[str, ...]  # commands that use the decisions
     to_try: str = ""  # the command that compares training methods; empty if there is nothing to suggest
-    made_wrong: Array | None = None  # the samples whose labels were made wrong on purpose, if any were
+    made_wrong: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # whose labels were made wrong on purpose
 
     @property
     def id(self) -> str:
@@ -104,66 +106,67 @@ def choose_rows(errors: LabelErrors, labels: Array) -> Array:
 # -- for a terminal, and as CSV ----------------------------------------------------------------------------------------
 
 
-def flagged_line(audited: Audited) -> str:
-    """How many labels are flagged."""
-    n, count = len(audited.labels), len(audited.errors)
-    where = "The ranking says where to look first." if not count else "All samples are ranked."
-    return f"{count:,} of {n:,} labels are flagged. {where}"
+def summary(audited: Audited) -> str:
+    """How many labels are flagged, and how many of those that were made wrong on purpose come first in the ranking."""
+    n, made = len(audited.labels), len(audited.made_wrong)
+    said = f"{len(audited.errors):,} of {n:,} labels are flagged. All samples are ranked."
+    if not made:
+        return said
+    _, first = _hits(audited)
+    return f"{said} {made:,} labels were made wrong on purpose: {first:,} of them are among the first {made:,}."
 
 
-def hits_line(audited: Audited) -> str:
-    """How many of the labels that were made wrong on purpose come first in the ranking. Empty if none were."""
-    if audited.made_wrong is None:
-        return ""
-    n = len(audited.made_wrong)
-    hits = int(np.isin(audited.errors.order[:n], audited.made_wrong).sum())
-    return f"{n:,} labels were made wrong on purpose: {hits:,} of them are among the first {n:,} of the ranking."
+def _hits(audited: Audited) -> tuple[int, int]:
+    """How many labels that were made wrong on purpose are flagged, and how many are as far up as there are of them."""
+    made, errors = audited.made_wrong, audited.errors
+    return int(np.isin(errors.index, made).sum()), int(np.isin(errors.order[: len(made)], made).sum())
 
 
 def text(audited: Audited) -> str:
     """For a terminal: the verdict, what is flagged, the first samples of the ranking."""
-    parts = [str(audited.verdict), " ".join(filter(None, (flagged_line(audited), hits_line(audited))))]
-    parts.append(to_text(first_table(audited)))
-    if audited.to_try:
-        parts.append(f"To try: {audited.to_try}")
-    return "\n\n".join(parts)
+    parts = [str(audited.verdict), summary(audited), to_text(first_table(audited))]
+    return "\n\n".join([*parts, f"To try: {audited.to_try}"] if audited.to_try else parts)
+
+
+def rows_table(rows: Sequence[tuple[str, Audited]]) -> Table:
+    """The audits of several runs side by side, each with its label."""
+    head, lines = ["Method", "Flagged"], [[name, f"{len(audited.errors):,}"] for name, audited in rows]
+    if made := len(rows[0][1].made_wrong):  # in all of them: a comparison has one data set
+        head += ["Wrong among them", f"Wrong among the first {made:,}"]
+        lines = [[*line, *map(str, _hits(audited))] for line, (_, audited) in zip(lines, rows, strict=True)]
+    return Table.of(head, lines)
 
 
 def first_table(audited: Audited) -> Table:
     """The first samples of the ranking."""
-    loss = audited.errors.loss
-    first = audited.errors.order[:FIRST].tolist()
     rows = [
-        [str(audited.origin[i]), audited.given(i), audited.likely(i) or NONE, f"{loss[i]:.2f}", _yes(audited, i)]
-        for i in first
-        if math.isfinite(loss[i])
+        [str(index), given, likely or NONE, f"{loss:.2f}", flagged, *([path] if any(audited.texts) else [])]
+        for index, path, given, likely, loss, flagged in _rows(audited, audited.errors.order[:FIRST])
+        if loss != ""
     ]
-    head = ["Sample", "Given", "Likely", "Loss", "Flagged"]
-    if any(audited.texts):
-        head.append("File or text")
-        rows = [[*row, audited.texts[i]] for row, i in zip(rows, first, strict=False)]
+    head = ["Sample", "Given", "Likely", "Loss", "Flagged", *(["File or text"] if any(audited.texts) else [])]
     return Table.of(head, rows, left=(1, 2, 4, 5))
 
 
 def csv(audited: Audited) -> str:
     """All samples, most suspect first. No cell starts a formula."""
-    loss = audited.errors.loss
-    rows = [
+    head = ["index", "path", "given", "likely", "loss", "flagged"]
+    return csv_text(head, _rows(audited, audited.errors.order))
+
+
+def _rows(audited: Audited, samples: Array) -> list[list[Any]]:
+    loss, flagged = audited.errors.loss, audited.errors.flagged
+    return [
         [
             int(audited.origin[i]),
             audited.texts[i] if audited.texts else "",
             audited.given(i),
             audited.likely(i),
             round(float(loss[i]), 4) if math.isfinite(loss[i]) else "",
-            _yes(audited, i),
+            "yes" if flagged[i] else "no",
         ]
-        for i in audited.errors.order.tolist()
+        for i in samples.tolist()
     ]
-    return csv_text(["index", "path", "given", "likely", "loss", "flagged"], rows)
-
-
-def _yes(audited: Audited, i: int) -> str:
-    return "yes" if audited.errors.flagged[i] else "no"
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -183,12 +186,13 @@ def render(audited: Audited, out: Path) -> tuple[str, dict[Path, bytes]]:
         for i, card in zip(audited.rows.tolist(), audited.cards, strict=False)
         if card.picture and not inside
     }
+    easy = f"{100 * audited.redundant.share:.0f} % of the samples were learned early and never forgotten."
     made = html.fill(
         "audit.html",
         title=audited.title,
         about=audited.about,
         lead=str(audited.verdict),
-        lines=list(filter(None, (flagged_line(audited), hits_line(audited), _hidden(audited), _easy(audited)))),
+        lines=[summary(audited), f"The samples are not shown: {audited.hidden}" if audited.hidden else "", easy],
         themes=html.THEMES,
         style=html.source("style.css") + html.source("audit.css"),
         script=html.source("audit.js"),
@@ -202,14 +206,6 @@ def render(audited: Audited, out: Path) -> tuple[str, dict[Path, bytes]]:
         data=_data(audited, out, "" if inside else f"{quote(beside.name)}/"),
     )
     return f"{made}\n", pictures
-
-
-def _hidden(audited: Audited) -> str:
-    return f"The samples themselves are not shown: {audited.hidden}" if audited.hidden else ""
-
-
-def _easy(audited: Audited) -> str:
-    return f"{100 * audited.redundant.share:.0f} % of the samples were learned early and never forgotten."
 
 
 def _data(audited: Audited, out: Path, folder: str) -> dict[str, Any]:
@@ -239,7 +235,14 @@ def _data(audited: Audited, out: Path, folder: str) -> dict[str, Any]:
         "text": ["" if audited.texts else card.text for card in cards],
         "file": ["" if card.file is None else _address(card.file, out) for card in cards],
         "side": [card.side for card in cards],
-        "thumb": [_thumb(audited, i, card, folder) for i, card in zip(rows.tolist(), cards, strict=True)],
+        "thumb": [
+            f"{index}.{card.form}"
+            if folder
+            else f"{card.form};base64,{base64.b64encode(card.picture).decode()}"
+            if card.picture
+            else ""
+            for index, card in zip(audited.origin[rows].tolist(), cards, strict=True)
+        ],
         "x": x[rows].tolist(),
         "y": y[rows].tolist(),
         "ticks": {"x": ticks_x, "y": ticks_y},
@@ -252,13 +255,6 @@ def _data(audited: Audited, out: Path, folder: str) -> dict[str, Any]:
     }
 
 
-def _thumb(audited: Audited, i: int, card: Shown, folder: str) -> str:
-    if not card.picture:
-        return ""
-    inside = f"{card.form};base64,{base64.b64encode(card.picture).decode()}"
-    return f"{audited.origin[i]}.{card.form}" if folder else inside
-
-
 def _address(file: Path, out: Path) -> str:
     """Where a file is, as seen from the page. Its name need not be Unicode."""
     return quote(os.fsencode(os.path.relpath(file, out.parent)))
@@ -267,17 +263,13 @@ def _address(file: Path, out: Path) -> str:
 def _scaled(values: Array, *, log: bool) -> tuple[Array, list[tuple[int, str]]]:
     """Values as whole numbers from 0 to 1,000, -1 for none, and ticks at round values."""
     values = np.asarray(values, np.float64)
+    if log and np.isfinite(values).any():
+        values = np.log10(np.maximum(values, max(1e-4, np.nanmax(values) * 1e-6)))
     seen = values[np.isfinite(values)]
     if not len(seen):
         return np.full(len(values), -1), []
-    if log:
-        floor = max(1e-4, float(seen.max()) * 1e-6)
-        scale, back = np.log10(np.maximum(values, floor)), np.log10(np.maximum(seen, floor))
-    else:
-        scale, back = values, seen
-    low, high = float(back.min()), float(back.max())
-    width = max(high - low, 1e-9)
+    low, width = float(seen.min()), max(float(np.ptp(seen)), 1e-9)
     step = 1.0 if log else 10.0 ** math.floor(math.log10(width))
-    marks = [step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    marks = [step * i for i in range(math.ceil(low / step), math.floor((low + width) / step) + 1)]
     ticks = [(round(1000 * (mark - low) / width), f"{10**mark if log else mark:.3g}") for mark in marks]
-    return np.where(np.isfinite(values), np.round(1000 * (scale - low) / width), -1).astype(np.int64), ticks
+    return np.where(np.isfinite(values), np.round(1000 * (values - low) / width), -1).astype(np.int64), ticks
