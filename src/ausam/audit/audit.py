@@ -109,7 +109,7 @@ class Audit:
             index = feedback
         if index is None:
             raise ValueError(
-                "The feedback has no index, so nobody knows which samples it is about. Pass index= to opt.backward; "
+                "The feedback has no index, so it cannot be matched to samples. Pass index= to opt.backward. "
                 "Indexed(dataset) adds it to every sample."
             )
         if not isinstance(index, Tensor) or not isinstance(losses, Tensor):

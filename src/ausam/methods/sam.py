@@ -57,7 +57,7 @@ class SAM(Settings):
         if self.m is not None and self.ascent is not None:
             raise ValueError(
                 f"SAM: m is {self.m} and ascent is {self.ascent}, but a perturbation per group and one from a part of "
-                "the batch exclude each other. Use one of the two."
+                "the batch cannot be combined. Use one of the two."
             )
 
     @property

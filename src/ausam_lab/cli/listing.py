@@ -28,7 +28,7 @@ OTHER_PAIRS = (
     ('"mine.py:MySAM + Random"', "your own class, from a file or a module"),
     ("sam@0.5", "half of the epochs"),
     ("sgd@1x0.5", "half of the batch size"),
-    ("sgd~ema, sgd~best", "averaged weights; the best epoch on held-out samples"),
+    ("sgd~ema, sgd~best", "averaged weights, or the best epoch on held-out samples"),
 )
 
 
@@ -107,7 +107,8 @@ def _about(cls: Any) -> str:
 def _plain(text: str) -> str:
     """The text of a docstring without its markup and its example, in lines that fit a terminal."""
     text = re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
-    text = "\n\n".join(part for part in text.split("\n\n") if not part.startswith(">>>"))
+    parts = [part for part in text.split("\n\n") if not part.startswith(">>>")]
+    text = "\n\n".join(re.sub(r"\n {8,}", " ", part) if part.startswith("Arguments:") else part for part in parts)
     text = re.sub(r"(?<=\S)\n(?=\S)", " ", text)  # a paragraph is one line; what is indented stays as it is
     lines = []
     for line in text.splitlines():
