@@ -79,7 +79,6 @@ def compare(
         command: the command that the user typed.
         on_epoch: called with the name, the seed and the figures of each epoch.
     """
-    known = finished_runs(list(runs), seeds, out)
     for seed in seeds:
         turns = {name: _run(name, replace(run, seed=seed), out, on_epoch) for name, run in runs.items()}
         shuffle = random.Random(seed)
@@ -87,8 +86,7 @@ def compare(
             for name in shuffle.sample(list(turns), len(turns)):
                 if next(turns[name], None) is None:
                     del turns[name]
-        known |= finished_runs([name for name in runs if (name, seed) not in known], [seed], out)
-        results = write(_results(list(runs), seeds, config, known, command), out)
+        results = write(collect(list(runs), seeds, config, out, command), out)
     return results
 
 
@@ -100,34 +98,18 @@ def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch) -> Iterator[Ep
 
 def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
     """The results of a comparison from the finished runs in ``out``."""
-    return _results(names, seeds, config, finished_runs(names, seeds, out), command, title)
-
-
-def finished_runs(names: list[str], seeds: list[int], out: Path) -> dict[tuple[str, int], NamedRun]:
-    """The finished runs in ``out``, by name and seed."""
-    read = {(name, seed): named_run(name, run_folder(out, name, seed)) for name in names for seed in seeds}
-    return {key: run for key, run in read.items() if run is not None}
-
-
-def _results(
-    names: list[str],
-    seeds: list[int],
-    config: Config,
-    known: Mapping[tuple[str, int], NamedRun],
-    command: str,
-    title: str = "",
-) -> Comparison:
-    keys = [(name, seed) for name in names for seed in seeds]
-    runs = [known[key] for key in keys if key in known]
+    found = [named_run(name, run_folder(out, name, seed)) for name in names for seed in seeds]
+    runs = [run for run in found if run is not None]
     named = {run.name: run.run.config.label or label(run.name, config.base) for run in runs}
     labels = [(name, named[name]) for name in names if name in named]
-    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(keys))
+    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(found))
 
 
 def named_run(name: str, folder: Path) -> NamedRun | None:
-    """The run in a folder under this name, with its learning curve. None if it is unfinished or damaged."""
+    """The run in a folder under this name, with its learning curve. None if it has not ended."""
     run = finished(folder)
-    return None if run is None else NamedRun(name, run, curve(folder))
+    curve = (CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(folder))
+    return None if run is None else NamedRun(name, run, tuple(curve))
 
 
 def comparison(
@@ -152,11 +134,6 @@ def comparison(
         rows=statistics.rows(labels, runs),
         runs=tuple(runs),
     )
-
-
-def curve(folder: Path) -> tuple[CurvePoint, ...]:
-    """The learning curve of the run in a folder."""
-    return tuple(CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(folder))
 
 
 def write(results: Comparison, out: Path) -> Comparison:

@@ -16,10 +16,9 @@ from ausam_lab.experiments.cells import Cell
 from ausam_lab.records import files
 from ausam_lab.records.files import file_lock
 from ausam_lab.records.run import Epoch
-from ausam_lab.training import tensorboard
 from ausam_lab.training.failures import explain
 from ausam_lab.training.loop import train
-from ausam_lab.training.run_folder import epochs, finished, identity, saved_config
+from ausam_lab.training.run_folder import finished, identity, saved_config
 
 OnEpoch = Callable[[str, Epoch], None]
 
@@ -75,8 +74,7 @@ def _epochs(folder: Path, config: Config) -> Iterator[Epoch]:
     # The path of the initial weights is not part of a run's identity, but whether there are any is.
     if theirs is not None and bool(theirs.init) == bool(config.init) and identity(theirs) == identity(config):
         if _done(folder):
-            with tensorboard.opened(folder, config.tensorboard, epochs(folder)):
-                return iter(())
+            return iter(())
         files.write_json(folder / "config.json", asdict(config))
     if config.threads:
         torch.set_num_threads(config.threads)

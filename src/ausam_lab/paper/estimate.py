@@ -17,32 +17,38 @@ from ausam_lab.report.table import text_table
 from ausam_lab.report.text import duration, wrapped
 from ausam_lab.training import run_folder
 
-BATCH, STEPS = 8, 3  # samples of a step that is timed, and steps: the fastest counts
+BATCHES, STEPS, ENOUGH = (8, 32, 128), 3, 0.2  # samples of a step, steps, and seconds that a step should take
 
 
 def sample_seconds(config: Config) -> float:
     """Seconds of one sample's forward and backward through the network of a run, from steps on random samples.
 
-    On a CPU it is the CPU time of one thread, which is nearly the same whatever else the machine does.
+    On a CPU it is the CPU time of one thread, which is nearly the same whatever else the machine does. The fastest step
+    counts. A small network gets larger batches, because a step on a few samples would time overhead.
     """
     about = entry(config.data)
     model = build(config.model, about.num_outputs, about.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
-    x = torch.randn(BATCH, *about.image, device=config.device)
-    clock = time.perf_counter if x.is_cuda else time.process_time
-    threads, spent = torch.get_num_threads(), []
+    clock = time.process_time if config.device == "cpu" else time.perf_counter
+    threads, seconds = torch.get_num_threads(), 0.0
     torch.set_num_threads(1)
     try:
-        for _ in range(STEPS):
-            start = clock()
-            torch.autograd.backward(model(x).square().mean())
-            if x.is_cuda:
-                torch.cuda.synchronize(x.device)
-            spent.append(clock() - start)
+        for batch in BATCHES:
+            x = torch.randn(batch, *about.image, device=config.device)
+            spent = []
+            for _ in range(STEPS):
+                start = clock()
+                torch.autograd.backward(model(x).square().mean())
+                if x.is_cuda:
+                    torch.cuda.synchronize(x.device)
+                spent.append(clock() - start)
+            seconds = min(spent)
+            if seconds > ENOUGH:
+                break
     finally:
         torch.set_num_threads(threads)
-    return min(spent) / BATCH
+    return seconds / batch
 
 
 def samples_of(config: Config, epochs: int) -> float:
@@ -79,5 +85,7 @@ def plan(cells: list[Cell], out: Path) -> str:
         f"{model}{f' in {bits} bits' if bits else ''} on {image}: {1000 * seconds:.3g} ms"
         for (model, image, bits), seconds in speed.items()
     ]
-    conditions = wrapped(f"From {STEPS} steps on {BATCH} random samples: {clock} for a sample forward and backward.")
+    conditions = wrapped(
+        f"From steps on {BATCHES[0]} to {BATCHES[-1]} random samples: {clock} for a sample forward and backward."
+    )
     return "\n".join([head, "", table, "", conditions, *of_each])

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ausam_lab.report.text import unbroken
+
 Spec = dict[str, Any]
 PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
 
@@ -138,7 +140,7 @@ def dots(
     tiny = {"type": "point", "filled": True, "size": 22, "fillOpacity": 0.5}
     discs = {"type": "point", "filled": True, "size": 100, "stroke": PAPER, "strokeWidth": 1}
     layers += [_layer("small", tiny, shown, data=_data(small)), _layer("marks", discs, shown)]
-    lines = {"text": textwrap.wrap(title, 40), "subtitle": textwrap.wrap(subtitle, 48)}  # whole on a phone
+    lines = {"text": textwrap.wrap(title, 40), "subtitle": textwrap.wrap(unbroken(subtitle), 48)}  # whole on a phone
     look = {"color": INK, "fontSize": 15, "subtitleColor": SOFT, "subtitleFontSize": 13, "subtitlePadding": 6}
     heading = {**lines, **look, "anchor": "start", "frame": "bounds", "offset": 36}
     return _chart(rows, layers, 24 + 28 * max(1, len(names)), x.title) | ({"title": heading} if title else {})

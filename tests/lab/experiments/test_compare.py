@@ -126,7 +126,7 @@ def test_the_runs_of_a_seed_take_turns_in_random_order_and_results_are_written_o
             yield object()
 
     monkeypatch.setattr(compare, "train", epochs)
-    monkeypatch.setattr(compare, "_results", lambda *_: "results")
+    monkeypatch.setattr(compare, "collect", lambda *_: "results")
     monkeypatch.setattr(compare, "write", lambda results, out: written.append(out) or results)
     names = ["sgd", "sam", "gsam", "ausam-0.5"]
     runs = {name: configured(name, resolve()) for name in names}
