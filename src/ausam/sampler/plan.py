@@ -96,7 +96,9 @@ def choose_among_all(policy: Policy, scores: Scores, epoch: int, seed: int) -> E
     positions, factor = policy.choose(scores, epoch, candidates, generator(seed, epoch, CHOICE))
     if policy.count(epoch, n) is not None:
         _check_count(policy, epoch, positions, candidates)
-    index = torch.cat([candidates[0].index_select(0, part).int() for part in torch.split(positions[0], CHUNK)])
+    index = torch.empty(positions.shape[1], dtype=torch.int32, device=CPU)
+    for part, into in zip(torch.split(positions[0], CHUNK), torch.split(index, CHUNK), strict=True):
+        into.copy_(candidates[0].index_select(0, part))  # in parts, to save memory
     del candidates, positions  # 16 bytes per sample
     weight = None if factor is None else put_weights(None, n, index, factor[0])
     # Ascending, so that a choice of all samples is shuffled as every full epoch is, whatever the policy.
