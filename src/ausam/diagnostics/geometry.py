@@ -44,7 +44,6 @@ def step_geometry(
     rho: float,
     *,
     chunk: int = 256,
-    samples: int | None = None,
 ) -> StepGeometry:
     """Compare SAM's gradient with the plain one on the same samples.
 
@@ -64,13 +63,12 @@ def step_geometry(
         batches: the samples, taken together as one batch.
         rho: radius of the perturbation, > 0.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first. None for all.
 
     Cost: two forward-backward and two forward passes. Memory: 3 x P.
     """
     rho = positive("rho", rho)
     with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
         g = objective.gradient()
         e = rho * direction(g)
         sam = objective.gradient(e)

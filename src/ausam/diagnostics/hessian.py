@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from ausam.common.random import generator
 from ausam.diagnostics.objective import Batch, LossFn, Objective, count, eval_mode, normal, positive
@@ -92,15 +92,13 @@ def hessian_eigenvalues(
     tolerance: float = 1e-3,
     seed: int = 0,
     chunk: int = 128,
-    samples: int | None = None,
 ) -> Eigenvalues:
     """The ``k`` largest eigenvalues of the Hessian of the mean loss: the curvature of the sharpest directions.
 
         H v_j = lambda_j v_j,   lambda_1 >= lambda_2 >= ...
 
-    Lanczos's method with full reorthogonalisation, started from a random vector. A single start finds only one
-    direction of a repeated eigenvalue. The search is therefore repeated orthogonally to what was found, until it finds
-    nothing larger (deflation).
+    Lanczos's method with full reorthogonalisation, started from a random vector. Of an eigenvalue that occurs several
+    times it finds all directions if ``steps`` reaches the number of weights, otherwise one.
 
     >>> import torch
     >>> from ausam.diagnostics import hessian_eigenvalues
@@ -115,27 +113,24 @@ def hessian_eigenvalues(
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         k: number of eigenvalues, in [1, number of weights].
-        steps: Hessian-vector products per search, >= 2. Increase it if ``converged`` is False.
+        steps: Hessian-vector products, >= 2; ``k`` if that is more. Increase it if ``converged`` is False.
         tolerance: largest residual allowed, relative to the largest absolute eigenvalue, > 0.
         seed: seed of the start vectors.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first. None for all.
 
-    Cost: up to ``(k + 1) * steps + k`` Hessian-vector products, usually ``2 * steps``. Memory: ``(steps + 2k) x P``.
+    Cost: ``steps + k`` Hessian-vector products. Memory: ``(steps + k) x P``.
     """
     with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
         if not 1 <= count("k", k) <= objective.size:
             raise ValueError(f"k is {k}, but the Hessian has {objective.size} eigenvalues.")
-        values, residuals, products = largest(
-            objective.hvp, objective.weights(), k, count("steps", steps, low=2), positive("tolerance", tolerance), seed
-        )
-    limit = tolerance * max(abs(v) for v in values)
+        values, residuals = largest(objective.hvp, objective.weights(), k, count("steps", steps, low=2), seed)
+    limit = positive("tolerance", tolerance) * max(abs(v) for v in values)
     return Eigenvalues(
         values=tuple(values),
         residuals=tuple(residuals),
         converged=all(r <= max(limit, 1e-12) for r in residuals),
-        products=products,
+        products=min(max(steps, k), objective.size) + k,
         samples=objective.samples,
     )
 
@@ -148,7 +143,6 @@ def hessian_trace(
     probes: int = 64,
     seed: int = 0,
     chunk: int = 128,
-    samples: int | None = None,
 ) -> Trace:
     """The trace of the Hessian of the mean loss: the total curvature over all directions.
 
@@ -171,13 +165,12 @@ def hessian_trace(
         probes: number of random vectors, >= 2. The error falls with their square root.
         seed: seed of the random vectors.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first. None for all.
 
     Cost: ``probes`` Hessian-vector products. Memory: 2 x P.
     """
     rng = generator(seed)
     with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
         first = objective.params[0]
         estimates = []
         for _ in range(count("probes", probes, low=2)):
@@ -187,73 +180,38 @@ def hessian_trace(
     return Trace(float(values.mean()), float(values.std() / len(estimates) ** 0.5), len(estimates), objective.samples)
 
 
-def largest(
-    product: Product, like: Tensor, k: int, steps: int, tolerance: float, seed: int
-) -> tuple[list[float], list[float], int]:
-    """Values and residuals of the ``k`` largest eigenpairs of a symmetric operator, and the products used."""
+def largest(product: Product, like: Tensor, k: int, steps: int, seed: int) -> tuple[list[float], list[float]]:
+    """Values and residuals of the ``k`` largest eigenpairs of a symmetric operator on vectors like this one."""
     rng = generator(seed)
-    values: list[float] = []
-    vectors = like.new_empty(0, len(like))
-    used = 0
-    for search in range(k + 1):
-        room = len(like) - len(vectors)
-        if room == 0:
-            break
-        theta, ritz, cost = _lanczos(product, like, vectors, min(steps, room), k, rng)
-        used += cost
-        # The first search keeps all it finds. Later ones keep what exceeds the smallest so far or fills a free place.
-        known = sorted(values, reverse=True)[:k]
-        margin = tolerance * max((abs(v) for v in known), default=0.0)
-        better = [i for i in range(len(theta)) if len(known) < k or theta[i] > known[-1] + margin]
-        if search and not better:
-            break
-        take = range(min(k, len(theta))) if not search else better
-        values += [theta[i] for i in take]
-        vectors = torch.cat([vectors, ritz[list(take)]])
-    order = sorted(range(len(values)), key=lambda i: -values[i])[:k]
+    steps = min(max(steps, k), len(like))
+    basis = like.new_zeros(steps, len(like))
+    tridiagonal = torch.zeros(steps, steps, dtype=torch.float64)
+    v = normal(like, rng)
+    for j in range(steps):
+        v = _orthogonal(v, basis[:j])
+        size = float(torch.linalg.vector_norm(v.double()))
+        if j and size <= 10 * torch.finfo(like.dtype).eps * max(float(tridiagonal.abs().max()), 1e-30):
+            # The space is invariant. Its eigenvalues are exact, and a new vector finds the others.
+            v = _orthogonal(normal(like, rng), basis[:j])
+            basis[j] = v / torch.linalg.vector_norm(v)
+        else:
+            basis[j] = v / size
+            tridiagonal[j - 1, j] = tridiagonal[j, j - 1] = size if j else 0.0
+        v = product(basis[j])
+        tridiagonal[j, j] = float(v.double() @ basis[j].double())
+    theta, s = torch.linalg.eigh(tridiagonal)
+    values = theta.flip(0)[:k].tolist()
+    vectors = s.flip(1)[:, :k].T.to(like.device, like.dtype) @ basis
     # One more product each, because Lanczos's own estimate of the residual knows nothing of rounding.
     residuals = [
-        float(torch.linalg.vector_norm((product(v) - values[i] * v).double()))
-        for i, v in zip(order, vectors[order], strict=True)
+        float(torch.linalg.vector_norm((product(x) - value * x).double()))
+        for value, x in zip(values, vectors, strict=True)
     ]
-    return [values[i] for i in order], residuals, used + len(order)
+    return values, residuals
 
 
-def _lanczos(
-    product: Product, like: Tensor, known: Tensor, steps: int, k: int, rng: Generator
-) -> tuple[list[float], Tensor, int]:
-    """The largest Ritz pairs of a Krylov space orthogonal to ``known``."""
-    basis = like.new_zeros(steps, len(like))
-    alpha: list[float] = []
-    beta: list[float] = []
-    q = _orthogonal(normal(like, rng), known)
-    q = q / torch.linalg.vector_norm(q)
-    for j in range(steps):
-        basis[j] = q
-        v = product(q)
-        alpha.append(float(v.double() @ q.double()))
-        v = _orthogonal(v, known, basis[: j + 1])
-        size = float(torch.linalg.vector_norm(v.double()))
-        scale = max(abs(a) for a in (*alpha, *beta))
-        if size <= 10 * torch.finfo(like.dtype).eps * max(scale, 1e-30):
-            # The space is invariant, so its eigenvalues are exact. Another search covers the rest.
-            break
-        beta.append(size)
-        q = v / size
-    n = len(alpha)
-    tridiagonal = torch.diag(torch.tensor(alpha, dtype=torch.float64))
-    for j in range(n - 1):
-        tridiagonal[j, j + 1] = tridiagonal[j + 1, j] = beta[j]
-    theta, s = torch.linalg.eigh(tridiagonal)
-    top = range(n - 1, max(-1, n - 1 - k), -1)
-    coefficients = s[:, list(top)].T.to(like.device, like.dtype)
-    return [float(theta[i]) for i in top], coefficients @ basis[:n], n
-
-
-def _orthogonal(v: Tensor, *bases: Tensor) -> Tensor:
+def _orthogonal(v: Tensor, basis: Tensor) -> Tensor:
     """Project ``v`` orthogonally to all rows. Done twice, because one pass leaves rounding errors."""
     for _ in range(2):
-        for basis in bases:
-            if len(basis):
-                v = v - basis.T @ (basis @ v)
+        v = v - basis.T @ (basis @ v)
     return v

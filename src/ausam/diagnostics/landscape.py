@@ -51,7 +51,6 @@ def loss_line(
     points: int = 21,
     seed: int = 0,
     chunk: int = 256,
-    samples: int | None = None,
 ) -> Slice:
     """The loss along a random direction with filter normalisation.
 
@@ -77,13 +76,12 @@ def loss_line(
         points: number of points, >= 2. An odd number includes w itself.
         seed: seed of the direction.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first. None for all.
 
     Cost: one forward pass per point, and one forward-backward of the first chunk. Memory: 3 x P.
     """
     where = _positions(positive("radius", radius), points)
     with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
         d = filter_direction(objective, generator(seed))
         loss = [objective.loss(t * d if t else None) for t in where]
     return Slice(tuple(where), tuple(loss), objective.samples)
@@ -98,7 +96,6 @@ def loss_surface(
     points: int = 21,
     seed: int = 0,
     chunk: int = 256,
-    samples: int | None = None,
 ) -> Surface:
     """The loss on the plane of two random directions with filter normalisation.
 
@@ -117,7 +114,7 @@ def loss_surface(
     """
     where = _positions(positive("radius", radius), points)
     with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
         rng = generator(seed)
         d1, d2 = filter_direction(objective, rng), filter_direction(objective, rng)
         loss = tuple(tuple(objective.loss(s * d1 + t * d2 if s or t else None) for t in where) for s in where)
@@ -134,7 +131,6 @@ def loss_between(
     beyond: float = 0.5,
     points: int = 21,
     chunk: int = 256,
-    samples: int | None = None,
 ) -> Slice:
     """The loss on the straight line through two checkpoints.
 
@@ -160,7 +156,6 @@ def loss_between(
         beyond: how far to extend the line past both ends, >= 0.
         points: number of points, >= 2.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first. None for all.
 
     Cost: one forward pass per point, and one forward-backward of the first chunk. Memory: the checkpoints and one more
     copy of the model.
@@ -169,7 +164,7 @@ def loss_between(
         raise ValueError(f"beyond is {beyond}. The line cannot be extended by less than 0.")
     where = torch.linspace(-beyond, 1 + beyond, count("points", points, low=2), dtype=torch.float64).tolist()
     with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
         objective.moved(second)  # raises for a checkpoint of another model
         loss = [objective.moved(_mixed(first, second, t)).loss() for t in where]
     return Slice(tuple(where), tuple(loss), objective.samples)

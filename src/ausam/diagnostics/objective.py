@@ -38,7 +38,6 @@ class Objective:
         loss_fn: as for ``opt.backward``: ``loss_fn(*batch)`` calls the model and returns one loss per sample.
         batches: tuples of ``loss_fn``'s arguments. Read once and kept in memory.
         chunk: samples per forward pass, >= 1. Bounds the memory.
-        samples: how many samples to use, from the first, >= 1. None for all.
     """
 
     def __init__(
@@ -48,11 +47,10 @@ class Objective:
         batches: Iterable[Batch],
         *,
         chunk: int = 256,
-        samples: int | None = None,
     ) -> None:
         self.model = model
         self.chunk = count("chunk", chunk)
-        self.batches = take_samples(batches, samples)
+        self.batches = as_tuples(batches)
         self.samples = sum(size(b) for b in self.batches)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -287,9 +285,8 @@ def rows(batch: Batch, start: int, end: int) -> Batch:
     return part
 
 
-def take_samples(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
-    """The batches as a list, cut off after ``samples`` samples."""
-    left = None if samples is None else count("samples", samples)
+def as_tuples(batches: Iterable[Batch]) -> list[Batch]:
+    """The batches as a list of tuples; raises if there are none."""
     kept: list[Batch] = []
     for batch in batches:
         if not isinstance(batch, (tuple, list)):
@@ -297,17 +294,9 @@ def take_samples(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
                 f"A batch is a {type(batch).__name__}, but batches is a list of tuples of loss_fn's arguments: "
                 "[(x, y)], not (x, y) and not [x]."
             )
-        kept.append(tuple(batch) if left is None else rows(tuple(batch), 0, left))
-        if left is not None:
-            left -= size(kept[-1])
-            if not left:
-                break
-    if left or not kept:
-        have = sum(size(b) for b in kept)
-        raise ValueError(
-            f"batches holds only {have} samples (samples is {samples}). Pass more batches, and a list rather than an "
-            "iterator that is consumed once."
-        )
+        kept.append(tuple(batch))
+    if not kept:
+        raise ValueError("batches is empty. Pass a list rather than an iterator that is consumed once.")
     return kept
 
 

@@ -50,7 +50,6 @@ def sharpness(
     directions: int = 16,
     seed: int = 0,
     chunk: int = 256,
-    samples: int | None = None,
 ) -> Sharpness:
     """Worst-case sharpness, m-sharpness and average-case sharpness for several radii.
 
@@ -83,14 +82,13 @@ def sharpness(
         directions: number of random directions, >= 2.
         seed: seed of the random directions.
         chunk: samples per pass, >= 1.
-        samples: how many samples to use, from the first. None for all.
 
     Cost per radius: ``steps`` forward-backward and ``steps + directions`` forward passes. Memory: 5 x P.
     """
     radii = _radii(rho)
     count("directions", directions, low=2)
     with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk, samples=samples)
+        objective = Objective(model, loss_fn, batches, chunk=chunk)
         groups = [objective] if m is None else _groups(objective, count("m", m))
         scale = objective.weights().abs() + 0.01 if adaptive else torch.ones_like(objective.weights())
         here = objective.losses().double()
