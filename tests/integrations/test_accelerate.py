@@ -341,15 +341,6 @@ def test_one_object_comes_back_alone_and_two_models_keep_their_optimizers():
         prepare(accelerator, stray)
 
 
-def test_the_placement_is_that_of_each_object():
-    t = Training(prepared=False)
-    accelerator = Accelerator(cpu=True)
-    *_, loader = prepare(accelerator, t.model, t.opt, t.loader, device_placement=[True, True, False])
-    assert loader.device is None
-    with pytest.raises(ValueError, match="argument 2"):
-        prepare(accelerator, t.model, t.opt, device_placement=[True])
-
-
 def test_a_plain_prepare_is_refused():
     t = Training(prepared=False)
     with pytest.raises(TypeError, match=r"prepare\(accelerator, model, opt"):

@@ -20,7 +20,6 @@ from ausam import (
     InfoBatch,
     LookSAM,
     Plain,
-    Scores,
     SelectiveBatchSampler,
     SelectiveStream,
     SharpnessAware,
@@ -380,12 +379,12 @@ def test_strategies_that_own_the_parameters_are_refused(name, tmp_path, monkeypa
 
 
 def scheduled(base, make):
-    """A module whose scheduler, or dict of one, ``make`` makes; with all learning rates and metrics that it saw."""
+    """A module whose scheduler, or dict of one, ``make`` makes; with all learning rates that it saw."""
 
     class Scheduled(base):
         def __init__(self):
             super().__init__()
-            self.rates, self.metrics = [], []
+            self.rates = []
 
         def configure_optimizers(self):
             opt = SharpnessAware(sgd(self), SAM(rho=0.1), self)
@@ -393,10 +392,6 @@ def scheduled(base, make):
 
         def on_before_optimizer_step(self, optimizer):
             self.rates.append(optimizer.param_groups[0]["lr"])
-
-        def lr_scheduler_step(self, scheduler, metric):
-            self.metrics.append(None if metric is None else float(metric))
-            super().lr_scheduler_step(scheduler, metric)
 
     return Scheduled()
 
@@ -450,55 +445,10 @@ def test_the_scheduler_dict_is_honoured(name, base, tmp_path):
 
 
 @pytest.mark.parametrize("base", [Everyday, Net])
-def test_a_one_cycle_of_steps_ends_where_it_should(base, tmp_path):
-    cycle = lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.2, total_steps=14)  # noqa: E731
-    module = scheduled(base, lambda opt: {"scheduler": cycle(opt), "interval": "step"})
-    trainer(tmp_path, 2).fit(module, DataLoader(Points(), batch_size=8))
-    reference = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
-    theirs, expected = cycle(reference), []
-    for _ in range(14):
-        expected.append(reference.param_groups[0]["lr"])
-        reference.step()
-        theirs.step()
-    assert module.rates == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("kind", [Everyday, Net])
-def test_a_scheduler_that_watches_a_metric_sees_the_validation_of_its_epoch(kind, tmp_path):
-    class base(kind):
-        def validation_step(self, batch, batch_idx):
-            self.log("val", float(self.current_epoch))
-
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
-    module = scheduled(base, lambda opt: {"scheduler": plateau(opt), "monitor": "val"})
-    loaders = DataLoader(Points(), batch_size=8), DataLoader(Points(), batch_size=25)
-    trainer(tmp_path, num_sanity_val_steps=0).fit(module, *loaders)
-    assert module.metrics == [0.0, 1.0, 2.0]
-    strict = scheduled(base, lambda opt: {"scheduler": plateau(opt), "monitor": "nothing"})
-    with pytest.raises(Exception, match="ReduceLROnPlateau conditioned on metric nothing which is not available"):
-        trainer(tmp_path, num_sanity_val_steps=0).fit(strict, *loaders)
-    lax = scheduled(base, lambda opt: {"scheduler": plateau(opt), "monitor": "nothing", "strict": False})
-    with pytest.warns(RuntimeWarning, match="not available but strict is set to `False`"):
-        trainer(tmp_path, num_sanity_val_steps=0).fit(lax, *loaders)
-    assert lax.metrics == []
-
-
-@pytest.mark.parametrize("base", [Everyday, Net])
 def test_the_learning_rate_has_its_usual_name(base, tmp_path):
     t = trainer(tmp_path, 1, callbacks=[LearningRateMonitor("epoch")], logger=CSVLogger(tmp_path), log_every_n_steps=1)
     t.fit(base(), DataLoader(Points(), batch_size=8))
     assert sorted(t.callback_metrics) == sorted(["loss" if base is Everyday else "train_loss", "lr-SGD"])
-
-
-def test_nothing_is_said_at_test_time(tmp_path, caplog):
-    class Tested(Net):
-        def test_step(self, batch, batch_idx):
-            self.log("test", 1.0)
-
-    t, module = trainer(tmp_path, 1, attach=False), Tested()
-    t.fit(module, DataLoader(Points(), batch_size=8))
-    t.test(module, DataLoader(Points(), batch_size=25), verbose=False)
-    assert "override" not in caplog.text
 
 
 # -- hooks, once per step at w -----------------------------------------------------------------------------------------
@@ -675,26 +625,16 @@ def test_it_trains_as_a_plain_loop(policy, workers, parts, tmp_path):
     assert len(read.read) < 3 * N
 
 
-def test_without_selection_any_loader_will_do(tmp_path):
-    module, data, plain = Net(), Points(), Net()
-    trainer(tmp_path, 1).fit(module, DataLoader(data, batch_size=10))
-    opt = SharpnessAware(sgd(plain), plain.method, plain)
-    for batch in DataLoader(data, batch_size=10):
-        opt.backward(plain.losses, batch)
-        opt.step()
-        opt.zero_grad()
-    same_weights(module, plain)
+@pytest.mark.parametrize("how", ["mean", "sum"])
+def test_without_selection_any_loader_will_do(how, tmp_path):
+    class Reduced(Net):
+        reduce = how
 
-
-def test_a_loss_that_is_a_sum(tmp_path):
-    class Sum(Net):
-        reduce = "sum"
-
-    module, plain = Sum(SAM(rho=0.1)), Net(SAM(rho=0.1))
+    module, plain = Reduced(SAM(rho=0.1)), Net(SAM(rho=0.1))
     trainer(tmp_path, 1, attach=False).fit(module, DataLoader(Points(), batch_size=10))
     opt = SharpnessAware(sgd(plain), plain.method, plain)
     for batch in DataLoader(Points(), batch_size=10):
-        opt.backward(plain.losses, batch, reduce="sum")
+        opt.backward(plain.losses, batch, reduce=how)
         opt.step()
         opt.zero_grad()
     same_weights(module, plain)
@@ -733,22 +673,6 @@ def test_metrics_find_the_outputs_of_the_pass_at_w(tmp_path):
     module, fit = Metrics(), trainer(tmp_path, 2)
     fit.fit(module, SelectiveLoader(Points(), sampler()))
     assert module.seen == fit.global_step > 0
-
-
-def test_callbacks_find_the_feedback_of_each_batch(tmp_path):
-    """So that an object with ``update(feedback)`` can be fed."""
-
-    class Feed(Callback):
-        def __init__(self):
-            self.table = Scores(N)
-
-        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            feedback = outputs["feedback"]
-            self.table.record(feedback.index, feedback.sharpness)
-
-    feed, chosen = Feed(), sampler()
-    trainer(tmp_path, 2, attach=False, callbacks=[feed]).fit(Net(), SelectiveLoader(Points(), chosen))
-    assert torch.equal(feed.table.sum, chosen.scores.sum)
 
 
 @pytest.mark.parametrize("at", [3, 6])

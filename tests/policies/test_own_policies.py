@@ -170,10 +170,3 @@ def test_scores_of_another_function_are_refused():
     saved = SelectiveBatchSampler(6, 3, TopLoss(signal=margin)).state_dict()
     with refused(ValueError, "test_own_policies.margin", "loss", "Resume with the policy"):
         SelectiveBatchSampler(6, 3, TopLoss()).load_state_dict(saved)
-
-
-def test_a_signal_that_never_comes_is_warned_about():
-    sampler = SelectiveBatchSampler(6, 3, TopLoss(signal=margin))
-    list(sampler)
-    with pytest.warns(UserWarning, match="No score has reached the sampler before epoch 1: TopLoss has nothing to"):
-        list(sampler)

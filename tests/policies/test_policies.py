@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import itertools
 import math
 import pickle
@@ -41,7 +40,6 @@ from ausam.common.random import generator
 from ausam.policies.signals import SIGNALS
 from tests.helpers import (
     data,
-    few_of,
     few_or_many,
     losses_of,
     make,
@@ -745,41 +743,6 @@ def test_what_drop_last_leaves_out_is_not_lost_for_the_period():
     assert set.union(*used) == set(range(20, 40))
 
 
-@pytest.mark.parametrize("name", PRUNING)
-@pytest.mark.parametrize("epoch", [0, 2, 3, 4])
-@pytest.mark.parametrize("done", few_of([0, 1, 2], 1))
-def test_resuming_in_the_middle_of_an_epoch_goes_on_exactly(name, epoch, done):
-    world = World()
-    whole = SelectiveBatchSampler(N, BATCH, PRUNING[name], seed=SEED)
-    for e in range(epoch):
-        train(whole, world, e)
-    batches = iter(whole)
-    for _ in range(done):
-        whole.update(world.feedback(epoch, next(batches)))
-    file = io.BytesIO()
-    torch.save(whole.state_dict(), file)
-    file.seek(0)
-    resumed = SelectiveBatchSampler(N, BATCH, PRUNING[name], seed=99)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-
-    rest = []
-    for batch in batches:
-        weight = whole.weight(torch.tensor(batch))
-        rest.append((batch, None if weight is None else weight.tolist()))
-        whole.update(world.feedback(epoch, batch))
-    assert rest
-    assert len(resumed) == len(rest)
-    assert train(resumed, world, epoch) == rest
-    for e in range(epoch + 1, epoch + 5):
-        assert len(resumed) == len(whole)
-        assert train(resumed, world, e) == train(whole, world, e)
-    for column in ("sum", "count", "last", "spread"):
-        a, b = getattr(resumed.scores, column), getattr(whole.scores, column)
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
 def test_pick_follows_the_policy_inside_a_loaded_batch():
     sampler = after_one_epoch(InfoBatch(0.5), 0, torch.arange(40).float())
     index = torch.tensor([0, 1, 2, 3, 30, 31])
@@ -883,20 +846,6 @@ def test_a_policy_with_an_unknown_signal_is_refused_by_the_sampler():
 
     with refused(ValueError, "Odd: signal is 'odds'", '"loss", "perturbed"', "or a function of a Feedback"):
         SelectiveBatchSampler(4, 2, Odd())
-
-
-def test_scores_that_never_come_are_warned_about():
-    sampler = SelectiveBatchSampler(4, 2, InfoBatch(on="second"))
-    sampler.set_epoch(2)
-    assert len(sampler) == 2  # asking is not yet choosing
-    with pytest.warns(UserWarning, match="^No score has reached the sampler before epoch 2: InfoBatch has nothing to"):
-        next(iter(sampler))
-
-
-def test_saved_scores_of_another_signal_are_refused():
-    a, b = SelectiveBatchSampler(5, 2, TopLoss(signal="el2n")), SelectiveBatchSampler(5, 2, TopLoss())
-    with refused(ValueError, "signal el2n", "has loss", "Resume with the policy"):
-        b.load_state_dict(a.state_dict())
 
 
 # -- the house ------------------------------------------------------------

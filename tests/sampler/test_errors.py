@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from ausam import (
     AUSampling,
@@ -63,8 +63,13 @@ def test_wrong_datasets_are_refused():
     with refused(TypeError, "already Indexed", "once"):
         Indexed(Indexed(DATA))
     for source in (Source(), iter([1, 2])):
-        with refused(TypeError, "no random access", "SelectiveStream", "sampler.pick(index)"):
-            SelectiveBatchSampler(source, 5, Full())
+        for build in (Indexed, lambda source: SelectiveBatchSampler(source, 5, Full())):
+            with refused(TypeError, type(source).__name__, "SelectiveStream", "sampler.pick(index)"):
+                build(source)
+    with refused(ValueError, 'a key "index"', 'Indexed(dataset, key="...")'):
+        Indexed([{"index": 1}])[0]
+    with refused(TypeError, "Subset(Indexed(dataset))", "Indexed(Subset(dataset, ...))"):
+        SelectiveBatchSampler(Subset(Indexed(range(10)), [1, 2]), 2, Full())
     data = Indexed(DATA)
     for arguments in ({"batch_size": 8}, {}):
         with refused(TypeError, "DataLoader(sampler=...)", "batch_sampler=sampler"):
@@ -87,14 +92,6 @@ def test_wrong_feedback_and_indices_are_refused():
         sampler.weight("a")
     with refused(ValueError, f"outside the dataset of {N}", f"from 0 to {N - 1}"):
         sampler.weight([N])
-
-
-def test_the_sampler_says_what_it_is():
-    sampler = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0), seed=3)
-    feed(sampler, next(iter(sampler)))
-    for part in (f"{N} samples", "batch_size=4", "AUSampling(alpha=0.5", "seed=3", "next epoch 1", "4 samples have a"):
-        assert part in repr(sampler)
-    assert "rank 1 of 2" in repr(SelectiveBatchSampler(N, 5, Full(), rank=1, world_size=2))
 
 
 # -- what went wrong in silence ----------------------------------------------------------------------------------------

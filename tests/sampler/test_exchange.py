@@ -116,12 +116,6 @@ def test_an_update_does_not_wait_for_the_device(signal, index_device):
         sampler.update(batch(63, "meta", index_device))
 
 
-def test_what_is_on_the_cpu_does_not_wait():
-    assert not scores.on_accelerator(torch.ones(1), torch.ones(1))
-    assert scores.on_accelerator(torch.ones(1), torch.ones(1, device="meta"))
-    assert scores.on_accelerator(torch.ones(1, device="meta"), torch.ones(1))
-
-
 # -- precision ---------------------------------------------------------------------------------------------------------
 
 

@@ -198,16 +198,6 @@ def test_no_batch_is_smaller_than_min_batch_and_none_is_lost(name, n, size, alph
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_cases_that_fail_in_batchnorm():
-    tiny = SelectiveBatchSampler(50, 10, Random(0.01), min_batch=2)
-    assert [len(b) for b in tiny] == [2, 3]  # of each mini-batch one, joined in twos; the fifth joins the one before
-    short = SelectiveBatchSampler(41, 10, Full(), min_batch=2)
-    assert [len(b) for b in short] == [10, 10, 10, 11]
-    single = SelectiveBatchSampler(7, 1, Full(), min_batch=2)
-    assert [len(b) for b in single] == [2, 2, 3]
-    assert (len(tiny), len(short), len(single)) == (2, 4, 3)
-
-
 def test_an_epoch_with_too_few_samples_is_refused():
     sampler = SelectiveBatchSampler(5, 5, Random(0.2), min_batch=2)
     for act in (lambda: len(sampler), lambda: next(iter(sampler))):

@@ -191,18 +191,6 @@ def test_too_few_samples_left_for_a_larger_min_batch():
     assert len(other) == 13
 
 
-def test_two_passes_at_once_each_keep_their_place():
-    sampler = new(Full())
-    first = iter(sampler)
-    a = [next(first), next(first)]
-    second = iter(sampler)
-    b = [next(second)]
-    a += list(first)
-    b += list(second)
-    assert sorted(itertools.chain(*a)) == sorted(itertools.chain(*b)) == list(range(N))
-    assert a != b
-
-
 # -- states ------------------------------------------------------------------------------------------------------------
 
 

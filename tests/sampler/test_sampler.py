@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from ausam import AUSampling, Feedback, Full, Indexed, Plain, Random, Scores, SelectiveBatchSampler, SharpnessAware
+from ausam import AUSampling, Feedback, Full, Indexed, Random, Scores, SelectiveBatchSampler
 from ausam.common.random import generator
 from ausam.policies.draws import weighted_sample
 from tests.helpers import assert_equal, few_or_many, refused, slow_odds, through_a_file
@@ -238,17 +237,6 @@ def test_the_weight_of_a_pick(draws):
     assert abs(float(total.mean() - g.mean())) < SIGMAS * float(total.std()) / draws**0.5
 
 
-def test_weights_reach_the_gradient():
-    model = nn.Linear(2, 1)
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), Plain(), model)
-    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
-    sampler = fed(AUSampling(0.5, ramp=0, unbiased=True), torch.arange(8.0))
-    index = torch.tensor(next(iter(sampler)))
-    weight = sampler.weight(index)
-    opt.backward(lambda x: model(x).sum(1), x[index], index=index, weight=weight)
-    torch.testing.assert_close(model.weight.grad[0], sum(w * xi for w, xi in zip(weight, x[index], strict=True)) / 4)
-
-
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
@@ -270,16 +258,6 @@ def test_the_moving_average_by_hand():
         assert float(sampler.scores.mean[1]) == pytest.approx(average)
     assert expected == sorted(expected)
     assert bool(sampler.scores.mean[0].isnan())
-
-
-def test_policies_take_the_signal_they_rank_by():
-    feedback = Feedback(torch.tensor([0, 1]), torch.tensor([1.0, 5.0]), torch.tensor([4.0, 4.5]))
-    by_sharpness = SelectiveBatchSampler(2, 2, AUSampling(ramp=30))
-    by_loss = SelectiveBatchSampler(2, 2, Full())
-    by_sharpness.update(feedback)
-    by_loss.update(feedback)
-    assert by_sharpness.scores.mean.tolist() == [3.0, 0.5]
-    assert by_loss.scores.mean.tolist() == [1.0, 5.0]
 
 
 def test_rows_that_are_not_finite_leave_no_trace():
@@ -470,21 +448,6 @@ def test_indexed_of_a_subset_counts_the_subset():
     assert data.__getitems__([1]) == [(torch.tensor(8), 1)]
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(())
-
-
-def test_datasets_that_cannot_work_are_refused():
-    with refused(ValueError, 'a key "index"', 'Indexed(dataset, key="...")'):
-        Indexed([{"index": 1}])[0]
-    for stream in (Stream(), iter([1])):
-        with refused(TypeError, type(stream).__name__, "sampler.pick(index)"):
-            Indexed(stream)
-    with refused(TypeError, "Subset(Indexed(dataset))", "Indexed(Subset(dataset, ...))"):
-        SelectiveBatchSampler(Subset(Indexed(range(10)), [1, 2]), 2, Full())
-
-
 # -- resume (traps 11, 16) ---------------------------------------------------------------------------------------------
 
 
@@ -511,67 +474,6 @@ def new(policy=POLICY, seed=5, n=40):
     return SelectiveBatchSampler(n, batch_size=8, policy=policy, seed=seed)
 
 
-@pytest.mark.parametrize("policy", [POLICY, AUSampling(0.5, ramp=0, unbiased=True, ema=0.9), Full()], ids=repr)
-@pytest.mark.parametrize("consumed", [0, 1, 3, 5])
-def test_resume_in_the_middle_of_an_epoch(policy, consumed):
-    whole = new(policy)
-    expected = run_epochs(whole, range(4))
-    weights = whole.weight(torch.arange(40))
-
-    broken = new(policy)
-    run_epochs(broken, [0])
-    for index in itertools.islice(iter(broken), consumed):
-        feed(broken, index, signal(index, 1))
-    state = through_a_file(broken.state_dict())
-
-    resumed = new(policy, seed=99)  # the saved seed is used
-    resumed.load_state_dict(state)
-    assert len(resumed) == (5 - consumed or 5)
-    assert_equal(resumed.state_dict(), state)
-    if consumed < 5:
-        if consumed and policy.signal == "sharpness" and policy.unbiased:
-            undisturbed = new(policy)
-            run_epochs(undisturbed, [0])
-            left = torch.tensor(list(itertools.chain(*list(undisturbed)[consumed:])))
-            torch.testing.assert_close(resumed.weight(left), undisturbed.weight(left), rtol=0, atol=0)
-        assert run_epochs(resumed, [1]) == [expected[1][consumed:]]
-    assert len(resumed) == 5
-    assert run_epochs(resumed, [2, 3]) == expected[2:]
-    assert_equal(resumed.state_dict(), whole.state_dict())
-    if weights is not None:
-        torch.testing.assert_close(resumed.weight(torch.arange(40)), weights, rtol=0, atol=0)
-
-
-class Rows(Dataset):
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, i):
-        return i
-
-
-@WORKERS[0]
-@WORKERS[1]
-@pytest.mark.parametrize("consumed", [0, 2])
-def test_resume_counts_what_was_consumed_not_what_was_prefetched(consumed):
-    expected = run_epochs(new(), range(3))
-    broken = new()
-    loader = DataLoader(Indexed(Rows()), batch_sampler=broken, num_workers=2, prefetch_factor=2)
-    run_epochs(broken, [0])
-    batches = iter(loader)  # asks for four batches at once
-    for step in range(consumed):
-        _, index = next(batches)
-        assert index.tolist() == expected[1][step]
-        feed(broken, index, signal(index, 1))
-    assert broken._current.handed_out > consumed  # or there was no prefetching
-    state = through_a_file(broken.state_dict())
-    del batches
-
-    resumed = new()
-    resumed.load_state_dict(state)
-    assert run_epochs(resumed, [1, 2]) == [expected[1][consumed:], expected[2]]
-
-
 def test_a_batch_that_was_handed_out_but_not_used_comes_again():
     # A checkpoint at the top of the loop body, before the first update of a later epoch.
     expected = run_epochs(new(), range(2))
@@ -595,18 +497,6 @@ def test_without_any_update_what_was_handed_out_counts():
     assert list(resumed) == expected[1]
 
 
-def test_state_at_the_end_and_before_the_beginning_of_an_epoch():
-    sampler = new()
-    state = sampler.state_dict()
-    assert (state["epoch"], state["plan"]) == (0, None)
-    run_epochs(sampler, [0])
-    state = sampler.state_dict()
-    assert (state["epoch"], state["plan"]) == (1, None)
-    resumed = new()
-    resumed.load_state_dict(state)
-    assert run_epochs(resumed, [1]) == run_epochs(sampler, [1])
-
-
 def test_split_micro_batches_count_when_the_batch_is_complete():
     sampler = new()
     batches = iter(sampler)
@@ -619,22 +509,6 @@ def test_split_micro_batches_count_when_the_batch_is_complete():
     assert sampler.state_dict()["plan"]["index"][:8].tolist() == second
     feed(sampler, second[7:], torch.ones(1))
     assert len(sampler.state_dict()["plan"]["index"]) == 24
-
-
-def test_resume_twice_in_one_epoch():
-    expected = run_epochs(new(), range(3))
-    sampler = new()
-    run_epochs(sampler, [0])
-    seen = []
-    for _ in range(3):
-        index = next(iter(sampler))
-        seen.append(index)
-        feed(sampler, index, signal(index, 1))
-        state = sampler.state_dict()
-        sampler = new()
-        sampler.load_state_dict(state)
-    assert seen + run_epochs(sampler, [1])[0] == expected[1]
-    assert run_epochs(sampler, [2]) == expected[2:]
 
 
 def test_a_saved_state_is_a_copy():
@@ -669,27 +543,6 @@ def test_set_epoch_goes_on_with_an_interrupted_pass_of_that_epoch_only():
     assert len(other) == 5
     assert sum(map(len, other)) == 20
     assert other.epoch == 7
-
-
-@pytest.mark.parametrize(
-    ("other", "parts"),
-    [
-        (new(n=41), ("for 40 samples", "has 41", "the dataset of the saved run")),
-        (new(Full()), ("policy AUSampling", "has Full", "the policy of the saved run")),
-        (new(AUSampling(ramp=3, ema=0.9)), ("decay 1.0", "uses 0.9", "the policy of the saved run")),
-    ],
-    ids=["size", "signal", "decay"],
-)
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(other, parts):
-    sampler = new()
-    run_epochs(sampler, [0, 1])
-    index = next(iter(other))
-    feed(other, index, signal(index, 0))
-    before = through_a_file(other.state_dict())
-    with refused(ValueError, *parts):
-        other.load_state_dict(sampler.state_dict())
-    assert_equal(other.state_dict(), before)
-    assert (other.seed, other.epoch) == (5, 1)
 
 
 # -- pick --------------------------------------------------------------------------------------------------------------
@@ -812,14 +665,6 @@ def test_constructor_errors(changed, kind, allowed):
         SelectiveBatchSampler(**{"dataset": 9, "batch_size": 4, "policy": Full(), **changed})
 
 
-def test_set_epoch_takes_a_whole_number():
-    sampler = new()
-    for bad, kind in ((-1, ValueError), (1.5, ValueError), ("1", TypeError)):
-        with pytest.raises(kind, match=rf"^SelectiveBatchSampler: epoch is {bad!r}. It must be a whole number >= 0.$"):
-            sampler.set_epoch(bad)
-    assert sampler.epoch == 0
-
-
 def test_bounds_that_cross_are_refused():
     with refused(ValueError, "s_min is 0.6 and s_max is 0.5", "Use s_min <= s_max."):
         AUSampling(s_min=0.6, s_max=0.5)
@@ -850,13 +695,6 @@ def test_updates_of_a_sampler_that_is_asked_are_not(how):
         sampler.pick(torch.arange(4))
     for _ in range(12):
         feed(sampler, range(8), torch.ones(8))
-
-
-def test_each_of_several_processes_has_its_part_of_a_pass():
-    sampler = SelectiveBatchSampler(40, 8, POLICY, rank=0, world_size=4)
-    feed(sampler, range(10), torch.ones(10))
-    with pytest.warns(UserWarning, match="more than a whole pass"):
-        feed(sampler, [3], [1.0])
 
 
 def test_weights_need_a_chance_for_every_sample():

@@ -117,25 +117,6 @@ def test_batches_are_those_of_the_policy_whatever_the_number_of_workers(policy, 
     assert stream.epoch == 3
 
 
-def test_the_choice_is_the_one_of_pick():
-    """With the same random numbers the stream keeps what ``sampler.pick`` keeps: here, those of the largest scores."""
-    stream, other = SelectiveStream(Source(), decode, sampler(TopLoss(0.5))), sampler(TopLoss(0.5))
-    for turn in range(3):
-        chosen = []
-        for _, _, index in stream:
-            stream.update(feedback(index, turn))
-            chosen.append(index.tolist())
-        other.set_epoch(turn)
-        picked, news = [], []
-        for candidates in torch.arange(N).split(SIZE):
-            index = candidates[other.pick(candidates)]
-            picked.append(index.tolist())
-            news.append(feedback(index, turn))
-        for one in news:
-            other.update(one)
-        assert chosen == picked
-
-
 @pytest.mark.parametrize("workers", few_of([1, 2, 5], 2))
 def test_a_source_that_divides_itself(workers):
     stream = SelectiveStream(Source(divides=True), decode, sampler(), sharded=True, num_workers=workers)
@@ -273,13 +254,6 @@ def test_a_wrong_division_is_noticed():
     half = SelectiveStream(Source(460, divides=True), decode, sampler(n=460), num_workers=2)
     with pytest.warns(UserWarning, match="yielded 230 of the 460 samples .* use sharded=True"):
         a_pass(half)
-
-
-def test_a_sampler_that_gets_no_scores_says_so():
-    stream = SelectiveStream(Source(), decode, sampler())
-    list(stream)
-    with pytest.warns(UserWarning, match="No score has reached the sampler before epoch 1"):
-        list(stream)
 
 
 REFUSED = {

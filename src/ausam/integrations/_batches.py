@@ -48,19 +48,14 @@ class Batches(Sampler[list[int]]):
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's state and the position in its pass. Collective: all processes call it."""
-        state = exchanged_state(self.selective)
+        self.selective.exchange()
+        state = self.selective.state_dict()
         return {"sampler": state, "done": 0 if state["plan"] is None else self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the state was saved."""
         self.selective.load_state_dict(state["sampler"])
         self.resumed = state["done"]
-
-
-def exchanged_state(sampler: SelectiveBatchSampler) -> dict[str, Any]:
-    """The sampler's state with the scores of all processes. Collective: all processes call it."""
-    sampler.exchange()
-    return sampler.state_dict()
 
 
 def mean_loss(feedback: Feedback) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from accelerate import Accelerator
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
-from ausam.integrations._batches import Batches, exchanged_state
+from ausam.integrations._batches import Batches
 from ausam.integrations._refusals import DISPATCHED, OWNED, STATIC_GRAPH, UNORDERED, refuse
 from ausam.optimizer.errors import Reduction
 from ausam.optimizer.passes import LossFn
@@ -71,9 +71,8 @@ REFUSED_WITH_SAMPLER = (
 class PreparedOptimizer(AcceleratedOptimizer):
     """Accelerate's optimizer with ``backward``. ``step`` and ``zero_grad`` follow its gradient accumulation."""
 
-    def __init__(self, accelerator: Accelerator, opt: SharpnessAware, device_placement: bool | None = None) -> None:
-        placed = accelerator.device_placement if device_placement is None else device_placement
-        super().__init__(opt, device_placement=placed, scaler=accelerator.scaler)
+    def __init__(self, accelerator: Accelerator, opt: SharpnessAware) -> None:
+        super().__init__(opt, device_placement=accelerator.device_placement, scaler=accelerator.scaler)
         self._accelerator = accelerator
 
     def backward(
@@ -112,7 +111,7 @@ class PreparedOptimizer(AcceleratedOptimizer):
         super().step()
 
 
-def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
+def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     """``accelerator.prepare`` for SharpnessAware and SelectiveBatchSampler: any objects, in any order.
 
         model, opt, train_loader, eval_loader, scheduler = prepare(
@@ -127,7 +126,6 @@ def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[
     Arguments:
         accelerator: the Accelerator.
         objects: models, optimizers, loaders, schedulers and anything else that ``accelerator.prepare`` takes.
-        device_placement: one flag per object, as for ``accelerator.prepare``. If None, the accelerator's own.
 
     Returns:
         The prepared objects in the same order. The object itself if there is one.
@@ -144,45 +142,22 @@ def prepare(accelerator: Accelerator, *objects: Any, device_placement: Sequence[
     for obj in objects:
         if isinstance(obj, DataLoader) and isinstance(obj.batch_sampler, SelectiveBatchSampler):
             refuse(REFUSED_WITH_SAMPLER, accelerator.dataloader_config, obj.batch_sampler)
-    places = [None] * len(objects) if device_placement is None else list(device_placement)
     # accelerator.prepare takes prepared objects as they are, so ours go first: models, then what depends on them.
-    models = {
-        id(obj): accelerator.prepare(obj, device_placement=None if place is None else [place])
-        for obj, place in zip(objects, places, strict=True)
-        if isinstance(obj, nn.Module)
-    }
-    prepared = [
-        models[id(obj)] if id(obj) in models else _prepare_ours(accelerator, obj, models, place)
-        for obj, place in zip(objects, places, strict=True)
-    ]
-    return accelerator.prepare(*prepared, device_placement=device_placement)
+    models = {id(obj): accelerator.prepare(obj) for obj in objects if isinstance(obj, nn.Module)}
+    return accelerator.prepare(*(models.get(id(obj)) or _prepare_ours(accelerator, obj, models) for obj in objects))
 
 
-class SharedState:
-    """A sampler's state for ``accelerator.save_state``, which every process calls: scores are exchanged first."""
-
-    def __init__(self, sampler: SelectiveBatchSampler) -> None:
-        self._sampler = sampler
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state with the scores of all processes. Collective."""
-        return exchanged_state(self._sampler)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the state was saved."""
-        self._sampler.load_state_dict(state)
-
-
-def _prepare_ours(accelerator: Accelerator, obj: Any, models: dict[int, nn.Module], place: bool | None) -> Any:
+def _prepare_ours(accelerator: Accelerator, obj: Any, models: dict[int, nn.Module]) -> Any:
     """The prepared optimizer or loader, if it is ours. Else the object as it is."""
     if isinstance(obj, SharpnessAware):
         obj.model = _prepared_model(accelerator, obj, models)
-        wrapped = PreparedOptimizer(accelerator, obj, place)
+        wrapped = PreparedOptimizer(accelerator, obj)
         wrapped._is_accelerate_prepared = True
         return wrapped
     if isinstance(obj, DataLoader) and isinstance(obj.batch_sampler, SelectiveBatchSampler):
-        accelerator.register_for_checkpointing(SharedState(obj.batch_sampler))
-        return prepare_loader(accelerator, obj, Batches(obj.batch_sampler), place)
+        batches = Batches(obj.batch_sampler)
+        accelerator.register_for_checkpointing(batches)
+        return prepare_loader(accelerator, obj, batches)
     return obj
 
 
@@ -200,9 +175,7 @@ def _prepared_model(accelerator: Accelerator, opt: SharpnessAware, models: dict[
     )
 
 
-def prepare_loader(
-    accelerator: Accelerator, loader: DataLoader[Any], batches: Any, device_placement: bool | None = None
-) -> DataLoader[Any]:
+def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any], batches: Batches) -> DataLoader[Any]:
     """The loader with these batches on the accelerator's device. Each process has its own. None is split again."""
     if not loader.in_order:
         raise ValueError(f"DataLoader(in_order=False): {UNORDERED}")
@@ -223,7 +196,7 @@ def prepare_loader(
         accelerator.device,
         num_processes=1,
         process_index=0,
-        put_on_device=accelerator.device_placement if device_placement is None else device_placement,
+        put_on_device=accelerator.device_placement,
         rng_types=accelerator.rng_types.copy(),
         dispatch_batches=False,
         non_blocking=accelerator.non_blocking,
