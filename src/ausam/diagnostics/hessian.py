@@ -113,7 +113,7 @@ def hessian_eigenvalues(
         loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
         batches: the samples.
         k: number of eigenvalues, in [1, number of weights].
-        steps: Hessian-vector products, >= 2; ``k`` if that is more. Increase it if ``converged`` is False.
+        steps: Hessian-vector products, >= 2, and at least ``k``. Increase it if ``converged`` is False.
         tolerance: largest residual allowed, relative to the largest absolute eigenvalue, > 0.
         seed: seed of the start vectors.
         chunk: samples per pass, >= 1.

@@ -286,7 +286,7 @@ def rows(batch: Batch, start: int, end: int) -> Batch:
 
 
 def as_tuples(batches: Iterable[Batch]) -> list[Batch]:
-    """The batches as a list of tuples; raises if there are none."""
+    """The batches as a list of tuples. At least one."""
     kept: list[Batch] = []
     for batch in batches:
         if not isinstance(batch, (tuple, list)):
