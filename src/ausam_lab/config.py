@@ -53,13 +53,17 @@ DATA_SETTINGS = (
     "data_seed",
 )
 
-# Settings that only apply under torchrun.
-TORCHRUN_SETTINGS = ("sync_perturbation",)
+
+# The groups of ``--help-all``, each by its first setting below; without ``-all``, only the first is shown.
+GROUPS = {
+    **{"data": "Basics", "rho_schedule": "Perturbation", "s_min": "Sampling", "base": "Training"},
+    **{"task": "Data", "validation": "Evaluation", "threads": "Machine and files"},
+}
 
 
-def setting(default: Any, about: str) -> Any:
-    """A field with the help text of its flag."""
-    return field(default=default, metadata={"help": about})
+def setting(default: Any, about: str, metavar: str = "") -> Any:
+    """A field with the help text of its flag, and what stands for its value there."""
+    return field(default=default, metadata={"help": about, "metavar": metavar})
 
 
 @dataclass(frozen=True)
@@ -69,81 +73,86 @@ class Config:
     data: str = setting(
         "digits", "data set by name, folder:PATH, hf:PATH-or-NAME, or your own as module:function or file.py:function"
     )
-    task: str = setting(
-        "", "the task of your own data, as module:Class with losses and a score, e.g. regression; empty: classification"
-    )
-    data_dir: str = setting("data", "folder for downloaded data")
-    label_noise: Below1 = setting(0.0, "fraction of the training labels to corrupt, 0 <= p < 1")
-    labels: str = setting(
-        "",
-        "labels.csv of ausam audit --apply: corrected training labels, and samples to leave out; empty: none",
-    )
-    imbalance: Probability = setting(
-        0.0, "long tail: class c of C keeps R^(c/(C-1)) of its training samples, 0 < R < 1; 0 or 1: all of them"
-    )
-    validation: Below1 = setting(
-        0.0,
-        "fraction of the training samples held out to replace the test set, 0 <= p < 1",
-    )
-    train_size: Count = setting(0, "number of training samples, a subset with balanced classes; 0: all")
-    test_size: Count = setting(0, "number of test samples, likewise")
-    augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (standard and a hole)")
-    workers: Threads = setting(0, "processes that load MPII or your own data; 0: load in the training process")
     model: str = setting("resnet-tiny", "network by name, or your own as module:function")
-    quantize: Count = setting(0, "bits of weights and activations, 2 to 8; 0: full precision")
-    init: str = setting("", "initial weights: the folder of a run, or a torch or safetensors file")
     method: str = setting(
         "SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base optimizer alone'
     )
+    policy: str = setting("Full", "selection policy, by name or with arguments; full is no selection")
     rho: float | None = setting(None, "radius of the perturbation, >= 0")
+    alpha: float | None = setting(None, "fraction of each mini-batch that the policy keeps, 0 < alpha <= 1")
+    epochs: PositiveCount = setting(30, "epochs, >= 1")
+    batch_size: PositiveCount = setting(128, "samples per mini-batch, before selection")
+    lr: Positive = setting(0.1, "peak learning rate; it falls to 0 along a cosine")
+    label_noise: Below1 = setting(0.0, "fraction of the training labels to corrupt, 0 <= p < 1")
+    seed: Seed = setting(0, "seed for weights, sample order, wrong labels and all other random draws")
+    device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one")
+
     rho_schedule: RhoShape = setting(
         "constant",
         "how rho changes: constant, linear or cosine (to 0 at the end), or lr (proportional to the learning rate)",
     )
-    policy: str = setting("Full", "selection policy, by name or with arguments; full is no selection")
-    alpha: float | None = setting(None, "fraction of each mini-batch that the policy keeps, 0 < alpha <= 1")
+    sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one per rank")
+    nonfinite: OnNonFinite = setting("skip", "what to do with a step whose loss or gradient is inf or NaN")
+    replay: bool = setting(False, "all passes of a step use the same dropout masks")
+
     s_min: float | None = setting(None, "lower bound of AUSampling's odds")
     s_max: float | None = setting(None, "upper bound of AUSampling's odds")
     ramp: Epochs | None = setting(
-        None, "epochs over which AUSampling's upper bound rises, or a fraction of all epochs below 1"
+        None, "epochs over which AUSampling's upper bound rises, or a fraction of all epochs below 1", "EPOCHS"
     )
-    epochs: PositiveCount = setting(30, "epochs, >= 1")
-    batch_size: PositiveCount = setting(128, "samples per mini-batch, before selection")
-    lr: Positive = setting(0.1, "peak learning rate; it falls to 0 along a cosine")
+
+    base: Base = setting("sgd", "base optimizer")
+    momentum: Below1 = setting(0.9, "momentum of SGD; Adam's first beta", "NUMBER")
+    weight_decay: NonNegative = setting(5e-4, "weight decay of the base optimizer")
+    lr_steps: str = setting(
+        "", "divide the learning rate by ten after these fractions of the epochs instead, e.g. 0.8,0.95", "PARTS"
+    )
+    label_smoothing: Below1 = setting(0.0, "label smoothing, 0 <= s < 1")
+    augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (standard and a hole)")
+    init: str = setting("", "initial weights: the folder of a run, or a torch or safetensors file", "PATH")
+    quantize: Count = setting(0, "bits of weights and activations, 2 to 8; 0: full precision", "BITS")
+    amp: Amp = setting(
+        "off", "mixed precision in training: bf16, or fp16 with a gradient scaler; evaluation stays in float32"
+    )
+
+    task: str = setting(
+        "", "the task of your own data, as module:Class with losses and a score, e.g. regression; empty: classification"
+    )
+    data_dir: str = setting("data", "folder for downloaded data", "FOLDER")
+    labels: str = setting(
+        "",
+        "labels.csv of ausam audit --apply: corrected training labels, and samples to leave out; empty: none",
+        "FILE",
+    )
+    train_size: Count = setting(0, "number of training samples, a subset with balanced classes; 0: all")
+    test_size: Count = setting(0, "number of test samples, likewise")
+    imbalance: Probability = setting(
+        0.0, "long tail: class c of C keeps R^(c/(C-1)) of its training samples, 0 < R < 1; 0 or 1: all of them"
+    )
+    data_seed: Seed | None = setting(
+        None, "seed for wrong labels, the long tail, held-out samples and subsets; by default that of the run"
+    )
+    workers: Threads = setting(0, "processes that load MPII or your own data; 0: load in the training process")
+
+    validation: Below1 = setting(0.0, "fraction of the training samples held out to replace the test set, 0 <= p < 1")
     average: Below1 = setting(
-        0.0, "evaluate an exponential moving average of the weights with this decay, e.g. 0.99; 0: off"
+        0.0, "evaluate an exponential moving average of the weights with this decay, e.g. 0.99; 0: off", "NUMBER"
     )
     select_epoch: Below1 = setting(
         0.0,
         "hold out this fraction of the training samples, with their labels, and keep the weights of the epoch that is "
         "best on them (early stopping); 0: keep the last",
     )
-    lr_steps: str = setting(
-        "", "divide the learning rate by ten after these fractions of the epochs instead, e.g. 0.8,0.95"
-    )
-    momentum: Below1 = setting(0.9, "momentum of SGD; Adam's first beta")
-    weight_decay: NonNegative = setting(5e-4, "weight decay of the base optimizer")
-    label_smoothing: Below1 = setting(0.0, "label smoothing, 0 <= s < 1")
-    base: Base = setting("sgd", "base optimizer")
-    seed: Seed = setting(0, "seed for weights, sample order, wrong labels and all other random draws")
-    data_seed: Seed | None = setting(
-        None, "seed for wrong labels, the long tail, held-out samples and subsets; by default that of the run"
-    )
-    sync_perturbation: bool = setting(False, "under torchrun: one perturbation for all ranks, not one per rank")
-    nonfinite: OnNonFinite = setting("skip", "what to do with a step whose loss or gradient is inf or NaN")
-    replay: bool = setting(False, "all passes of a step use the same dropout masks")
-    amp: Amp = setting(
-        "off", "mixed precision in training: bf16, or fp16 with a gradient scaler; evaluation stays in float32"
-    )
-    memory_format: MemoryFormat = setting("channels_last", "memory layout of images and convolutions")
+
     threads: Threads = setting(0, "CPU threads, at most 1024; 0: torch's choice")
-    device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one")
+    memory_format: MemoryFormat = setting("channels_last", "memory layout of images and convolutions")
     keep: Keep = setting(
         "all",
         "what a finished run keeps of its last two checkpoints: all, the weights alone (for --init and ausam "
         "diagnose), or none",
     )
     tensorboard: bool = setting(False, "write the figures of every epoch for TensorBoard, too")
+
     label: str = ""  # what reports call the run, and the kind of its pair (ausam_lab.names): they have no flags
     kind: str = ""
 

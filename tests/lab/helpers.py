@@ -1,8 +1,10 @@
 """What several tests of the lab use: running a command, reading its files, and records made by hand."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 
+from ausam_lab.cli import flags
 from ausam_lab.cli.main import main
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import problem
@@ -17,6 +19,11 @@ ROOT = TESTS.parent
 def run(*args: object) -> int:
     """The exit code of a command."""
     return main([str(a) for a in args])
+
+
+def parsed(name: str, *argv: str):
+    """The arguments of a command."""
+    return flags.parse(name, import_module(f"ausam_lab.cli.{name}").COMMAND, argv)
 
 
 def read(path: Path):

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from ausam_lab.cli import commands
+from ausam_lab.cli import train as cli_train
 from ausam_lab.cli.main import main
 from ausam_lab.experiments import compare, run_cells
 from ausam_lab.paper import recipe
@@ -92,7 +92,7 @@ def victim(argv, said, step=0, write="", number=signal.SIGKILL, room=0, tables=N
     def stepping(*args, **how):
         return train(*args, **{**how, "on_step": on_step})
 
-    commands.train = compare.train = run_cells.train = stepping
+    cli_train.train = compare.train = run_cells.train = stepping
     if tables is not None:
         recipe.FOLDER = tables
     code = main(argv)

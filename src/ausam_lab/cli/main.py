@@ -10,8 +10,8 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,7 @@ from ausam_lab.names.lookup import nearest
 
 FAILED, MISUSE, INTERRUPTED, TERMINATED, UNREAD = 1, 2, 130, 143, 141  # and 0 on success
 
+# Each is a module beside this one, with a flags.Command.
 COMMANDS = {
     "compare": "train several methods side by side: a table and a page",
     "audit": "review the labels that look wrong in the data of a run",
@@ -63,8 +64,7 @@ def program() -> int:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:
-        if not _reader_left():
-            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     return code
 
@@ -86,11 +86,14 @@ def main(argv: list[str] | None = None) -> int:
         hint = f" Did you mean {near}?" if near else ""
         terminal.write_error(f"ausam: There is no command {name}.{hint} See ausam --help.\n")
         return MISUSE
-    missing = [package for package in ("filelock", "rich", "scipy", "sklearn") if find_spec(package) is None]
-    if missing and name != "selftest":  # which needs torch only
+    if name == "selftest":  # which needs torch only
+        from ausam_lab import selftest
+
+        return selftest.main(argv[1:])
+    if missing := [package for package in ("filelock", "rich", "scipy", "sklearn") if find_spec(package) is None]:
         terminal.write_error(f'ausam {name} needs {", ".join(missing)}. In a clone: pip install ".[lab]"\n')
         return FAILED
-    return _run(name, argv)
+    return _run(name, argv[1:])
 
 
 def overview() -> str:
@@ -100,24 +103,23 @@ def overview() -> str:
 
 
 def _run(name: str, argv: list[str]) -> int:
-    if name == "selftest":
-        from ausam_lab import selftest
-
-        return selftest.main(argv[1:])
-    from ausam_lab.cli import commands
-    from ausam_lab.cli.parser import parse
+    from ausam_lab.cli import flags
     from ausam_lab.data.sources import DownloadError
     from ausam_lab.paper import catalogue
+    from ausam_lab.training import ranks
     from ausam_lab.training.failures import explain
     from ausam_lab.training.machine import keep_freed_memory
 
     catalogue.register()
     keep_freed_memory()
-    args = parse(argv)
+    command: flags.Command = import_module(f"ausam_lab.cli.{name}").COMMAND
+    args = flags.parse(name, command, argv)
     terminal.log_warnings()
     with signals() as received:
         try:
-            return commands.COMMANDS[name](args)
+            if name != "train":
+                ranks.require_one_process(name)
+            return command.run(args)
         except KeyboardInterrupt:
             terminated = signal.SIGTERM in received
             word = "terminated" if terminated else "interrupted"
@@ -157,9 +159,6 @@ def signals() -> Iterator[list[int]]:
         received.append(number)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
-        yield received
-        return
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, stop) for number in numbers]
     try:
@@ -167,13 +166,3 @@ def signals() -> Iterator[list[int]]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _reader_left() -> bool:
-    """Whether it is standard output that is broken, and not another pipe. If so, its rest goes nowhere."""
-    try:
-        os.write(sys.stdout.fileno(), b"\n")
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False

@@ -10,6 +10,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ausam_lab.config import PAIR_SETTINGS, Config
 from ausam_lab.data.catalogue import defaults_for, problem, resolve
 from ausam_lab.names.from_config import configured, method_and_policy, refuse_idle, typed_settings, with_own_rho
@@ -44,8 +46,6 @@ def read(path: Path, elsewhere: Collection[str] = ()) -> dict[str, Any]:
         raise ValueError(f"--config {path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--config {path} is not {path.suffix[1:].upper()}: {error}.") from None
-    if not isinstance(settings, dict):
-        raise ValueError(f"--config {path} contains {settings!r:.80} instead of settings.")
     try:
         settings = typed_settings(settings)
     except ValueError as error:
@@ -82,6 +82,12 @@ def prepare(config: Config, runs: list[Config], given: Mapping[str, Any]) -> Non
     builder(config.model)
     for labels in dict.fromkeys([*(run.labels for run in runs), config.labels]):  # the last one is kept
         problem(replace(config, labels=labels))
+
+
+def use_threads(config: Config) -> None:
+    """Compute with as many threads as the settings say."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
 
 
 def announcement(config: Config, given: Mapping[str, Any]) -> str:

@@ -6,12 +6,15 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ausam_lab.report.text import BOLD, PLAIN, Screen, duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
+    from ausam_lab.records.run import Epoch
 
 # A terminal obeys control characters, which a file from elsewhere may hold. Lines, tabs and bold text stay.
 OURS = "|".join(map(re.escape, (BOLD, PLAIN)))
@@ -51,6 +54,23 @@ def log_warnings() -> None:
     logging.captureWarnings(True)
 
 
+def count(n: int, what: str) -> str:
+    """``2 runs``."""
+    return f"{n:,} {what}{'s' * (n != 1)}"
+
+
+def idle(names: Sequence[str]) -> int:
+    """The exit code of a command whose runs have ended, 1 with a message for those (``names``) that took no step."""
+    if names:
+        from ausam_lab.report.summary import SKIPPED_BECAUSE
+
+        write_error(
+            f"ausam: {', '.join(names)} learnt nothing: every step was skipped, {SKIPPED_BECAUSE}. Look for NaN or "
+            "inf in the data, or use a smaller --lr.\n"
+        )
+    return int(bool(names))
+
+
 class Progress:
     """The progress of a command on standard error: a bar on a terminal. Elsewhere a line a minute.
 
@@ -71,11 +91,12 @@ class Progress:
             rich.TextColumn("{task.fields[text]}"),
             rich.TimeRemainingColumn(),
             console=self._console,
+            speed_estimate_period=3600.0,
+            get_time=time.monotonic,
             disable=not self.live,
         )
         self._task = self._bar.add_task(title, total=total, text="")
-        self._total, self._done, self._first = total, 0.0, 0.0
-        self._began = self._spoke = time.monotonic()
+        self._spoke = time.monotonic()
 
     @property
     def live(self) -> bool:
@@ -90,27 +111,23 @@ class Progress:
         self._bar.stop()
 
     def begin(self, done: float, total: float) -> None:
-        """Say how much there is to do, and how much of it was done before. The clock begins."""
-        self._total, self._done, self._first = total, done, done
-        self._began = self._spoke = time.monotonic()
+        """Say how much there is to do, and how much of it was done before."""
         self._bar.update(self._task, completed=done, total=total)
 
     def advance(self, text: str, by: float = 1.0) -> None:
         """Some of it is done. ``text`` says what was last."""
-        self._done += by
-        self._bar.update(self._task, completed=self._done, text=text)
+        self._bar.update(self._task, advance=by, text=text)
         now = time.monotonic()
         if not self.live and now - self._spoke > EVERY:
             self._spoke = now
-            self.say(f"{text}; {self._left(now)}")
+            task = self._bar.tasks[0]
+            left = task.time_remaining
+            rest = "the time left is not known yet" if left is None else f"about {duration(left)} left"
+            self.say(f"{text}; {task.percentage:.0f} % done, {rest}")
 
-    def _left(self, now: float) -> str:
-        """The part that is done, and the time that the rest will take at the speed so far."""
-        if not self._total or self._done <= self._first:
-            return "the time left is not known yet"
-        speed = (self._done - self._first) / (now - self._began)
-        left = max(0.0, self._total - self._done) / speed
-        return f"{100 * self._done / self._total:.0f} % done, about {duration(left)} left"
+    def of_cell(self, cell: str, epoch: Epoch) -> None:
+        """An epoch of a run of a table or of a search is done."""
+        self.advance(f"{cell}: epoch {epoch.epoch}, {epoch.test}")
 
     def say(self, text: str) -> None:
         """Print a permanent line."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ausam.audit import Audit, Decision, apply, read_decisions
 from ausam.audit.review import read_labels, write_labels
-from ausam_lab.config import PAIR_SETTINGS, TORCHRUN_SETTINGS, Config
+from ausam_lab.config import PAIR_SETTINGS, Config
 from ausam_lab.data.catalogue import changes, resolve, split_problem
 from ausam_lab.data.datasets import UserSet
 from ausam_lab.data.folders import SIZED
@@ -32,8 +32,14 @@ from ausam_lab.report.pages import audit as page
 from ausam_lab.report.pages.audit import Audited
 from ausam_lab.training import auditing, run_folder
 
-OF_A_PAIR = (*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "labels")
-OF_PAIRS = (*PAIR_SETTINGS, *TORCHRUN_SETTINGS, "s_min", "s_max", "ramp")  # what a pair of another policy does not take
+OF_A_PAIR = (*PAIR_SETTINGS, "sync_perturbation", "labels")
+OF_PAIRS = (
+    *PAIR_SETTINGS,
+    "sync_perturbation",
+    "s_min",
+    "s_max",
+    "ramp",
+)  # what a pair of another policy does not take
 NEXT = 500  # samples of the ranking that a reviewer may look at next
 
 

@@ -32,17 +32,19 @@ ARGUMENTS = {"rho": "method", "alpha": "policy", "s_min": "policy", "s_max": "po
 NO_LABELS = torch.zeros(1, dtype=torch.int64)  # for a policy that is only looked at
 
 
-def typed_settings(content: Mapping[str, Any]) -> dict[str, Any]:
+def typed_settings(content: object) -> dict[str, Any]:
     """Settings from a file. A ValueError for an unknown name, or a value of a type that the setting cannot have."""
-    hints = get_type_hints(Config)
+    if not isinstance(content, dict):
+        raise ValueError(f"{content!r:.80} is not a table of settings.")
+    hints, settings = get_type_hints(Config), {}
     for name, value in content.items():
         if name not in hints:
             raise unknown("setting", name, list(hints))
         try:
-            typed(hints[name], value)
+            settings[name] = typed(hints[name], value)
         except ValueError:
             raise ValueError(f"{name} is {value!r:.80}, which is not a value of this setting.") from None
-    return {name: typed(hints[name], value) for name, value in content.items()}
+    return settings
 
 
 def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:

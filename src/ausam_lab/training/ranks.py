@@ -133,13 +133,14 @@ def same_errors_on_all_ranks() -> Iterator[None]:
 
 def require_one_process(command: str) -> None:
     """Raise a ValueError under torchrun: this command is for one process."""
-    world = rank_and_world()[1]
-    with same_errors_on_all_ranks():
-        if world > 1:
-            raise ValueError(
-                f"ausam {command} runs in one process, but {world} were started. Start it without torchrun; "
-                "ausam train is the command that trains one network in several processes."
-            )
+    rank, world = rank_and_world()
+    if world > 1:
+        if rank:  # rank 0 says it
+            raise SystemExit(2)
+        raise ValueError(
+            f"ausam {command} runs in one process, but {world} were started. Start it without torchrun; "
+            "ausam train is the command that trains one network in several processes."
+        )
 
 
 @contextlib.contextmanager

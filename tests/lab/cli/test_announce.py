@@ -2,29 +2,10 @@
 
 import pytest
 
-from ausam_lab.cli.settings import announcement
-from ausam_lab.data.catalogue import resolve
 from tests.lab.helpers import read, run
 
 FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]
 DEFAULT = "digits with 20 % wrong labels (the default for this data; --label-noise 0 for none), resnet-tiny"
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({}, f"{DEFAULT}, 30 epochs, batch 64"),
-        ({"label_noise": 0.3, "epochs": 1}, "digits with 30 % wrong labels, resnet-tiny, 1 epoch, batch 64"),
-        ({"label_noise": 0.0}, "digits, resnet-tiny, 30 epochs, batch 64"),
-        (
-            {"label_noise": 0.1, "imbalance": 0.05},
-            "digits with long tail 0.05 and 10 % wrong labels, resnet-tiny, 30 epochs, batch 64",
-        ),
-        ({"data": "fashion-mnist", "batch_size": 32}, "fashion-mnist, resnet-small, 30 epochs, batch 32"),
-    ],
-)
-def test_data_network_epochs_and_batch(given, line):
-    assert announcement(resolve(**given), given) == line
 
 
 def test_the_first_lines(tmp_path, capsys):

@@ -9,8 +9,8 @@ import pytest
 from ausam_lab.paper import tables
 from ausam_lab.paper.recipe import Block, Recipe, RecipeRow
 from ausam_lab.paper.tables import PaperTable
-from ausam_lab.report.summary import skipped_text, text
-from tests.lab.helpers import a_comparison, a_run, named, read, run
+from ausam_lab.report.summary import text
+from tests.lab.helpers import a_comparison, named, read, run
 
 MINE = """
 import torch
@@ -101,17 +101,3 @@ def test_tables_say_which_rows_skipped_steps():
     table = PaperTable(Recipe(title="T", seeds=2, blocks=(block,)), (comparison,), "")
     for form in (tables.text, tables.render):
         assert "1,234 steps skipped in 1 run" in form(table)
-
-
-def test_a_run_without_skipped_steps_says_nothing_of_them():
-    assert skipped_text(a_run()) == ""
-    assert skipped_text(a_run(skipped_steps=3)) == f"3 steps skipped, {WHY}"  # a record of before steps were counted
-
-
-@pytest.mark.parametrize("flags", [["--lr", "inf"], ["--lr", "nan"], ["--rho", "inf"], ["--rho", "nan"]])
-def test_an_infinite_setting_is_refused(tmp_path, capsys, flags):
-    assert run("train", *flags, "--out", tmp_path / "run") == 2
-    assert "It must be a finite number" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-    assert run("compare", "sam", *flags, "--out", tmp_path / "run") == 2
-    assert "It must be a finite number" in capsys.readouterr().err

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from ausam_lab.cli import terminal
-from ausam_lab.cli.main import program
 from ausam_lab.records import store
 from tests.lab.helpers import a_comparison, named, run
 
@@ -43,19 +42,6 @@ def test_without_a_terminal_progress_is_a_line_a_minute_with_the_time_left(monke
     ]
 
 
-def test_a_folder_without_runs_whose_parts_vanish_or_may_not_be_read_is_refused(tmp_path, monkeypatch, capsys):
-    """``ausam report /`` once ended with a traceback: processes come and go in /proc."""
-    (tmp_path / "a" / "b").mkdir(parents=True)
-
-    def vanishing(self, pattern):
-        yield self / "a" / pattern
-        raise FileNotFoundError(2, "No such file or directory", "/proc/1")
-
-    monkeypatch.setattr(type(tmp_path), "rglob", vanishing)
-    assert run("report", tmp_path) == 2
-    assert "contains no finished run" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("command", [["list"], ["train", "--epochs", "1", "--train-size", "64", "--threads", "1"]])
 def test_a_reader_that_leaves_ends_the_command_without_a_word(tmp_path, command, buffered):
@@ -68,12 +54,3 @@ def test_a_reader_that_leaves_ends_the_command_without_a_word(tmp_path, command,
     os.close(write)
     assert done.returncode == 141
     assert "Error" not in done.stderr
-
-
-def test_another_broken_pipe_is_not_hidden(monkeypatch, capfd):
-    def fail():
-        raise BrokenPipeError
-
-    monkeypatch.setattr("ausam_lab.cli.main.main", fail)
-    with pytest.raises(BrokenPipeError):
-        program()

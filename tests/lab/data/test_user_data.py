@@ -183,7 +183,6 @@ def single(): return [torch.zeros(2)], [torch.zeros(2)]
 def text(): return [("a", 1)], [("a", 1)]
 def raw(): return [(torch.zeros(1, 8, 8, dtype=torch.uint8), 1)], [(torch.zeros(1, 8, 8), 1)]
 def regression(): return [(torch.zeros(2), 0.5)], [(torch.zeros(2), 0.5)]
-def numbers(): return [TensorDataset(torch.zeros(4, 5), torch.ones(4))] * 2
 def negative(): return [(torch.zeros(2), -1)], [(torch.zeros(2), 0)]
 def strings(): return [(torch.zeros(2), "cat")], [(torch.zeros(2), "dog")]
 def vectors(): return [TensorDataset(torch.zeros(4, 5), torch.tensor([0, 1, 0, 1]))] * 2
@@ -203,45 +202,35 @@ network = nn.Sequential()
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--data", "absent:make"], 'data set "absent:make": there is no module absent in'),
-        (["--data", "mine_bad:maek"], "has no maek. It has: Stream, empty, good"),
-        (["--data", "mine_bad:value"], "it is of type int. Write a function that returns it."),
-        (["--data", "mine_bad:network"], 'data set "mine_bad:network": it is of type Sequential.'),
-        (["--model", "mine_bad:network"], 'model "mine_bad:network": it is of type Sequential.'),
+        (["--data", "absent:make"], "no module absent"),
+        (["--data", "mine_bad:maek"], "It has: Stream, empty, good"),
+        (["--data", "mine_bad:value"], "Write a function that returns it."),
+        (["--model", "mine_bad:network"], "Write a function that returns it."),
         (["--model", "mine_bad.wide"], "Did you mean mine_bad:wide?"),
-        (["--data", "mine_bad:"], '"mine_bad:" is not a data set: write module:NAME, e.g. mine:make'),
-        (["--data", "mine_broken:f"], "importing mine_broken failed: No module named 'not_installed'"),
-        (["--data", "mine_bad:number"], "mine_bad:number returned a int. Return a pair (train_dataset, test_dataset)"),
+        (["--data", "mine_bad:"], "write module:NAME"),
+        (["--data", "mine_broken:f"], "No module named 'not_installed'"),
+        (["--data", "mine_bad:number"], "Return a pair (train_dataset, test_dataset)"),
         (["--data", "mine_bad:stream"], "Selection needs access by index"),
-        (["--data", "mine_bad:empty"], "the training set of mine_bad:empty is empty."),
-        (["--data", "mine_bad:single"], "returns a Tensor of shape (2,) as a sample. Return a pair (x, y)"),
-        (["--data", "mine_bad:text"], "returns a str as x. Convert it to a tensor"),
-        (["--data", "mine_bad:raw"], "returns bytes as x. Convert them to floats"),
-        (["--data", "mine_bad:regression"], "Use the number of a class as y: 0, 1, 2, ..."),
-        (["--data", "mine_bad:numbers"], "for targets of another kind, give a --task."),
-        (["--data", "mine_bad:strings"], "are not numbers of one shape"),
-        (["--data", "mine_bad:negative"], "Number the classes 0, 1, 2, ... without gaps"),
-        (["--data", "mine_bad:good", "--augment", "cutout"], "which do their own augmentation. Use --augment none."),
-        (
-            ["--data", "mine_bad:good", "--train-size", "5"],
-            "train_size is 5, but mine_bad:good has only 4 such samples",
-        ),
-        (["--data", "mine_bad:vectors"], "resnet-tiny cannot take a batch of shape (2, 5)"),
-        (
-            ["--model", "mine_bad:one"],
-            'model "mine_bad:one" takes (classes), but it is called with (classes, channels)',
-        ),
-        (["--model", "mine_bad:nothing"], 'model "mine_bad:nothing" returned a NoneType. Return a torch.nn.Module'),
-        (["--model", "mine_bad:wide"], "returns shape (2, 11) for a batch of 2, but the data needs (2, 10)"),
-        (["--model", "mine_bad:narrow"], "Classes are numbered from 0: are yours from 1? Choose"),
-        (["--model", "mine_bad:pair"], "returns a tuple for a batch of 2"),
-        (["--workers", "-1"], "workers is -1. It must be a whole number in"),
+        (["--data", "mine_bad:empty"], "is empty"),
+        (["--data", "mine_bad:single"], "Return a pair (x, y)"),
+        (["--data", "mine_bad:text"], "Convert it to a tensor"),
+        (["--data", "mine_bad:raw"], "Convert them to floats"),
+        (["--data", "mine_bad:regression"], "give a --task"),
+        (["--data", "mine_bad:strings"], "not numbers of one shape"),
+        (["--data", "mine_bad:negative"], "Number the classes 0, 1, 2"),
+        (["--data", "mine_bad:good", "--augment", "cutout"], "Use --augment none"),
+        (["--data", "mine_bad:good", "--train-size", "5"], "only 4 such samples"),
+        (["--data", "mine_bad:vectors"], "cannot take a batch of shape (2, 5)"),
+        (["--model", "mine_bad:one"], "called with (classes, channels)"),
+        (["--model", "mine_bad:nothing"], "Return a torch.nn.Module"),
+        (["--model", "mine_bad:wide"], "the data needs (2, 10)"),
+        (["--model", "mine_bad:narrow"], "numbered from 0"),
+        (["--model", "mine_bad:pair"], "a tuple"),
     ],
 )
 def test_mistakes_in_own_data_and_networks_are_one_clear_line(here, capsys, flags, message):
     (here / "mine_bad.py").write_text(BAD)
     (here / "mine_broken.py").write_text("import not_installed\n")
-    (here / "mine_single.py").write_text("import not_installed\ndef data(): pass\ndef _own(): pass\n")
     assert main(["train", "--epochs", "1", "--threads", "1", *flags, "--out", "run"]) == 2
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("ausam: ")

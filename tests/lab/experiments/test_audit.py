@@ -18,7 +18,6 @@ from torch.utils.data import Subset
 from ausam import Feedback
 from ausam.audit import Audit
 from ausam.audit.review import read_labels
-from ausam_lab.cli.parser import parser
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.data.datasets import from_datasets
@@ -29,7 +28,7 @@ from ausam_lab.experiments.compare import rows
 from ausam_lab.report.pages import audit as page
 from ausam_lab.training import auditing, run_folder
 from tests.lab.blobs import N
-from tests.lab.helpers import run
+from tests.lab.helpers import parsed, run
 
 HERE = Path("audit.html")
 
@@ -276,12 +275,10 @@ def test_suggested_commands_repeat_the_run(settings):
     config = resolve(**{"device": "cpu"} | settings)
     words = shlex.split(experiment._train(Path("run"), config, Path("labels.csv")))[2:]
     known = [word for word in words if word not in ("--labels", "labels.csv")]
-    args = vars(parser("train").parse_args(known))
+    args = vars(parsed("train", *known))
     given = {name: value for name, value in args.items() if name in Config.__dataclass_fields__}
     assert resolve(**{"device": "cpu"} | given) == config
-    args = vars(
-        parser("compare").parse_args(shlex.split(experiment._before_and_after(Path("run"), config, Path("x.csv")))[2:])
-    )
+    args = vars(parsed("compare", *shlex.split(experiment._before_and_after(Path("run"), config, Path("x.csv")))[2:]))
     given = {name: value for name, value in args.items() if name in Config.__dataclass_fields__}
     (row,) = rows(args["names"], resolve(**{"device": "cpu"} | given)).values()
     same = replace(config, seed=0, data_seed=args["data_seed"], alpha=None, label=row.label, kind=row.kind)

@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 import pytest
 
 from ausam import METHODS, POLICIES
-from ausam_lab.cli import rebuild
 from ausam_lab.cli.main import main
+from ausam_lab.cli.report import rebuild
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.data.sources import DownloadError
@@ -493,7 +493,7 @@ def test_report_rebuilds_a_comparison_and_a_run(whole, tmp_path, capsys):
     assert comparison["complete"]
     assert len((block / "results.csv").read_text().splitlines()) == 5
     (block / "runs" / "sam" / "seed-1" / "result.json").unlink()
-    rebuild.rebuild(block)
+    rebuild(block)
     assert not read(block / "results.json")["complete"]
     run = block / "runs" / "sam" / "seed-0"
     assert main(["report", str(run)]) == 0

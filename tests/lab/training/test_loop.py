@@ -14,7 +14,6 @@ from ausam_lab.networks.build import build
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import finish, random_numbers, train
 from ausam_lab.training.state import learning_rate
-from ausam_lab.training.weights import sha256
 from tests.lab.helpers import load, read, run
 
 ONE = ["--threads", "1"]
@@ -87,13 +86,10 @@ def test_plain_and_full_is_ordinary_training(tmp_path):
         (["--method", "smm"], ["smm", "sam"]),
         (["--method", "sam(radius=1)"], ["radius", "rho"]),
         (["--rho", "-1"], ["rho is -1"]),
-        (["--policy", "random", "--alpha", "1.5"], ["alpha is 1.5"]),
         (["--method", "plain", "--policy", "ausampling"], ["AUSampling", "Plain"]),
-        (["--epochs", "0"], ["epochs is 0", "a whole number in"]),
-        (["--label-noise", "1"], ["label_noise is 1"]),
+        (["--lr-steps", "1.5"], ["lr_steps", "0.8,0.95"]),
         (["--data", "cifar"], ["cifar10"]),
         (["--model", "zzz"], ["module:function"]),
-        (["--device", "gpu"], ["gpu", "cpu"]),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, capsys, flags, words):
@@ -103,11 +99,6 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, capsys, flags,
     assert all(word in error for word in words), error
     assert "Traceback" not in error
     assert not (tmp_path / "run" / "result.json").exists()
-
-
-def test_a_mistake_can_be_mended_in_the_same_folder(tmp_path, capsys):
-    assert run("train", "--rho", "-1", "--epochs", 1, "--out", tmp_path / "run", *ONE) == 2
-    assert run("train", "--rho", "0.1", "--epochs", 1, "--out", tmp_path / "run", *ONE) == 0
 
 
 def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys):
@@ -126,21 +117,12 @@ def test_a_folder_is_never_taken_from_another_run(undisturbed, tmp_path, capsys)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, where no folder can be made")
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["train", "--epochs", 1],
-        ["compare", "sam", "--epochs", 1],
-        ["tune", "--over", "rho=0.1", "--epochs", 1],
-        ["reproduce", "table1"],
-    ],
-    ids=lambda command: command[0],
-)
+@pytest.mark.parametrize("command", [["train"], ["tune", "--over", "rho=0.1"], ["reproduce", "table1"]], ids=str)
 def test_a_folder_that_cannot_be_made_is_refused(capsys, command):
     assert run(*command, "--out", "/proc/ausam/run") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("ausam: /proc/ausam/run")
-    assert error.endswith("cannot be made: No such file or directory. Choose another --out.")
+    assert "Choose another --out" in error
 
 
 def test_digits_are_1000_with_exactly_200_wrong_labels_and_797_clean_ones():
@@ -173,16 +155,6 @@ def test_random_numbers_of_a_run_are_its_own():
     assert torch.equal(torch.cat([first, second]), torch.cat([torch.rand(3, generator=expected) for _ in range(2)]))
 
 
-def test_weights_digest_sees_one_bit():
-    model = build("resnet-tiny", 10, 1, seed=0)
-    before = sha256(model.state_dict())
-    assert before == sha256(build("resnet-tiny", 10, 1, seed=0).state_dict())
-    with torch.no_grad():
-        buffer = next(model.buffers())
-        buffer.view(torch.int32)[0] ^= 1
-    assert sha256(model.state_dict()) != before
-
-
 def test_learning_rate_is_a_cosine_or_falls_in_steps():
     config = resolve(data="digits", epochs=210, lr=1e-3, lr_steps="0.81,0.9524")
     for epoch, expected in ((0, 1e-3), (169.99, 1e-3), (170, 1e-4), (199.5, 1e-4), (200, 1e-5), (209.9, 1e-5)):
@@ -190,12 +162,6 @@ def test_learning_rate_is_a_cosine_or_falls_in_steps():
     cosine = resolve(data="digits", epochs=10, lr=0.4)
     for epoch, expected in ((0, 0.4), (5, 0.2), (7.5, 0.2 * (1 - 0.5**0.5)), (10, 0.0)):
         assert learning_rate(cosine, epoch) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("text", ["a", "0.5,", "0", "1.5", "0.5;0.7", "nan"])
-def test_steps_that_are_no_parts_of_a_training_are_refused(text):
-    with pytest.raises(ValueError, match="Use fractions of the epochs, above 0 and at most 1"):
-        resolve(data="digits", lr_steps=text)
 
 
 def test_a_training_returns_its_record(tmp_path):

@@ -20,7 +20,7 @@ def stopped_after(monkeypatch, epochs, *argv):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("ausam_lab.cli.commands.train", stopping)
+        patch.setattr("ausam_lab.cli.train.train", stopping)
         return run(*argv)
 
 

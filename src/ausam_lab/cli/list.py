@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import textwrap
@@ -15,6 +16,8 @@ from rich.table import Table
 
 from ausam.methods import METHODS
 from ausam.policies import POLICIES
+from ausam_lab.cli import terminal
+from ausam_lab.cli.flags import Command, Parser
 from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.names.expressions import arguments_of, parse
 from ausam_lab.names.from_config import OWN_RHO
@@ -30,6 +33,17 @@ OTHER_PAIRS = (
     ("sgd@1x0.5", "half of the batch size"),
     ("sgd~ema, sgd~best", "averaged weights, or the best epoch on held-out samples"),
 )
+
+
+def flags(made: Parser, _: bool) -> None:
+    """What is shown."""
+    made.add_argument("name", nargs="?", metavar="NAME", help="one of them: arguments, when to use it, cost")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print all names, or everything about one."""
+    terminal.write((everything() if args.name is None else named(args.name)) + "\n")
+    return 0
 
 
 def everything() -> str:
@@ -135,3 +149,6 @@ def _written(row: Pair) -> str:
 def _sizes(model: str) -> tuple[int, int]:
     """The outputs (classes or joints) and the channels that it is built for."""
     return (16 if model in POSE_MODELS else 10, 3)
+
+
+COMMAND = Command(run, flags, "[NAME]", ("ausam list", "ausam list looksam"))

@@ -1,9 +1,12 @@
-"""Pages, tables and CSV from the runs in a folder, or from a file of results, without training."""
+"""``ausam report``: pages, tables and CSV from the runs in a folder, or from a file of results, without training."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
+from ausam_lab.cli import terminal
+from ausam_lab.cli.flags import Command, Parser, add_verbose
 from ausam_lab.experiments import compare, tune
 from ausam_lab.experiments.cells import pair_of
 from ausam_lab.names.pairs import PAIRS
@@ -12,9 +15,23 @@ from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
 from ausam_lab.report import summary
-from ausam_lab.report.pages import comparison as page
+from ausam_lab.report.pages import comparison as comparison_page
 from ausam_lab.report.pages import tuning
 from ausam_lab.report.text import Screen
+
+
+def flags(made: Parser, _: bool) -> None:
+    """Where the results are."""
+    about = "a folder made by reproduce, compare, tune or train, or a results.json"
+    made.add_argument("folder", metavar="FOLDER", help=about)
+    add_verbose(made)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the pages again, and print the table."""
+    text, page = rebuild(Path(args.folder), terminal.screen(), verbose=args.verbose)
+    terminal.write(f"{text}\n\n{page}\n")
+    return 0
 
 
 def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = False) -> tuple[str, Path]:
@@ -23,7 +40,10 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
     ``results`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
     """
     if results.is_file():
-        return _from_file(results, screen, verbose=verbose)
+        out = results.with_suffix(".html")
+        comparison = store.read_finished(results, Comparison)
+        files.write(out, comparison_page.render(comparison))
+        return summary.text(comparison, screen, verbose=verbose), out
     if (results / tune.DATABASE).exists():
         study = tune.load(results)
         files.write(results / "tuning.html", tuning.render(study))
@@ -41,14 +61,6 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
     return summary.text(compare.write(found, results), screen, verbose=verbose), page
 
 
-def _from_file(path: Path, screen: Screen | None, *, verbose: bool) -> tuple[str, Path]:
-    """The page next to a file of results, under the same name."""
-    out = path.with_suffix(".html")
-    comparison = store.read_finished(path, Comparison)
-    files.write(out, page.render(comparison))
-    return summary.text(comparison, screen, verbose=verbose), out
-
-
 def _comparison(folder: Path) -> Comparison:
     """The runs in the folder. Command, title and order come from the old results.json."""
     old = store.read(folder / "results.json", Comparison)
@@ -64,9 +76,12 @@ def _comparison(folder: Path) -> Comparison:
 
 
 def _single(folder: Path) -> Comparison:
-    run = store.read_finished(folder / "result.json", Run)
-    name = f"{run.method} + {run.policy}"
+    one = store.read_finished(folder / "result.json", Run)
+    name = f"{one.method} + {one.policy}"
     named = compare.named_run(name, folder)
-    title = f"{run.config.data}: one run"
-    labels = [(name, run.config.label or run.pair)]
-    return compare.comparison(title, "", [run.seed], run.config, labels, [named] if named else [], 1)
+    title = f"{one.config.data}: one run"
+    labels = [(name, one.config.label or one.pair)]
+    return compare.comparison(title, "", [one.seed], one.config, labels, [named] if named else [], 1)
+
+
+COMMAND = Command(run, flags, "FOLDER", ("ausam report runs/compare",))
