@@ -128,11 +128,11 @@ def test_an_unreadable_file_is_named(done, capsys, name, content):
 def test_what_can_be_written_again_is(done):
     argv, out = done
     before = outcome(out)
-    for name in ("result.json", "metrics.jsonl", "audit.npz"):
+    for name in ("result.json", "metrics.jsonl", "audit.pth"):
         (out / name).unlink()
     assert run(*argv) == 0
     assert outcome(out) == before
-    assert (out / "audit.npz").exists()
+    assert (out / "audit.pth").exists()
 
 
 def test_a_report_leaves_out_no_unreadable_run(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,41 +27,28 @@ SIZED = re.compile(r"(?P<path>.+)@(?P<size>[1-9]\d{0,3})")
 
 
 @dataclass(frozen=True)
-class ImageFiles:
-    """Files and their classes as a dataset of samples (x, y), each read on access."""
+class Pictures:
+    """Pictures and their classes as a dataset of samples (x, y), each read on access."""
 
-    files: tuple[Path, ...]
+    images: Sequence[Any]  # paths, or a column of Hugging Face, which decodes an image on access
     targets: tuple[int, ...]
-    size: int  # of the side in pixels; 0: unchanged
+    size: int  # of the side in pixels. 0: unchanged
 
     def describe(self, index: int) -> str:
-        """The file of a sample."""
-        return str(self.files[index])
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        from PIL import Image
-
-        with Image.open(self.files[index]) as image:
-            return pixels(image, self.size), self.targets[index]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A split of Hugging Face as a dataset of samples (x, y). Images are decoded on access."""
-
-    split: Any
-    image: str  # the name of the column
-    targets: tuple[int, ...]
-    size: int
+        """The file of a sample, if it has one."""
+        return str(self.images[index]) if isinstance(self.images, tuple) else ""
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return pixels(self.split[int(index)][self.image], self.size), self.targets[index]
+        from PIL import Image
+
+        image = self.images[int(index)]
+        if not isinstance(image, Path):
+            return pixels(image, self.size), self.targets[index]
+        with Image.open(image) as opened:
+            return pixels(opened, self.size), self.targets[index]
 
 
 def folder_data(name: str) -> UserSet:
@@ -78,7 +66,7 @@ def folder_data(name: str) -> UserSet:
     files = _files(train, classes, size)
     tested = files if held_out is None else _files(held_out, classes, size)
     if not size:
-        _require_one_size(name, (*files.files, *tested.files))
+        _require_one_size(name, (*files.images, *tested.images))
     data = from_datasets(name, files, tested, names=classes)
     return _split(data) if held_out is None else data
 
@@ -106,7 +94,7 @@ def hf_data(name: str) -> UserSet:
         raise ValueError(f"{name} has the columns {there}, but needs one of images and one of class labels.")
     names = getattr(train.features[labels[0]], "names", ())
     rows, tested = (
-        Rows(split, images[0], tuple(split[labels[0]]), size)
+        Pictures(split[images[0]], tuple(split[labels[0]]), size)
         for split in (train, train if held_out is None else held_out)
     )
     data = from_datasets(name, rows, tested, names=names)
@@ -119,14 +107,14 @@ def _split(data: UserSet) -> UserSet:
     return replace(with_validation(data, PART), evaluated_on="test")
 
 
-def _files(folder: Path, classes: list[str], size: int) -> ImageFiles:
+def _files(folder: Path, classes: list[str], size: int) -> Pictures:
     pictures = [
         (path, label)
         for label, cls in enumerate(classes)
         for path in sorted((folder / cls).rglob("*"))
         if path.suffix.lower() in ENDINGS and path.is_file()
     ]
-    return ImageFiles(tuple(path for path, _ in pictures), tuple(label for _, label in pictures), size)
+    return Pictures(tuple(path for path, _ in pictures), tuple(label for _, label in pictures), size)
 
 
 def _require_one_size(name: str, files: tuple[Path, ...]) -> None:

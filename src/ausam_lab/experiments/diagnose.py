@@ -26,7 +26,7 @@ from ausam_lab.names.from_config import OWN_RHO, method_and_policy
 from ausam_lab.names.lookup import device
 from ausam_lab.names.pairs import label
 from ausam_lab.names.user_code import refuse_strangers
-from ausam_lab.networks.memory_format import to_memory_format
+from ausam_lab.networks.build import to_memory_format
 from ausam_lab.records import files, store
 from ausam_lab.report.pages import flatness
 from ausam_lab.report.pages.flatness import Flatness, Minimum

@@ -16,7 +16,6 @@ from typing import Any
 from torch import nn
 
 from ausam.policies import Policy
-from ausam_lab.names.lookup import nearest
 
 # What the name of a data set or network may be besides one of the table.
 OWN = "a name, or your own as module:function"
@@ -87,18 +86,11 @@ def _attribute(kind: str, name: str) -> Any:
         raise ValueError(f'"{name}" is not a {kind}: write module:NAME, e.g. mine:make for make of mine.py.')
     try:
         module = _of_file(Path(module_name).resolve()) if module_name.endswith(".py") else _of_name(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ValueError(f'{kind} "{name}": importing {module_name} failed: {error}.') from error
-        near = nearest(module_name, [prefix.rstrip(":") for prefix in NOT_CODE]) if kind == "data set" else ""
-        meant = f" Did you mean {near}:{attribute}?" if near else ""
+    except (ImportError, FileNotFoundError, SystemExit) as error:  # after sys.exit(0) the command would seem to succeed
         raise ValueError(
-            f'{kind} "{name}": there is no module {module_name} in {os.getcwd()} or in the installed packages.{meant}'
-        ) from None
-    except FileNotFoundError:
-        raise ValueError(f'{kind} "{name}": there is no file {Path(module_name).resolve()}.') from None
-    except SystemExit as error:  # the command would otherwise look as if it had succeeded
-        raise ValueError(f'{kind} "{name}": importing it raised SystemExit ({error}).') from None
+            f'{kind} "{name}": importing {module_name} failed: {type(error).__name__}: {error}. Modules are searched '
+            f"for in {os.getcwd()} and among the installed packages."
+        ) from error
     if (value := getattr(module, attribute, None)) is None:
         own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         raise ValueError(

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from ausam_lab.networks.mlp import mlp
 from ausam_lab.networks.resnet import ResNet, basic, bottleneck
 
 Builder = Callable[[int, int], nn.Module]
+M = TypeVar("M", bound=nn.Module)
 
 # name -> builder(classes, channels)
 MODELS: dict[str, Builder] = {
@@ -28,6 +30,9 @@ MODELS: dict[str, Builder] = {
     "resnet50": partial(ResNet, bottleneck, (3, 4, 6, 3), 64),
     "mlp": mlp,  # the fastest on a CPU: for Fashion-MNIST in minutes
 }
+
+# on CPUs and GPUs, convolutions are fastest with channels last
+FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 # for poses, where classes are joints; ausam_lab.paper has some
 POSE_MODELS: dict[str, Builder] = {}
@@ -84,6 +89,16 @@ def check_fit(name: str, model: nn.Module, x: Tensor, output_shape: tuple[int, .
             f"{name} returns {got} for a batch of {len(x)}, but the data needs {(len(x), *output_shape)}. "
             f"{counted}Choose a network for this kind of data."
         )
+
+
+def to_memory_format(x: Tensor, name: str) -> Tensor:
+    """The batch in this format. A batch of anything but images is unchanged."""
+    return x.contiguous(memory_format=FORMATS[name]) if x.dim() == 4 else x
+
+
+def with_format(model: M, name: str) -> M:
+    """The network with the weights of its convolutions in this format. No value changes."""
+    return model.to(memory_format=FORMATS[name])  # type: ignore[call-overload, no-any-return]
 
 
 def _own(name: str) -> Builder:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -20,10 +16,10 @@ from ausam_lab.data.classification import Classification
 from ausam_lab.data.problem import Problem
 from ausam_lab.names.expressions import parse
 from ausam_lab.names.user_code import is_code
-from ausam_lab.records import files
 from ausam_lab.records.run import Findings, Suspect
+from ausam_lab.training import checkpoint
 
-FILE = "audit.npz"
+FILE = "audit.pth"
 FIRST = 10  # flagged samples in the record of a run
 WITHOUT_THEM = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's cost with wrong labels (docs/results.md)
 
@@ -52,9 +48,9 @@ def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
     return {"wrong labels": WITHOUT_THEM, "redundant": easy}.get(said.kind, "")
 
 
-def findings(audit: Audit | None, data: Problem, policy: str) -> Findings | None:
+def findings(audit: Audit, data: Problem, policy: str) -> Findings | None:
     """What the record of a run says about its data. None if the losses say nothing about labels."""
-    if audit is None or audit.labels is None or not audit.columns()["visits"].any():
+    if audit.labels is None or not audit.columns()["visits"].any():
         return None
     said, errors, labels = audit.verdict(), audit.label_errors(), audit.labels
     origin = data.origin
@@ -66,38 +62,27 @@ def findings(audit: Audit | None, data: Problem, policy: str) -> Findings | None
     return Findings(said.kind, said.sentences, pair, len(errors), audit.redundant().share, first)
 
 
-def write(folder: Path, audit: Audit | None) -> None:
-    """Write the audit of a finished run: an array for each column of its state."""
-    if audit is None:
-        return
-    state = audit.state_dict()
-    content = {name: np.asarray(value) for name, value in state.items() if value is not None}
-    if audit.labels is not None:
-        content["labels"] = audit.labels
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **content)  # type: ignore[arg-type]
-    files.write(folder / FILE, buffer.getvalue())
+def write(folder: Path, audit: Audit) -> None:
+    """Write the audit of a finished run, with its labels."""
+    labels = None if audit.labels is None else torch.from_numpy(audit.labels)
+    checkpoint.write(folder / FILE, {**audit.state_dict(), "labels": labels})
 
 
 def read(folder: Path) -> Audit:
     """The audit of a finished run. A ValueError if there is none, or it cannot be read."""
     path = folder / FILE
-    again = "Remove it and result.json, and continue the run with --resume: it is written again from the checkpoint."
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a regular file")  # opening a pipe would wait for its writer
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            stored = dict(content)
-        labels = stored.pop("labels", None)
-        classes = int(stored["classes"]) if "classes" in stored else None
-        audit = Audit(len(stored["visits"]), labels, classes=classes)
-        state: dict[str, Any] = {name: torch.from_numpy(column) for name, column in stored.items() if column.ndim}
-        audit.load_state_dict(state | {"best_distance": float(stored["best_distance"]), "classes": classes})
-    except FileNotFoundError:
+    if not path.exists():
         raise ValueError(
             f"{folder} has no audit ({FILE}): the run was finished by an earlier version, or has not ended yet. "
             "Continue it with ausam train --resume, or train again."
+        )
+    try:
+        state = checkpoint.read(path)
+        audit = Audit(len(state["visits"]), state["labels"], classes=state["classes"])
+        audit.load_state_dict(state)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is not readable: {str(error)[:100].rstrip('.')}. Remove it and result.json, and continue the run "
+            "with --resume: it is written again from the checkpoint."
         ) from None
-    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not readable: {str(error)[:100].rstrip('.')}. {again}") from None
     return audit

@@ -16,7 +16,7 @@ from ausam.common.random import generator
 from ausam_lab.config import Config
 from ausam_lab.data.problem import Problem
 from ausam_lab.names.expressions import brief_pair, stable_repr
-from ausam_lab.networks.memory_format import to_memory_format
+from ausam_lab.networks.build import to_memory_format
 from ausam_lab.records import files, store
 from ausam_lab.records.run import VALIDATION, Epoch, Run, Samples, Score
 from ausam_lab.training import auditing, checkpoint, run_folder, tensorboard, weights

@@ -21,8 +21,7 @@ from ausam_lab.config import Config, lr_parts
 from ausam_lab.data.catalogue import split_problem
 from ausam_lab.data.problem import Problem
 from ausam_lab.names.from_config import method_and_policy
-from ausam_lab.networks.build import TRANSFORMS, build, check_fit
-from ausam_lab.networks.memory_format import to_memory_format, with_format
+from ausam_lab.networks.build import TRANSFORMS, build, check_fit, to_memory_format, with_format
 from ausam_lab.records.run import Epoch
 from ausam_lab.training import auditing, weights
 from ausam_lab.training.ranks import Ranks

@@ -63,4 +63,4 @@ def test_a_name_that_nothing_has_gets_help(capsys, name, near):
 
 def test_a_class_of_a_module_that_does_not_exist(capsys):
     assert main(["list", "nowhere:Mine"]) == 2
-    assert "no module nowhere" in capsys.readouterr().err
+    assert "No module named 'nowhere'" in capsys.readouterr().err

@@ -46,13 +46,6 @@ def test_a_part_is_the_same_for_all_seeds_and_noise_comes_after(tmp_path):
         resolve(test_size=-1)
 
 
-def test_runs_share_one_loading(tmp_path):
-    files, _, _ = cifar10_files()
-    put(files, tmp_path / "cifar-10-batches-bin")
-    assert load("cifar10", str(tmp_path)) is load("cifar10", str(tmp_path))
-    assert load("cifar10", str(tmp_path)) is not load("cifar10", str(tmp_path), 0.1)
-
-
 def test_settings_that_suit_the_data_are_settings():
     for name, entry in DATASETS.items():
         config = resolve(data=name)

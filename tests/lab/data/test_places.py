@@ -60,7 +60,7 @@ def test_folders_without_a_split_hold_out_a_fifth(tmp_path, caplog):
     data = load(f"folder:{tmp_path / 'pets'}")
     assert "20 % of each class are held out for testing" in caplog.text
     assert (torch.bincount(data.train_y).tolist(), torch.bincount(data.test_y).tolist()) == ([8, 8], [2, 2])
-    files = [{part.dataset.files[i] for i in part.indices} for part in (data.train, data.test)]
+    files = [{part.dataset.images[i] for i in part.indices} for part in (data.train, data.test)]
     assert len(files[0] | files[1]) == 20
     assert not files[0] & files[1]
     assert data.evaluated_on == "test"
@@ -126,7 +126,7 @@ def test_a_function_in_a_file(tmp_path, capsys):
     own = ["--data", f"{tmp_path}/my data.py:data", "--model", f"{tmp_path}/my data.py:net", "--epochs", 1]
     assert run("train", *own, "--threads", 1, "--out", tmp_path / "run") == 0
     assert run("train", "--data", f"{tmp_path}/none.py:data", "--out", tmp_path / "other") == 2
-    assert f"there is no file {tmp_path}/none.py." in capsys.readouterr().err
+    assert f"No such file or directory: '{tmp_path}/none.py'" in capsys.readouterr().err
 
 
 def of(*labels):

@@ -202,7 +202,7 @@ network = nn.Sequential()
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--data", "absent:make"], "no module absent"),
+        (["--data", "absent:make"], "No module named 'absent'"),
         (["--data", "mine_bad:maek"], "It has: Stream, empty, good"),
         (["--data", "mine_bad:value"], "Write a function that returns it."),
         (["--model", "mine_bad:network"], "Write a function that returns it."),

@@ -48,7 +48,7 @@ def test_code_that_a_folder_names_is_not_executed(folder, tmp_path, capsys, comm
 
 @pytest.mark.parametrize(
     ("command", "file"),
-    [("audit", "config.json"), ("audit", "audit.npz"), ("report", "metrics.jsonl"), ("report", "result.json")],
+    [("audit", "config.json"), ("audit", "audit.pth"), ("report", "metrics.jsonl"), ("report", "result.json")],
 )
 def test_a_pipe_in_a_folder_is_not_waited_for(folder, tmp_path, command, file):
     stranger = tmp_path / "stranger"

@@ -93,13 +93,12 @@ def test_targets_that_are_no_classes_have_a_table_and_no_verdict(tmp_path):
     assert auditing.read(tmp_path).table()["mean"].tolist() == [1.0] * 5
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no zip", "half", "other"])
+@pytest.mark.parametrize("damage", ["half", "other"])
 def test_a_damaged_file_is_refused_with_the_remedy(audited, tmp_path, damage):
     whole = (audited / auditing.FILE).read_bytes()
-    content = {"half": whole[: len(whole) // 2], "other": whole}.get(damage, damage)
-    (tmp_path / auditing.FILE).write_bytes(content)
+    (tmp_path / auditing.FILE).write_bytes(whole[: len(whole) // 2])
     if damage == "other":
-        np.savez(tmp_path / auditing.FILE, rows=np.zeros(7))
+        torch.save({"rows": torch.zeros(7)}, tmp_path / auditing.FILE)
     with pytest.raises(ValueError, match="--resume"):
         auditing.read(tmp_path)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ausam_lab.data.catalogue import problem, resolve
-from ausam_lab.networks.memory_format import to_memory_format, with_format
+from ausam_lab.networks.build import to_memory_format, with_format
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train
 from ausam_lab.training.state import network
@@ -50,11 +50,3 @@ def test_a_run_resumes_bit_for_bit_in_either(tmp_path, method, memory_format):
     saved = checkpoint.load(tmp_path / "parts").model
     kernels = [v for v in saved.values() if v.dim() == 4 and min(v.shape[1:]) > 1]
     assert all(map(last_is_last, kernels)) == (memory_format == "channels_last")
-
-
-def test_both_train_alike(tmp_path):
-    losses = {}
-    for memory_format in ("channels_last", "contiguous"):
-        config = resolve(**FEW, method="sam", memory_format=memory_format)
-        losses[memory_format] = [epoch.train_loss for epoch in train(config, tmp_path / memory_format)]
-    assert losses["channels_last"] == pytest.approx(losses["contiguous"], rel=1e-3)

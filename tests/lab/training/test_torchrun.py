@@ -296,7 +296,7 @@ def test_two_ranks_go_on_bit_for_bit(both, folder, name):
     mine, theirs = read(again / "result.json"), read(whole / "result.json")
     for key in ("weights_sha256", "test", "train", "samples_forward", "audit"):
         assert mine[key] == theirs[key], key
-    assert (again / "audit.npz").read_bytes() == (whole / "audit.npz").read_bytes()
+    assert (again / "audit.pth").read_bytes() == (whole / "audit.npz").read_bytes()
     times = ("seconds", "cpu_seconds", "images_per_second")
     a, b = ([{k: v for k, v in row.items() if k not in times} for row in rows(out)] for out in (whole, again))
     assert a == b
