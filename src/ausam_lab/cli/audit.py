@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--apply writes the labels after your decisions. Give --decisions decisions.csv, too.")
     folder = Path(args.folder or audit.folder_for(given["data"]))
     if "data" in given:
-        how = {"name": "sgd", "out": folder, "resume": folder.exists(), "timeout": None}
+        how = {"name": "sgd", "out": folder, "resume": folder.exists()}
         if code := train.run(argparse.Namespace(**audit.settings_to_train(given), **how)):
             return code
     here = {name: value for name, value in given.items() if name == "data_dir"}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ausam_lab.report.text import BOLD, PLAIN, Screen, duration
+from ausam_lab.report.text import BOLD, PLAIN, SKIPPED_BECAUSE, Screen, duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -62,8 +62,6 @@ def count(n: int, what: str) -> str:
 def idle(names: Sequence[str]) -> int:
     """The exit code of a command whose runs have ended, 1 with a message for those (``names``) that took no step."""
     if names:
-        from ausam_lab.report.summary import SKIPPED_BECAUSE
-
         write_error(
             f"ausam: {', '.join(names)} learnt nothing: every step was skipped, {SKIPPED_BECAUSE}. Look for NaN or "
             "inf in the data, or use a smaller --lr.\n"

@@ -12,7 +12,7 @@ from ausam_lab.cli.flags import Command, Parser, add_common, add_settings
 from ausam_lab.cli.terminal import Progress
 from ausam_lab.names.user_code import is_code
 from ausam_lab.records.run import Epoch, measured_on
-from ausam_lab.report.summary import skipped_text
+from ausam_lab.report.text import skipped_text
 from ausam_lab.training import ranks, run_folder
 from ausam_lab.training.loop import finish, train
 
@@ -23,8 +23,6 @@ def flags(made: Parser, everything: bool) -> None:
     made.add_argument("name", nargs="?", metavar="NAME", help=about)
     add_common(made, "runs/train", "run")
     made.add_argument("--resume", action="store_true", help="continue the run in that folder, bit for bit")
-    timeout = "under torchrun: how long a rank waits for the others before it gives up (default: torch's 30 minutes)"
-    made.add_argument("--timeout", type=float, metavar="SECONDS", help=timeout if everything else argparse.SUPPRESS)
     add_settings(made, everything)
 
 
@@ -35,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         config = settings.of_method(given) if args.name is None else settings.of_pair(args.name, given)
     settings.use_threads(config)
     out = Path(args.out)
-    with ranks.process_group(config.device, args.timeout) as mine:
+    with ranks.process_group(config.device) as mine:
         if mine.rank:
             logging.disable(logging.WARNING)
         mine.from_rank0(lambda: settings.prepare(config, [config], given))
@@ -62,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
             record = finish(train(config, out, resume=args.resume, on_step=on_step, ranks=mine), on_epoch)
     after = f"after {record.epochs} epoch{'s' * (record.epochs > 1)}"
     score = f"{measured_on(str(record.test))} {after}, {record.train_seconds:.1f} s of training"
-    parts = [score, *filter(None, [skipped_text(record)]), str(out / "result.json")]
-    terminal.write(f"{config.label or record.pair}: {'; '.join(parts)}\n")
+    parts = (score, skipped_text(record.skipped_steps, record.steps), str(out / "result.json"))
+    terminal.write(f"{config.label or record.pair}: {'; '.join(filter(None, parts))}\n")
     if record.audit is not None:
         trust = " --trust" if is_code(config.data) else ""
         terminal.write(f"{' '.join(record.audit.sentences)} More: ausam audit {shlex.quote(str(out))}{trust}\n")

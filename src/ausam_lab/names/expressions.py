@@ -61,14 +61,13 @@ def parse(kind: str, text: str) -> Expression:
     own = is_own(name)
     table: dict[str, Any] = METHODS if kind == "method" else POLICIES
     cls: Any = imported_class(kind, name) if own else find(kind, name, table, FORMS.format(EXAMPLES[kind]))
-    takes = arguments_of(cls) or "none"
     names = [f.name for f in fields(cls) if f.init]
     written = [*zip(names, call.args, strict=False), *((str(k.arg), k.value) for k in call.keywords)]
     given = dict(written)
     if wrong := set(given) - set(names):
-        raise ValueError(f"{cls.__name__} has no argument {min(wrong)}. It takes {takes}.")
+        raise ValueError(f"{cls.__name__} has no argument {min(wrong)}. It takes {arguments_of(cls) or 'none'}.")
     if len(call.args) > len(names) or len(given) < len(written):
-        raise ValueError(f'"{text}" gives an argument twice, or too many. It takes {takes}.')
+        raise ValueError(f'"{text}" gives an argument twice, or too many. It takes {arguments_of(cls) or "none"}.')
     return Expression(cls, name if own else cls.__name__, {k: _value(kind, text, v) for k, v in given.items()})
 
 

@@ -8,12 +8,11 @@ from statistics import fmean
 
 from ausam_lab.config import Config
 from ausam_lab.records.comparison import Comparison, Difference, Row
-from ausam_lab.records.run import Run, measured_on
+from ausam_lab.records.run import measured_on
 from ausam_lab.report.statistics import Standing, holm, interval, p_text, paired, standing
 from ausam_lab.report.table import Line, Section, Table, marked, to_text
-from ausam_lab.report.text import NONE, Screen, capital, join, show, wrapped
+from ausam_lab.report.text import NONE, SKIPPED_BECAUSE, Screen, capital, join, show, wrapped
 
-SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
 RULE = (
     "± is the standard deviation over seeds. Cost counts samples in forward and backward passes. CPU time is that of "
@@ -308,14 +307,6 @@ def about_data(comparison: Comparison) -> str:
             if findings is not None and not row.underfits and not findings.unfitted:
                 return f"The data, by {row.label} with seed {seed}: {' '.join(findings.sentences)}"
     return ""
-
-
-def skipped_text(run: Run) -> str:
-    """The skipped steps of a run, for its last line. Empty if there were none."""
-    if not run.skipped_steps:
-        return ""
-    of = "" if run.steps is None else f" of {run.steps + run.skipped_steps:,}"
-    return f"{run.skipped_steps:,}{of} steps skipped, {SKIPPED_BECAUSE}"
 
 
 def skipped_notes(rows: Iterable[Row]) -> list[str]:

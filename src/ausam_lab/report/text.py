@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NONE = "–"
+SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
 WIDTH = 80  # of a terminal
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -76,3 +77,9 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def skipped_text(skipped: int, steps: int | None) -> str:
+    """The skipped steps of a run, for its last line. Empty if there were none. ``steps`` were taken, if known."""
+    of = "" if steps is None else f" of {steps + skipped:,}"
+    return f"{skipped:,}{of} steps skipped, {SKIPPED_BECAUSE}" if skipped else ""

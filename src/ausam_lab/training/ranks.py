@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gc
 import itertools
 import os
@@ -25,8 +24,6 @@ from ausam.common.ranks import gather
 from ausam_lab.records.files import RunError
 
 T = TypeVar("T")
-
-DAY = 86_400  # seconds
 
 
 class LostError(RunError):
@@ -144,29 +141,24 @@ def require_one_process(command: str) -> None:
 
 
 @contextlib.contextmanager
-def process_group(device: str, seconds: float | None = None) -> Iterator[Ranks]:
+def process_group(device: str) -> Iterator[Ranks]:
     """Inside, torchrun's processes form one group: gloo on CPUs, nccl with one GPU per process.
 
-    Waiting ``seconds`` for another rank (None: torch's 30 minutes, nccl 10) raises a LostError. So does the end of that
-    rank, at once. Without torchrun nothing happens.
+    The end of another rank raises a LostError at once, one that hangs after torch's 30 minutes (nccl 10). Without
+    torchrun nothing happens.
     """
     rank, world = rank_and_world()
     if world == 1:
-        if seconds is not None:
-            raise ValueError("--timeout is for several processes. Start them with torchrun, or leave it out.")
         yield SINGLE_PROCESS
         return
     with same_errors_on_all_ranks():
-        if seconds is not None and not 0 < seconds <= DAY:
-            raise ValueError(f"--timeout is {seconds:g}. It must be above 0 and at most {DAY} seconds.")
         _set_gpu(device)
-    limit = None if seconds is None else datetime.timedelta(seconds=seconds)
     try:
         # torchrun --max-restarts keeps its store, which still holds the addresses of the ranks that ended.
         attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         store = PrefixStore(attempt, next(rendezvous("env://", rank, world))[0])
         backend = "gloo" if device == "cpu" else "nccl"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         yield Ranks(rank, world)
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they hold the DDP wrapper, which must go first: see below

@@ -29,7 +29,6 @@ REFUSED = [
     (["--ramp", "3"], "Leave out --ramp"),
     (["--policy", "random", "--s-min", "0.1"], "Leave out --s-min"),
     (["--workers", "2"], "Use --workers 0"),
-    (["--timeout", "5"], "--timeout is for several processes."),
     (["ausam-0.5", "--alpha", "0.4"], "Leave out one of the two."),
     (["gsam@0.5", "--method", "gsam"], "Leave out one of the two."),
 ]

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -71,8 +70,6 @@ class Points(Dataset):
         marker = Path(os.environ.get("MARKER", "."))
         if self.read == 40 and os.environ.get("RANK") == "1" and not marker.exists():
             marker.touch()
-            if "hang" in marker.name:
-                time.sleep(600)
             os.kill(os.getpid(), signal.SIGKILL)
         return self.x[i], self.targets[i]
 
@@ -188,7 +185,7 @@ def three(folder, here):
 
 
 def in_a_group(folder, work):
-    with ranks.process_group("cpu", 120) as here:
+    with ranks.process_group("cpu") as here:
         torch.save(work(folder, here), folder / f"{work.__name__}-{here.rank}.pt")
 
 
@@ -222,7 +219,7 @@ def watched(folder, work):
         wrappers.append(weakref.ref(model))
 
     gc.disable()
-    with pytest.MonkeyPatch.context() as patch, ranks.process_group("cpu", 120) as here:
+    with pytest.MonkeyPatch.context() as patch, ranks.process_group("cpu") as here:
         patch.setattr(dist, "destroy_process_group", destroyed)
         work(here, seen)
 
@@ -249,7 +246,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def killed(folder):
     """A run of which rank 1 was killed in its second epoch."""
-    codes = group(2, command, folder, *flags(folder / "killed"), "--timeout", 60, MARKER=str(folder / "kill"))
+    codes = group(2, command, folder, *flags(folder / "killed"), MARKER=str(folder / "kill"))
     for world in (1, 2, 3):
         shutil.copytree(folder / "killed", folder / f"killed-{world}")
     return codes, (folder / "told-0").read_text()
@@ -296,7 +293,7 @@ def test_two_ranks_go_on_bit_for_bit(both, folder, name):
     mine, theirs = read(again / "result.json"), read(whole / "result.json")
     for key in ("weights_sha256", "test", "train", "samples_forward", "audit"):
         assert mine[key] == theirs[key], key
-    assert (again / "audit.pth").read_bytes() == (whole / "audit.npz").read_bytes()
+    assert (again / "audit.pth").read_bytes() == (whole / "audit.pth").read_bytes()
     times = ("seconds", "cpu_seconds", "images_per_second")
     a, b = ([{k: v for k, v in row.items() if k not in times} for row in rows(out)] for out in (whole, again))
     assert a == b
@@ -385,17 +382,6 @@ def test_no_ddp_wrapper_outlives_its_process_group(folder, work):
 
 
 @pytest.mark.nightly
-def test_a_rank_that_hangs_is_given_up_after_the_timeout(folder):
-    marker = str(folder / "hang")
-    codes = group(2, command, folder, *flags(folder / "hanging"), "--timeout", 15, MARKER=marker)
-    said = (folder / "told-0").read_text()
-    assert codes[0] == 1, said
-    assert "ausam: Rank 0 of 2 has lost contact" in said
-    assert "holds the run up to epoch 1" in said
-    assert [row["epoch"] for row in rows(folder / "hanging")] == [1]
-
-
-@pytest.mark.nightly
 def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
     run = ["-m", "ausam", *flags(folder / "restarted"), "--resume"]
     command = [sys.executable, *TORCHRUN, "--max-restarts", "1", *run]
@@ -415,8 +401,6 @@ def test_torchrun_starts_a_run_anew_where_a_rank_was_killed(both, folder):
     [
         (["compare", "sgd"], "without torchrun"),
         (["reproduce", "table1"], "without torchrun"),
-        (["train", "--timeout", "0"], "--timeout is 0"),
-        (["train", "--timeout", "inf"], "--timeout is inf"),
         (["train", "--device", "mps"], "Use cpu"),
         (["train", "--epochs", "0"], "epochs is 0"),
     ],
