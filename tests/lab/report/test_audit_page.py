@@ -293,6 +293,9 @@ def test_originals_are_shown_at_full_size_and_texts_as_cards(show, tmp_path):
     assert js(driver, "document.querySelectorAll('.others img').length") == 12
     driver = show(audited(cards=lambda rows: tuple(Shown(text=f"<u>row {i}</u>\n1.5  2.5") for i in rows)))
     assert driver.find_element("css selector", ".card .words").text == "<u>row 399</u>\n1.5 2.5"
+    driver = show(audited(cards=lambda rows: tuple(Shown() for _ in rows), texts=tuple(f"a/b {i}" for i in range(400))))
+    assert driver.find_element("css selector", ".card .words").text == "a/b 399"
+    assert driver.find_element("css selector", ".card .soft").text.split() == ["#1", "399"]
 
 
 def test_many_pictures_are_beside_the_page(show, monkeypatch):

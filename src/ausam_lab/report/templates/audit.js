@@ -340,7 +340,7 @@ function paint() {
 const thumb = (row) => (data.thumb[row] ? (data.folder || "data:image/") + data.thumb[row] : "");
 
 function picture(row, source = thumb(row)) {
-  if (!source) return make("div", { className: "words", textContent: data.text[row] });
+  if (!source) return make("div", { className: "words", textContent: pathOf(row) });
   const image = make("img", { src: source, alt: `sample ${data.index[row]}`, draggable: false });
   if (data.side[row] <= 48) image.className = "pixels";
   return image;
@@ -383,7 +383,7 @@ function cardOf(position) {
   card.dataset.index = data.index[row];
   card.dataset.position = position;
   card.classList.toggle("flagged", isFlagged(row));
-  const about = make("div", { className: "soft" }, make("span", { textContent: `#${many(data.rank[row] + 1)}` }), make("span", { textContent: pathOf(row).split("/").at(-1) || data.index[row], title: pathOf(row) }));
+  const about = make("div", { className: "soft" }, make("span", { textContent: `#${many(data.rank[row] + 1)}` }), make("span", { textContent: (data.thumb[row] && pathOf(row).split("/").at(-1)) || data.index[row], title: pathOf(row) }));
   card.append(make("div", { className: "picture" }, picture(row)), labels(row), about, buttons(row, false));
   return card;
 }
@@ -453,7 +453,7 @@ function showDetail() {
   whole.classList.add("whole");
   if (data.side[row] <= 48) whole.classList.add("small");
   whole.onerror = () => thumb(row) && whole.src !== thumb(row) && (whole.src = thumb(row));
-  const facts = [["rank", `${many(data.rank[row] + 1)} of ${many(data.n)}, ${isFlagged(row) ? "flagged" : "not flagged"}`], ["loss", data.loss[row] ?? "never visited"], ["sample", data.index[row]], ...(pathOf(row) ? [["file or text", pathOf(row)]] : [])];
+  const facts = [["rank", `${many(data.rank[row] + 1)} of ${many(data.n)}, ${isFlagged(row) ? "flagged" : "not flagged"}`], ["loss", data.loss[row] ?? "never visited"], ["sample", data.index[row]], ...(data.thumb[row] && pathOf(row) ? [["file", pathOf(row)]] : [])];
   const list = make("dl", {}, ...facts.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value }))));
   const open = data.file[row] ? [make("a", { href: data.file[row], target: "_blank", rel: "noopener", textContent: "Open the file" })] : [];
   const right = make("div", {}, make("h3", { textContent: `${cursor + 1} of ${many(view.length)}` }), labels(row), buttons(row, true), list, ...open);
