@@ -119,22 +119,20 @@ class People:
 
     def shown(self, i: int, size: int, change: Change) -> tuple[Tensor, Tensor]:
         """The crop of a person, bytes (3, size, size), and its target."""
-        matrix = self.matrix(i, size, change)
-        return cut(self.open(int(self.number[i])), matrix, size), self._target(i, matrix, change)
+        picture = self.open(int(self.number[i]))
+        return cut(picture, self.matrix(i, size, change), size), self.target(i, size, change)
 
     def target(self, i: int, size: int, change: Change = PLAIN) -> Tensor:
         """(16, 4): x and y in pixels of the crop, visible or not, and the size of the head in pixels of the crop."""
-        return self._target(i, self.matrix(i, size, change), change)
-
-    def matrix(self, i: int, size: int, change: Change = PLAIN) -> Array:
-        """The matrix from pixels of the picture to pixels of the crop."""
-        return to_crop(self.centre[i], float(self.scale[i]), size, change)
-
-    def _target(self, i: int, matrix: Array, change: Change) -> Tensor:
+        matrix = self.matrix(i, size, change)
         order = list(MIRRORED) if change.mirror else slice(None)
         head = self.head[i] * np.hypot(*matrix[:, 0])  # the map scales all directions alike
         columns = (mapped(self.joints[i], matrix)[order], self.visible[i][order], np.full(len(MIRRORED), head))
         return torch.from_numpy(np.column_stack(columns)).float()
+
+    def matrix(self, i: int, size: int, change: Change = PLAIN) -> Array:
+        """The matrix from pixels of the picture to pixels of the crop."""
+        return to_crop(self.centre[i], float(self.scale[i]), size, change)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """HRNet: its size, its names, and what its branches exchange."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,27 +13,6 @@ from tests.lab.paper.pose.helpers import some
 catalogue.register()
 
 
-def by_hand(stem, widths, modules, blocks):
-    """Parameters without the heads: 9ab a 3x3 convolution, ab a 1x1 one, 2b a BatchNorm."""
-    count = 27 * stem + 2 * stem + 9 * stem**2 + 2 * stem
-    for i in range(blocks):
-        a = stem if i == 0 else 4 * stem
-        count += a * stem + 2 * stem + 9 * stem**2 + 2 * stem + 4 * stem**2 + 8 * stem
-        count += 4 * stem**2 + 8 * stem if i == 0 else 0
-    count += 9 * 4 * stem * (widths[0] + widths[1]) + 2 * (widths[0] + widths[1])
-    count += sum(9 * a * b + 2 * b for a, b in pairwise(widths[1:]))
-    for stage, number in enumerate(modules):
-        c = widths[: stage + 2]
-        for m in range(number):
-            count += sum(blocks * (18 * w * w + 4 * w) for w in c)
-            for i in range(1 if stage == len(modules) - 1 and m == number - 1 else len(c)):
-                count += sum(c[j] * c[i] + 2 * c[i] for j in range(i + 1, len(c)))
-                for j in range(i):
-                    count += (i - j - 1) * (9 * c[j] ** 2 + 2 * c[j]) + 9 * c[j] * c[i] + 2 * c[i]
-    return count
-
-
-@pytest.mark.nightly
 def test_hrnet_w32_has_the_published_size():
     """Published are 28.5 M parameters, of the backbone with the heatmap head.
 
@@ -47,14 +24,7 @@ def test_hrnet_w32_has_the_published_size():
     assert maps.shape == (1, 16, 64, 64)
     heads = [p.numel() for name, p in model.named_parameters() if name.startswith("mlp_head")]
     assert heads == [4096 * 512, 512, 4096 * 512, 512]
-    backbone = by_hand(64, (32, 64, 128, 256), (1, 4, 3), 4)
-    heatmap = backbone + 32 * 16 + 16
-    assert sum(p.numel() for p in model.parameters()) - sum(heads) == heatmap == pytest.approx(28.5e6, rel=0.002)
-
-
-def test_the_small_sibling_by_hand():
-    small = sum(p.numel() for p in MODELS["hrnet-w16-small"](16, 3).parameters())
-    assert small == by_hand(8, (16, 32, 64), (1, 1), 1) + 16 * 16 + 16 + 2 * (256 * 128 + 128)
+    assert sum(p.numel() for p in model.parameters()) - sum(heads) == pytest.approx(28.5e6, rel=0.002)
 
 
 def test_names_and_shapes_are_the_published_ones():

@@ -13,14 +13,10 @@ from ausam_lab.data.loading import DataError
 from ausam_lab.data.sources import DownloadError
 from ausam_lab.paper.pose.mpii import mpii
 from ausam_lab.paper.pose.people import PLAIN
-from ausam_lab.paper.pose.simcc import HEAD, LANK, LKNE, NECK, RANK
 from ausam_lab.paper.pose.stick_figures import SIDE
 from ausam_lab.paper.pose.stick_figures import many as drawn_figures
 from tests.lab.helpers import load
 from tests.lab.paper.pose.helpers import person, put_mpii, small_set
-
-LIMBS = ((0, 1), (1, 2), (2, 6), (6, 3), (3, 4), (4, 5), (6, 7), (7, 8), (8, 9))
-LIMBS += ((10, 11), (11, 12), (12, 7), (7, 13), (13, 14), (14, 15))
 
 # the data sets
 
@@ -69,34 +65,6 @@ def test_stick_figures_are_drawn_from_the_seed_alone():
     assert not np.allclose(drawn_figures(1, 3).joints, three.joints)
     crop, _ = five.shown(4, SIDE, PLAIN)
     assert crop.permute(1, 2, 0).numpy().tobytes() == five.open(4).tobytes()  # shown as they are
-
-
-def test_stick_figures_have_bodies_where_the_joints_say():
-    people = drawn_figures(5, 60)
-    limbs = np.stack([np.linalg.norm(people.joints[:, a] - people.joints[:, b], axis=1) for a, b in LIMBS])
-    assert limbs.min() > 0.5
-    assert limbs.max() < 25
-    assert people.visible.mean() > 0.97
-    assert people.joints.min() > -8
-    assert people.joints.max() < 72
-    head = np.linalg.norm(people.joints[:, HEAD] - people.joints[:, NECK], axis=1)
-    np.testing.assert_allclose(people.head, 0.6 * np.hypot(head, 0.75 * head))
-    assert (people.joints[:, RANK, 0] < people.joints[:, LANK, 0]).mean() > 0.8  # they face us
-    shins = (people.joints[:, LKNE] + people.joints[:, LANK]) / 2
-    colours = [people.open(i).getpixel((round(x), round(y))) for i, (x, y) in enumerate(shins)]
-    assert np.mean([blue > red + 40 for red, _, blue in colours]) > 0.85  # trousers
-
-
-def test_parts_of_the_people(few_figures):
-    data = load("stick-figures", train_size=7, test_size=5)
-    assert (len(data.train_y), len(data.test_y), len(data.train), len(data.test)) == (7, 5, 7, 5)
-    whole = drawn_figures(0, 40)
-    places = [next(i for i in range(40) if np.array_equal(whole.joints[i], j)) for j in data.train.joints]
-    assert places == sorted(places)
-    assert places != list(range(7))
-    assert data.train.open(data.train.number[3]).tobytes() == whole.open(places[3]).tobytes()
-    with pytest.raises(ValueError, match="train_size is 41, but stick-figures has only 40 such samples"):
-        load("stick-figures", train_size=41)
 
 
 def test_what_poses_cannot_have_is_refused(few_figures):
