@@ -40,6 +40,10 @@ def test_every_figure_in_a_sentence_has_a_source_that_agrees():
     assert "52.53" in wrong
     (unknown,) = complaints("SGD reaches 52.5 %, and `alpha=0.5` is a setting.\n")
     assert "52.5 %" in unknown
+    (share,) = complaints("It failed with two of the five seeds.\n")
+    assert "two of the five" in share
+    failed = "With two of five seeds it failed.\n<!-- figures\ntwo of five seeds = failed 2000 0.2 SAM\n-->\n"
+    assert "1, 5" in next(complaints(failed))
     (elsewhere,) = complaints("Another paragraph.\n" + said[said.index("<!--") :])
     assert "not in the paragraph" in elsewhere
 

@@ -10,7 +10,7 @@ Below a paragraph or a list item stands a comment that says where its figures co
 
 Left of ``=`` or ``:`` is the text as the paragraph has it. Behind ``=`` is a source of this file, whose values must
 equal the numbers of the text, rounded as these are. Behind ``:`` is how a figure without a file was measured. A decimal
-number or a percentage of these pages that no comment explains is an error, too.
+number, a percentage or a share such as "three of the four" that no comment explains is an error, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ NOT_RESULTS = re.compile(
     r"|AUSAM-0\.\d|(?:Apache|version|TRL|PyTorch|Python|cleanlab)[ -]\d\.\d+",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
-FIGURE = re.compile(r"[+−-]?\d[\d,]*\.\d+(?: %)?|[+−-]?\d[\d,]* %")
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+WORDS = {word: str(i) for i, word in enumerate(NUMBERS)}
+COUNT = rf"(?:{'|'.join(WORDS)}|\d[\d,]*)"
+FIGURE = re.compile(
+    rf"[+−-]?\d[\d,]*\.\d+(?: %)?|[+−-]?\d[\d,]* %|\b{COUNT} of (?:the |these )?{COUNT}\b|\d+ (?:methods|policies)"
+)
 COMMENT = re.compile(r"<!-- figures\n(.*?)-->", re.DOTALL)
 
 
@@ -92,6 +97,22 @@ def coverage(what: str) -> list[float]:
     return [min(100 * case[what] for case in loaded("research/label_errors/coverage.json"))]
 
 
+def failed(n: str, share: str, row: str) -> list[float]:
+    """With how many seeds this row of the language model stayed near chance, and of how many."""
+    benchmark = script("research/language_model/benchmark.py")
+    key = (int(n), float(share), row)
+    runs = [r for r in benchmark["runs_of"](benchmark["RESULTS"]) if (r["sentences"], r["wrong"], r["row"]) == key]
+    return [sum(r["accuracy"] < 0.55 for r in runs), len(runs)]
+
+
+def registry() -> list[float]:
+    """How many methods and policies there are."""
+    sys.path.insert(0, str(ROOT / "src"))
+    import ausam
+
+    return [len(ausam.METHODS), len(ausam.POLICIES)]
+
+
 def from_json(path: str, keys: str) -> list[float]:
     """A number of a JSON file, by its keys."""
     value = loaded(path)
@@ -110,6 +131,8 @@ SOURCES: dict[str, Callable[..., list[float]]] = {
     "equal-cost": equal_cost,
     "language-model": language_model,
     "predictions": predictions,
+    "failed": failed,
+    "registry": registry,
     "coverage": coverage,
     "json": from_json,
     "printed": printed,
@@ -123,6 +146,7 @@ def numbers(text: str) -> list[float]:
 
 def equal(text: str, values: list[float]) -> bool:
     """Whether the numbers of the text are these values, rounded as they are; words may say the sign."""
+    text = re.sub(rf"\b({'|'.join(WORDS)})\b", lambda match: WORDS[match[0]], text)
     shown = re.findall(r"[+−-]?\d[\d,]*(?:\.\d+)?", text)
     if len(shown) != len(values):
         return False
