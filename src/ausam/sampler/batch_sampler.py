@@ -16,7 +16,6 @@ from ausam.common.tensors import CPU, clone_tensors
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy, validate_policy, with_epochs
 from ausam.policies.signals import measure, signal_name
-from ausam.policies.trusted import Trusted
 from ausam.sampler.errors import (
     OWNER,
     batch_index,
@@ -304,15 +303,16 @@ class SelectiveBatchSampler(BatchSampler):
     def label_errors(self) -> LabelErrors:
         """All samples, ranked by how wrong their labels look to the policy, and those that are flagged now.
 
-        For policies that flag labels (:class:`~ausam.Trusted`). Any training can ask :class:`ausam.audit.Audit`, which
-        also remembers earlier epochs.
+        For policies with a method ``label_errors(scores)``, such as :class:`~ausam.Trusted`. Any training can ask
+        :class:`ausam.audit.Audit`, which also remembers earlier epochs.
         """
-        if not isinstance(self.policy, Trusted):
+        if not hasattr(self.policy, "label_errors"):
             raise TypeError(
                 f"{type(self.policy).__name__} does not flag labels. Use Trusted(labels), or feed an "
                 "ausam.audit.Audit with the same feedback."
             )
-        return self.policy.label_errors(self.scores)
+        errors: LabelErrors = self.policy.label_errors(self.scores)
+        return errors
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -282,8 +282,14 @@ class SharedScores(Scores):
         Collective.
         """
         self.flush()
-        if self.rank_and_world_size[1] == 1 or not self._has_group():
+        world, there = self.rank_and_world_size[1], rank_and_world_size()[1]
+        if world == 1 or (there == 1 and not self.has_unshared):
             return
+        if there != world:
+            raise RuntimeError(
+                f"The scores of {world} samplers must be exchanged, but torch.distributed has {there} processes. Call "
+                "torch.distributed.init_process_group(...) before the first pass, and leave out rank and world_size."
+            )
         new, settings = _joined(self._unshared), _joined(self._unshared_settings)
         head = torch.tensor([len(new[0]), len(settings[0]), *position, seed % (1 << 63), self._digest()], device=CPU)
         by_rank = torch.stack(gather(head))
@@ -305,18 +311,6 @@ class SharedScores(Scores):
         for column in columns:
             checksum = zlib.crc32(column.numpy().data, checksum)
         return checksum
-
-    def _has_group(self) -> bool:
-        """Whether there is a process group to exchange with. Without one there must be nothing to exchange."""
-        world, there = self.rank_and_world_size[1], rank_and_world_size()[1]
-        if there == 1 and not self.has_unshared:
-            return False
-        if there != world:
-            raise RuntimeError(
-                f"The scores of {world} samplers must be exchanged, but torch.distributed has {there} processes. Call "
-                "torch.distributed.init_process_group(...) before the first pass, and leave out rank and world_size."
-            )
-        return True
 
 
 def on_accelerator(*tensors: Tensor) -> bool:

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 from ausam.common.random import generator
 from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
-from ausam.policies.base import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.indexed import Indexed
 from ausam.sampler.plan import STREAM
@@ -96,19 +95,8 @@ class SelectiveStream:
         resumed, self._done = bool(self._done), self._done or [0] * self._shards
         self._waiting.clear()
         sampler.begin_stream(self._epoch)
-        reader = _Reader(
-            self._source,
-            self._decode,
-            self._keys,
-            self._collate,
-            sampler.policy,
-            copy.deepcopy(sampler.scores),
-            (sampler.mini_batch, sampler.drop_last),
-            (sampler.seed, self._epoch),
-            sampler.rank_and_world_size,
-            self.sharded,
-            list(self._done),
-        )
+        scores = copy.deepcopy(sampler.scores)  # those of the beginning, whatever is updated meanwhile
+        reader = _Reader(self, scores, self._epoch, sampler.rank_and_world_size, list(self._done))
         offered = 0
         loader: DataLoader[Any] = DataLoader(reader, batch_size=None, **{**self._kwargs, "collate_fn": _as_it_is})
         for choice in loader:
@@ -192,23 +180,17 @@ class _Reader(IterableDataset[_Choice | None]):
     None stands for a worker whose turn was before the pass was interrupted.
     """
 
-    source: Iterable[Pair]
-    decode: Callable[[Any], Any]
-    keys: Mapping[Any, int] | None
-    collate: Callable[[list[Any]], Any]
-    policy: Policy
+    stream: SelectiveStream
     scores: Scores
-    batches: tuple[int, bool]  # size, drop_last
-    key: tuple[int, int]  # seed, epoch
+    epoch: int
     rank_and_world_size: tuple[int, int]
-    sharded: bool
     done: list[int]
 
     def __iter__(self) -> Iterator[_Choice | None]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         rank, world = self.rank_and_world_size
-        if self.sharded:
+        if self.stream.sharded:
             if self.done[worker] == max(self.done) > min(self.done):
                 yield None
             for number, pairs in enumerate(self._mini_batches()):
@@ -221,21 +203,22 @@ class _Reader(IterableDataset[_Choice | None]):
                 yield self._choose(dealt[rank], 0, (number * world + rank,))
 
     def _mini_batches(self) -> Iterator[list[Pair]]:
-        size, drop_last = self.batches
-        return (pairs for pairs in _groups(self.source, size) if len(pairs) == size or not drop_last)
+        size, drop_last = self.stream.sampler.mini_batch, self.stream.sampler.drop_last
+        return (pairs for pairs in _groups(self.stream._source, size) if len(pairs) == size or not drop_last)
 
     def _choose(self, pairs: list[Pair], worker: int, number: tuple[int, ...]) -> _Choice:
         candidates = torch.tensor([self._index(key) for key, _ in pairs], device=CPU)
-        seed, epoch = self.key
-        kept, weight = self.policy.choose(self.scores, epoch, candidates[None], generator(seed, epoch, STREAM, *number))
+        sampler = self.stream.sampler
+        rng = generator(sampler.seed, self.epoch, STREAM, *number)
+        kept, weight = sampler.policy.choose(self.scores, self.epoch, candidates[None], rng)
         index = candidates[kept[0]]
-        decoded = Indexed([self.decode(pairs[k][1]) for k in kept[0].tolist()])
+        decoded = Indexed([self.stream._decode(pairs[k][1]) for k in kept[0].tolist()])
         numbered = [decoded._with_index(decoded.dataset[k], int(i)) for k, i in enumerate(index)]
-        return _Choice(self.collate(numbered), index, None if weight is None else weight[0], worker, len(pairs))
+        return _Choice(self.stream._collate(numbered), index, None if weight is None else weight[0], worker, len(pairs))
 
     def _index(self, key: Hashable) -> int:
-        n = len(self.scores)
-        index = key if self.keys is None else self.keys.get(key)
+        n, keys = len(self.scores), self.stream._keys
+        index = key if keys is None else keys.get(key)
         if not isinstance(index, int) or not 0 <= index < n:
             raise ValueError(
                 f"The key {key!r} of the stream has the dataset index {index!r}. Pass one from 0 to {n - 1} for each "
