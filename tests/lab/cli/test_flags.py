@@ -52,16 +52,6 @@ def test_flags_may_stand_anywhere(argv, name, value):
     assert getattr(parsed(*argv), name) == value
 
 
-@pytest.mark.parametrize("argv", [["reproduce", "--dry-run"], ["diagnose"], ["report"]], ids=" ".join)
-def test_a_name_that_is_missing(capsys, argv):
-    with pytest.raises(SystemExit) as left:
-        run(*argv)
-    assert left.value.code == 2
-    error = capsys.readouterr().err
-    assert "the following arguments are required" in error
-    assert error.endswith(f"See ausam {argv[0]} --help.\n")
-
-
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]], ids=str)
 def test_the_overview_names_every_command(capsys, argv):
     assert run(*argv) == 0
@@ -73,11 +63,6 @@ def test_the_overview_names_every_command(capsys, argv):
 def test_an_unknown_command(capsys):
     assert run("compair") == 2
     assert "Did you mean compare?" in capsys.readouterr().err
-
-
-def test_an_optional_number_is_read_as_a_number():
-    args = parsed("train", "--data-seed", "3", "--ramp", "0.2", "--rho", "0.1")
-    assert (args.data_seed, args.ramp, args.rho) == (3, 0.2, 0.1)
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "selftest"])

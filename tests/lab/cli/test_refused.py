@@ -44,22 +44,6 @@ def test_train_refuses(tmp_path, capsys, flags, message):
     assert not list((tmp_path / "run").glob("[!.]*"))  # at most the lock, whose name begins with a dot
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["sgd", "--rho", "0.1"], "--rho has no effect: Plain sets"),
-        (["sgd", "sam", "--ramp", "2"], "--ramp has no effect: Full sets"),
-        (["sam", "--threads", "100000"], "threads is 100000"),
-        (["sam", "--device", "gpu"], 'device is "gpu"'),
-    ],
-    ids=" ".join,
-)
-def test_compare_refuses(tmp_path, capsys, flags, message):
-    assert run("compare", *flags, "--out", tmp_path / "run") == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("flag", ["--cpus", "--gpus"])
 def test_reproduce_refuses_what_only_ray_uses(tmp_path, capsys, flag):
     assert run("reproduce", "table1", flag, 1, "--out", tmp_path / "run") == 2
@@ -123,13 +107,6 @@ def test_memory_that_ran_out_is_told():
 )
 def test_one_way_of_writing(kind, text, expected):
     assert canonical(kind, text) == expected == canonical(kind, expected)
-
-
-def test_full_and_its_other_spellings_are_one_run(tmp_path, capsys):
-    few = ["--epochs", 1, "--train-size", 64, "--test-size", 20, "--threads", 1, "--out", tmp_path / "run"]
-    assert run("train", "--policy", "full", "--method", "sam", *few) == 0
-    assert read(tmp_path / "run" / "config.json")["policy"] == "Full"
-    assert run("train", "--policy", "Full()", "--method", "SAM", *few, "--resume") == 0
 
 
 def test_resume_with_nothing_there_says_that_it_begins(tmp_path, capsys):

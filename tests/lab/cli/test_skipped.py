@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ausam_lab.paper import tables
-from ausam_lab.paper.recipe import Block, Recipe, RecipeRow
-from ausam_lab.paper.tables import PaperTable
-from ausam_lab.report.summary import text
-from tests.lab.helpers import a_comparison, named, read, run
+from tests.lab.helpers import read, run
 
 MINE = """
 import torch
@@ -91,13 +87,3 @@ def test_nonfinite_ignore_takes_every_step_and_its_checkpoints_are_whole(mine, c
     assert "damaged" not in caplog.text
     assert read("run/result.json")["weights_sha256"] == result["weights_sha256"]
     assert "nan" in Path("run/metrics.jsonl").read_text().lower()
-
-
-def test_tables_say_which_rows_skipped_steps():
-    comparison = a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, skipped_steps=1234)])
-    assert f" sgd: 1,234 steps skipped in 1 run, {WHY}." in " ".join(text(comparison).split())
-    assert WHY not in text(a_comparison(named("sam", 90.0)))
-    block = Block(name="one", column="A", rows=tuple(RecipeRow(row.name) for row in comparison.rows))
-    table = PaperTable(Recipe(title="T", seeds=2, blocks=(block,)), (comparison,), "")
-    for form in (tables.text, tables.render):
-        assert "1,234 steps skipped in 1 run" in form(table)

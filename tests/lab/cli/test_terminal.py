@@ -43,13 +43,12 @@ def test_without_a_terminal_progress_is_a_line_a_minute_with_the_time_left(monke
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-@pytest.mark.parametrize("command", [["list"], ["train", "--epochs", "1", "--train-size", "64", "--threads", "1"]])
-def test_a_reader_that_leaves_ends_the_command_without_a_word(tmp_path, command, buffered):
+def test_a_reader_that_leaves_ends_the_command_without_a_word(tmp_path, buffered):
     """``ausam ... | head``: no traceback, and the exit code of a program that such a pipe ends."""
     read, write = os.pipe()
     os.close(read)
     env = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
-    command = [sys.executable, "-m", "ausam", *command]
+    command = [sys.executable, "-m", "ausam", "list"]
     done = subprocess.run(command, cwd=tmp_path, env=env, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert done.returncode == 141

@@ -124,12 +124,6 @@ def test_a_run_says_what_it_was_evaluated_on(tmp_path):
     assert {run["run"]["train"]["name"] for run in results["runs"]} == {"accuracy"}
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--imbalance", 1.5), ("--imbalance", -0.1), ("--validation", 1.0)])
-def test_what_is_no_part_is_refused(tmp_path, capsys, flag, value):
-    assert run("train", *FLAGS, flag, value, "--out", tmp_path / "run") == 2
-    assert f"{flag[2:]} is {value}. It must be a finite number in [0, 1" in capsys.readouterr().err
-
-
 DRAWS = {"label_noise": 0.2, "imbalance": 0.1, "validation": 0.2, "train_size": 500}
 
 

@@ -1,14 +1,11 @@
 """Records survive their files, and nothing else does."""
 
-import contextlib
 import json
 import math
 import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ausam_lab.config import Config
 from ausam_lab.paper.reproduce import Reproduction
@@ -54,16 +51,9 @@ def test_a_file_that_is_not_there_holds_nothing_and_one_that_is_no_json_is_refus
 CHANGES = [
     ({"seed": -1}, "seed is -1"),
     ({"seed": 1.5}, "int.* `seed"),
-    ({"seed": True}, "int.* `seed"),
-    ({"epochs": 0}, "epochs is 0"),
-    ({"method": 3}, "str.* `method"),
-    ({"train_seconds": "9"}, "float.* `train_seconds"),
     ({"test": {"value": math.nan}}, "value is nan.* `test"),
-    ({"test": {"value": 1.0, "parts": {"head": "much"}}}, "float.* `test.parts"),
     ({"test": {}}, "`value`.* `test"),
     ({"data": None}, "`data"),
-    ({"audit": {"kind": 3}}, "`audit"),
-    ({"cpu_seconds": -1.0}, "cpu_seconds is -1"),
     ({"colour": "red"}, "colour is not known"),
     ({"config": {"lr": -1}}, "lr is -1.*`config"),
 ]
@@ -126,18 +116,6 @@ def test_epochs_go_a_line_each(tmp_path):
         (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], line, lines[2]]))
         with pytest.raises(ValueError, match=r"metrics.jsonl is not readable: .*Remove it and result.json"):
             run_folder.epochs(tmp_path)
-
-
-@given(
-    st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3), st.lists, max_leaves=4),
-    st.sampled_from(["seed", "test", "data", "config", "audit", "pair"]),
-)
-def test_anything_in_a_field_is_a_record_or_a_value_error(tmp_path_factory, value, name):
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    store.write(path, a_run())
-    rewrite(path, **{name: value})
-    with contextlib.suppress(ValueError):
-        assert isinstance(store.read(path, Run), Run)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from ausam_lab.training import machine
-
 FAULTS = """
 import resource
 from ausam_lab.training.machine import keep_freed_memory
@@ -28,9 +26,3 @@ def test_freed_blocks_are_used_again():
         for keep in (False, True)
     ]
     assert faults[1] < 0.7 * faults[0]
-
-
-def test_what_the_user_has_set_is_left_alone(monkeypatch):
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    monkeypatch.setattr(machine.ctypes, "CDLL", None)  # is not called
-    machine.keep_freed_memory()

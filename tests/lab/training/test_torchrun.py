@@ -5,7 +5,6 @@ One group of two processes does most, one of three the rest, each leaving what i
 
 import contextlib
 import gc
-import itertools
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 
-from ausam import METHODS, Full, SelectiveBatchSampler
+from ausam import METHODS
 from ausam_lab.cli.main import main
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.training import auditing, checkpoint, loop, ranks, state
@@ -433,16 +432,3 @@ def test_a_rank_that_was_not_there_has_the_memory_of_rank_0_and_new_random_numbe
     none = {"samples_forward": 0, "samples_backward": 0, "steps": 4}
     assert checkpoint.for_rank(saved, 1) == ({"state": {}, "ausam": {"memory": {"v": 2}, **none}}, "r1")
     assert checkpoint.for_rank(saved, 2) == ({"state": {}, "ausam": {"memory": {"v": 1}, **none}}, None)
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_a_batch_size_of_all_processes_together_gives_the_plan_of_one(world):
-    one = SelectiveBatchSampler(50, 16, Full(), seed=4)
-    shares = [SelectiveBatchSampler(50, 16, Full(), seed=4, rank=r, world_size=world, split=True) for r in range(world)]
-    whole = list(one)
-    if world == 3:  # the last batch, of two samples, joins the one before
-        whole[-2:] = [whole[-2] + whole[-1]]
-    dealt = [list(s) for s in shares]
-    assert [len(s) for s in shares] == [len(whole)] * world
-    assert [sorted(itertools.chain(*parts)) for parts in zip(*dealt, strict=True)] == [sorted(batch) for batch in whole]
-    assert all(len(parts[0]) - len(parts[-1]) in (0, 1) for parts in zip(*dealt, strict=True))
