@@ -29,14 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = [
-    ROOT / name
-    for name in (
-        "README.md",
-        *(f"docs/{page}.md" for page in ("index", "results", "choose", "wrong-labels", "speed", "language-model")),
-        *(f"docs/{page}.md" for page in ("results/audit", "paper")),
-    )
-]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 # What a reader does not take for a result: code, tables (make figures fills them), conditions, intervals' confidence.
 NOT_RESULTS = re.compile(
     r"```.*?```|<!--.*?-->|`[^`]*`|\]\([^)]*\)|<sub>.*?</sub>|^\|[^\n]*$|^#[^\n]*$"
