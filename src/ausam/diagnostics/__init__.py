@@ -5,7 +5,7 @@ frozen dataclasses of plain numbers, so ``json.dumps(dataclasses.asdict(result))
 """
 
 from ausam.diagnostics.geometry import StepGeometry, step_geometry
-from ausam.diagnostics.hessian import Eigenvalues, Trace, hessian_eigenvalues, hessian_product, hessian_trace
+from ausam.diagnostics.hessian import Eigenvalues, Trace, hessian_eigenvalues, hessian_trace
 from ausam.diagnostics.landscape import Slice, Surface, loss_between, loss_line, loss_surface
 from ausam.diagnostics.sharpness import Sharpness, sharpness
 
@@ -17,7 +17,6 @@ __all__ = [
     "Surface",
     "Trace",
     "hessian_eigenvalues",
-    "hessian_product",
     "hessian_trace",
     "loss_between",
     "loss_line",

@@ -50,38 +50,6 @@ class Trace:
     samples: int
 
 
-def hessian_product(
-    model: nn.Module, loss_fn: LossFn, batches: Iterable[Batch], vector: Tensor, *, chunk: int = 128
-) -> Tensor:
-    """The Hessian of the mean loss times a vector, without forming the Hessian.
-
-        H v = grad <grad L(w), v>
-
-    Pearlmutter: Fast exact multiplication by the Hessian, Neural Computation 1994.
-
-    >>> import torch
-    >>> from ausam.diagnostics import hessian_product
-    >>> model = torch.nn.Linear(2, 1, bias=False)
-    >>> x = torch.tensor([[1.0, 2.0]])
-    >>> hessian_product(model, lambda x: model(x).square().sum(1) / 2, [(x,)], torch.tensor([1.0, 0.0]))
-    tensor([1., 2.])
-
-    Arguments:
-        model: the network, measured in eval mode.
-        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
-        batches: the samples.
-        vector: one number per trainable weight, flattened in the order of ``named_parameters()``.
-        chunk: samples per pass, >= 1.
-
-    Cost: two backward passes per sample.
-    """
-    with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk)
-        if vector.shape != (objective.size,):
-            raise ValueError(f"vector has shape {tuple(vector.shape)}, but the model has {objective.size} weights.")
-        return objective.hvp(vector)
-
-
 def hessian_eigenvalues(
     model: nn.Module,
     loss_fn: LossFn,
