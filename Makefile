@@ -17,7 +17,7 @@ CORE_TESTS  := $(addprefix tests/,optimizer methods sampler policies)
 
 .PHONY: demo test test-core test-oldest test-all lint format docs figures notebooks upgrade wheel release-check clean
 
-demo: $(VENV)/.lab ## SAM, SGD and selection on digits with wrong labels: a table, two pages, and the labels that look wrong
+demo: $(VENV)/.lab ## SAM, SGD and selection on digits with wrong labels: a table, the pages of a report and of six audits
 	$(BIN)/ausam compare sgd sgd@1x0.5 sam sam+random ausam-0.5 sam+trusted --model resnet-tiny-w32 --batch-size 128 \
 		--lr 0.1 --rho 0.4 --seeds 3 --out runs/demo
 	$(BIN)/ausam audit runs/demo
