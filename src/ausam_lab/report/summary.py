@@ -175,9 +175,11 @@ def verdict_table(comparison: Comparison) -> tuple[Table, str]:
     lines = tuple(Section(tuple(lines), title) for title, lines in sections.items())
     known = sum(difference is not None and difference.p is not None for *_, difference in compared)
     notes = [f"p and verdict are corrected for {known} comparisons (Holm), intervals are not."] if known > 1 else []
+    baselines = any(row.kind == "baseline" for row in comparison.rows)
+    remedy = "More epochs bring their costs together." if baselines else "Add sam+random or sgd@1x0.5."
     mine = [row for row in featured_rows(comparison.rows)[:1] if row.kind != "corrected"]
     alone = [row.label for row in mine if not same_cost(comparison, row)]
-    notes += [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
+    notes += [f"No baseline has the cost of {label}. {remedy}" for label in alone]
     return Table(("", "Verdict", "Difference [95 %]", "p"), lines, left=(0, 1)), " ".join(notes)
 
 

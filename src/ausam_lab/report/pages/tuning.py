@@ -14,7 +14,7 @@ from ausam_lab.report.table import Table, to_html, to_text
 from ausam_lab.report.text import NONE, Screen, show, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from markupsafe import Markup
     from optuna import Study
@@ -105,25 +105,25 @@ def train_command(study: Study) -> str:
     return shlex.join(words)
 
 
-def _charts(study: Study) -> Iterator[Markup]:
-    """The score of the completed trials: a heat map of two settings, otherwise a line for each setting."""
+def _chart(study: Study) -> Markup | str:
+    """The score of the completed trials against one or two settings. More than two are for the table alone."""
     trials, score = completed(study), _score(study)
     varied = [name for name in trials[0].params if len({trial.params[name] for trial in trials}) > 1]
     figure = Field("score", _title(score), f".{decimals(score.unit)}f")
-    rows = [{**trial.params, "score": fmean(trial.user_attrs["scores"])} for trial in trials]
-    if len(varied) == 2:
-        x, y = (Field(name, name, "~g") for name in varied)
+    rows = [
+        {**trial.params, "score": fmean(trial.user_attrs["scores"]), "of": study.user_attrs["settings"]["method"]}
+        for trial in trials
+    ]
+    axes = [Field(name, name, "~g") for name in varied]
+    if len(axes) == 2:
         note = "Empty squares: trials that were stopped early."
-        yield html.chart(charts.heat(rows, x, y, figure, text=True), figure.title, note)
-        return
-    for name in varied:
-        others = [other for other in varied if other != name]
-        points = [{**row, "others": ", ".join(f"{o} {row[o]:g}" for o in others)} for row in rows]
-        points.sort(key=lambda row: (row["others"], row[name]))
-        x, by = Field(name, name, "~g"), Field("others", ", ".join(others) or "settings")
-        tried = [row[name] for row in rows]
-        log = "x" if min(tried) > 0 and max(tried) >= 4 * min(tried) else ""  # such values double, or grow tenfold
-        yield html.chart(charts.lines(points, x, figure, by, [x, figure], log=log), f"Score against {name}")
+        return html.chart(charts.heat(rows, axes[0], axes[1], figure, text=True), figure.title, note)
+    if len(axes) != 1:
+        return ""
+    tried = sorted(row[varied[0]] for row in rows)
+    log = "x" if tried[0] > 0 and tried[-1] >= 4 * tried[0] else ""  # such values double, or grow tenfold
+    spec = charts.lines(rows, axes[0], figure, Field("of", "method"), [axes[0], figure], log=log)
+    return html.chart(spec, f"Score against {varied[0]}")
 
 
 def render(study: Study) -> str:
@@ -131,12 +131,12 @@ def render(study: Study) -> str:
     about = study.user_attrs["settings"]
     title = f"{about['data']}: search for settings"
     setting = f"{about['method']} + {about['policy']}, {about['model']}, up to {about['epochs']} epochs"
-    body = [html.heading(title, 1), html.paragraph(setting, "soft")]
+    body: list[Markup | str] = [html.heading(title, 1), html.paragraph(setting, "soft")]
     if completed(study):
         body += [html.paragraph(recommendation(study), "open" if unfitted(study) else "lead")]
         if not unfitted(study):
             body += [html.paragraph("To train with these settings:"), html.code(train_command(study))]
-        body += [to_html(table(study)), html.paragraph(RULE, "note"), *_charts(study)]
+        body += [to_html(table(study)), html.paragraph(RULE, "note"), _chart(study)]
     body += [html.details("How it was made", [html.code(study.user_attrs["command"])])]
     return html.page(title, body, width=62)
 
