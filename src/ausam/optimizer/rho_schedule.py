@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, get_args
 
-from ausam.common.settings import COUNT, NON_NEGATIVE, POSITIVE_COUNT, OneOf, Range, checked_value, rules
+from ausam.common.settings import COUNT, NON_NEGATIVE, POSITIVE_COUNT, OneOf, checked_value
 from ausam.optimizer.parameters import radius_key
 from ausam.optimizer.sharpness_aware import SharpnessAware
 
 Shape = Literal["constant", "linear", "cosine", "lr"]
+USES = {
+    "constant": {"start"},
+    "linear": {"start", "end", "total_steps"},
+    "cosine": {"start", "end", "total_steps"},
+    "lr": {"start", "end", "lr_max", "lr_min"},
+}
 
 
 class RhoSchedule:
@@ -68,16 +74,16 @@ class RhoSchedule:
         self._key = radius_key(opt)
         self._first = f"initial_{self._key}"
         self.shape = shape
-        self.start = _number("start", start)
-        self.end = _of(shape, ("linear", "cosine", "lr"), "end", end, 0.0)
-        self.lr_max = _of(shape, ("lr",), "lr_max", lr_max, None)
-        self.lr_min = _of(shape, ("lr",), "lr_min", lr_min, 0.0)
-        self.total_steps = total_steps
-        if (total_steps is not None) != (shape in ("linear", "cosine")):
-            why = "it needs the calls of step() until the end" if total_steps is None else "it does not count steps"
-            raise ValueError(f'RhoSchedule: total_steps is {total_steps} with "{shape}", but {why}.')
-        if total_steps is not None:
-            checked_value("RhoSchedule", "total_steps", total_steps, POSITIVE_COUNT)
+        given = {"start": start, "end": end, "total_steps": total_steps, "lr_max": lr_max, "lr_min": lr_min}
+        for name, value in given.items():
+            needed = name == "total_steps" and name in USES[shape]
+            if value is not None and name not in USES[shape]:
+                raise ValueError(f'RhoSchedule: {name} is {value}, but "{shape}" does not use it. Leave {name} out.')
+            if value is not None or needed:
+                checked_value("RhoSchedule", name, value, POSITIVE_COUNT if needed else NON_NEGATIVE)
+        self.start, self.total_steps, self.lr_max = start, total_steps, lr_max
+        self.end = 0.0 if end is None and "end" in USES[shape] else end
+        self.lr_min = 0.0 if lr_min is None and "lr_min" in USES[shape] else lr_min
         self.count = 0
         for group in opt.param_groups:
             self._begin(group)
@@ -98,17 +104,8 @@ class RhoSchedule:
             group[self._key] = radius
 
     def _begin(self, group: dict[str, Any]) -> None:
-        """Record the group's starting radius, after checking that the method accepts the radii to come."""
+        """Record the group's starting radius."""
         rho = float(group.get(self._first, group.get(self._key, self._method.rho)))
-        kind: type = type(self._method)
-        rule, _ = rules(kind).get("rho", (NON_NEGATIVE, False))
-        for name in ("start", "end"):
-            factor = getattr(self, name)
-            if isinstance(rule, Range) and factor is not None and not rule.holds(factor * rho):
-                raise ValueError(
-                    f"RhoSchedule: {name} is {factor}, which makes the radius {factor * rho:g}, but the rho of "
-                    f"{kind.__name__} must be {rule}. Use another {name}."
-                )
         if self.shape == "lr":
             lr = float(group.get("initial_lr", group["lr"]))
             high, low = lr if self.lr_max is None else self.lr_max, self.lr_min or 0.0
@@ -164,17 +161,3 @@ def with_radius(method: Any) -> Any:
             "Use it with SAM or another method that has one."
         )
     return owner
-
-
-def _number(name: str, value: Any) -> float:
-    number: float = checked_value("RhoSchedule", name, value, NON_NEGATIVE)
-    return number
-
-
-def _of(shape: str, shapes: tuple[str, ...], name: str, value: Any, default: float | None) -> float | None:
-    """A setting that only some shapes have. None for the others."""
-    if shape in shapes:
-        return default if value is None else _number(name, value)
-    if value is not None:
-        raise ValueError(f'RhoSchedule: {name} is {value}, but "{shape}" does not use it. Leave {name} out.')
-    return None

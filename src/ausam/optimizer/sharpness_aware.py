@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
@@ -36,8 +37,8 @@ from ausam.optimizer.gradients import Decoupled, OtherBackward
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.parameters import Memory
 from ausam.optimizer.passes import ClosureStep, LossFn, PerSampleStep
-from ausam.optimizer.step import Method, Step, StepContext
-from ausam.optimizer.wrapper import HOOKS, OptimizerList, OptimizerWrapper
+from ausam.optimizer.step import Method, Step, StepContext, torch_modes
+from ausam.optimizer.wrapper import OptimizerList, OptimizerWrapper
 
 COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
 
@@ -82,8 +83,8 @@ class SharpnessAware(OptimizerWrapper):
             then see the same masks, as in the authors' JAX code. False (default): new numbers in each pass.
 
     Between steps the model is at ``w``, so you can evaluate, save or copy it at any time. If an error or Ctrl-C
-    interrupts ``backward``, weights, buffers, gradients and modes are restored. Hooks registered here receive this
-    optimizer. Hooks on ``base``, and torch's global ones, receive the base.
+    interrupts ``backward``, weights, buffers, gradients and modes are restored. Step hooks registered here receive this
+    optimizer. All other hooks are the base's.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class SharpnessAware(OptimizerWrapper):
         self._other = OtherBackward()
         self._scaled = True  # whether the last backward may know a GradScaler's scale
         self._warned: set[str] = set()
-        self._clear_hooks()
+        self._optimizer_step_pre_hooks = OrderedDict()  # they receive this optimizer, not the base
+        self._optimizer_step_post_hooks = OrderedDict()
 
     @property
     def model(self) -> nn.Module:
@@ -392,28 +394,18 @@ class SharpnessAware(OptimizerWrapper):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's own state dict plus one key, so that the plain base optimizer loads it too."""
-        for hook in [*self._optimizer_state_dict_pre_hooks.values()]:
-            hook(self)
         ours = {
             "method": type(self.method).__name__,
             "memory": self._memory.state_dict(),
             **{counter: getattr(self, counter) for counter in COUNTERS},
         }
-        state_dict = {**self.base.state_dict(), "ausam": ours}
-        for change in [*self._optimizer_state_dict_post_hooks.values()]:
-            changed = change(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        return state_dict
+        return {**self.base.state_dict(), "ausam": ours}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load our state dict or a plain base optimizer's. With the latter, the method starts from scratch.
 
         A state that does not fit raises an error and changes nothing.
         """
-        state_dict = dict(state_dict) if isinstance(state_dict, dict) else state_dict
-        for change in [*self._optimizer_load_state_dict_pre_hooks.values()]:
-            changed = change(self, state_dict)
-            state_dict = state_dict if changed is None else changed
         check_state_dict(state_dict)
         ours = state_dict.get("ausam", {})
         name = type(self.method).__name__
@@ -423,6 +415,7 @@ class SharpnessAware(OptimizerWrapper):
         memory = Memory() if other or "memory" not in ours else Memory.load(ours["memory"], trained.params)
         counters = {counter: ours.get(counter, 0) for counter in COUNTERS}
         # torch replaces state and groups and leaves the old ones alone, so the old references are the old state.
+        modes = torch_modes(trained.kinds)  # a deepcopy that a signal interrupts leaves gradients switched off
         before = [(owner, vars(owner).copy()) for owner in (self, *getattr(self.base, "optimizers", [self.base]))]
         try:
             self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "ausam"})
@@ -430,6 +423,7 @@ class SharpnessAware(OptimizerWrapper):
         except BaseException:
             for owner, attributes in before:
                 vars(owner).update(attributes)
+            modes()
             raise
         if other:
             warnings.warn(
@@ -437,13 +431,12 @@ class SharpnessAware(OptimizerWrapper):
                 "the base optimizer's part is used, and the method starts from scratch.",
                 stacklevel=2,
             )
-        for hook in [*self._optimizer_load_state_dict_post_hooks.values()]:
-            hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_context", "_running", "_decoupled", "_other", "_warned", *HOOKS}
-        return {"model": self.model, **{k: v for k, v in self.__dict__.items() if k not in transient}}
+        transient = {"step", "_context", "_running", "_decoupled", "_other", "_warned"}
+        kept = {k: v for k, v in self.__dict__.items() if k not in transient and not k.endswith("_hooks")}
+        return {"model": self.model, **kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         model = state.pop("model")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,18 +11,9 @@ from torch.optim import Optimizer
 from ausam.optimizer.errors import UNPREPARED, refuse_attribute
 from ausam.optimizer.parameters import radius_key
 
-HOOKS = (
-    "_optimizer_step_pre_hooks",
-    "_optimizer_step_post_hooks",
-    "_optimizer_state_dict_pre_hooks",
-    "_optimizer_state_dict_post_hooks",
-    "_optimizer_load_state_dict_pre_hooks",
-    "_optimizer_load_state_dict_post_hooks",
-)
-
 
 class OptimizerWrapper(Optimizer):
-    """Groups, state and defaults are the base's own, through properties, so nothing can go stale. Hooks are ours."""
+    """Groups, state and defaults are the base's own, through properties, so nothing can go stale."""
 
     base: Optimizer
 
@@ -35,11 +25,6 @@ class OptimizerWrapper(Optimizer):
         """False: else GradScaler would give us the scale, and a fused base miss it. Nothing else reads it."""
         self._scaler_steps = True
         return False
-
-    def _clear_hooks(self) -> None:
-        """Have no hooks: a hook receives this optimizer with all of its state, not the base."""
-        for hooks in HOOKS:
-            setattr(self, hooks, OrderedDict())
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
