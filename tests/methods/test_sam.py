@@ -79,40 +79,6 @@ def test_an_unweighted_first_pass_is_refused_where_another_method_makes_it():
         AESAM(SAM(weighted="second"), total_steps=9)
 
 
-def test_against_another_implementation():
-    model = network()
-    peer = copy.deepcopy(model)
-    opt = SharpnessAware(
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4), SAM(rho=0.1), model
-    )
-    peers = pytest.importorskip("pytorch_optimizer")
-    other = peers.SAM(peer.parameters(), torch.optim.SGD, rho=0.1, lr=0.1, momentum=0.9, weight_decay=5e-4)
-    mean, var = torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
-    for step, (x, y) in enumerate(batches(steps=10), start=1):
-        with torch.no_grad():
-            h = model[0](x)  # at w: what BatchNorm sees, once a step
-        mean, var = 0.9 * mean + 0.1 * h.mean(0), 0.9 * var + 0.1 * h.var(0)
-
-        opt.backward(losses_of(model), x, y)
-        opt.step()
-        opt.zero_grad()
-
-        def closure(x=x, y=y):
-            other.zero_grad()
-            loss = F.cross_entropy(peer(x), y)
-            loss.backward()
-            return loss
-
-        closure()
-        other.step(closure)
-        for p, q in zip(model.parameters(), peer.parameters(), strict=True):
-            torch.testing.assert_close(p, q, rtol=0, atol=1e-7)  # the other one takes its norm in float32
-        torch.testing.assert_close(model[1].running_mean, mean, **EXACT)
-        torch.testing.assert_close(model[1].running_var, var, **EXACT)
-        assert int(model[1].num_batches_tracked) == step
-    assert int(peer[1].num_batches_tracked) == 20  # the other one leaves BatchNorm to the user
-
-
 # -- by parts of the batch ---------------------------------------------------------------------------------------------
 
 
@@ -226,11 +192,3 @@ def test_parts_are_refused_where_they_cannot_work():
         with refused(ValueError, "tensors of lengths 3, 8", "Pass index= to opt.backward"):
             opt.backward(losses, x, y, torch.ones(3))
         assert opt.backward(losses, x, y, torch.ones(3), index=torch.arange(8)).loss.isfinite().any()
-
-
-def test_batchnorm_on_one_row_says_what_to_do():
-    model = network()
-    opt = SharpnessAware(sgd(model), SAM(m=1), model)
-    with pytest.raises(ValueError) as error:
-        opt.backward(losses_of(model), *batch(0))
-    assert "make each part two samples or more" in " ".join(error.value.__notes__)

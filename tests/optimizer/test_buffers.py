@@ -11,8 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from ausam import METHODS, SAM, SharpnessAware
-from ausam.optimizer.buffers import Snapshot
-from tests.helpers import assert_equal, data, losses_of, make, network, train, values, with_logits
+from tests.helpers import data, losses_of, make, network, train, with_logits
 from tests.optimizer.parts import Counting
 
 X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -147,16 +146,3 @@ def test_the_memory_of_the_copies_is_used_again():
     model[1].running_mean = torch.ones(6)
     train(opt, model, 1)
     assert guard._start._copies[0].tolist() == [1.0] * 6
-
-
-def test_a_snapshot_is_of_the_moment_it_was_last_taken():
-    model = network()
-    modules, snapshot = list(model.modules()), Snapshot()
-    for seed in range(3):
-        model(data(seed)[0])
-        snapshot.take(modules)
-    taken = values(model)
-    model(data(3)[0])
-    assert not torch.equal(model[1].running_mean, taken["1.running_mean"])
-    snapshot.restore()
-    assert_equal(values(model), taken)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from ausam import ASAM, SAM, FriendlySAM, LookSAM, Plain, SharpnessAware
-from tests.helpers import assert_equal, data, losses_of, network, optimizer, refused, train, values, weights
+from tests.helpers import assert_equal, data, losses_of, network, optimizer, refused, values, weights
 from tests.optimizer.parts import BASES, Branches
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -148,17 +148,6 @@ def test_plain_needs_no_warning():
     opt.step()
 
 
-def test_step_hooks_get_what_torchs_own_optimizer_would_give_them():
-    model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, SAM(0.2), momentum=0.0)
-    seen = []
-    opt.register_step_pre_hook(lambda o, args, kwargs: seen.append(("pre", o, len(args), kwargs)))
-    opt.register_step_post_hook(lambda o, args, kwargs: seen.append(("post", o, len(args), kwargs)))
-    opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), X, Y)
-    opt.step()
-    assert seen == [("pre", opt, 1, {}), ("post", opt, 1, {})]
-
-
 @pytest.mark.parametrize(
     ("method", "runs"), [(Plain(), 1), (SAM(0.1), 2), (ASAM(0.5), 2)], ids=["plain", "sam", "asam"]
 )
@@ -193,40 +182,6 @@ def test_closure_equals_backward_and_step(method, runs, to_none):
         torch.testing.assert_close(theirs[1].running_var, ours[1].running_var)
     assert calls == 3 * runs
     assert b.steps == 3
-
-
-def test_closure_restores_and_skips_like_backward():
-    model = network()
-    opt = SharpnessAware(BASES["sgd"](model.parameters()), SAM(0.1), model)
-    train(opt, model, 1)
-    before, momentum = values(model), copy.deepcopy(opt.base.state_dict())
-    x, y = data(1)
-
-    def closure(factor=float("inf")):
-        opt.zero_grad()
-        loss = factor * F.cross_entropy(model(x), y)
-        loss.backward()
-        return loss
-
-    with pytest.warns(RuntimeWarning, match="not finite"):
-        loss = opt.step(closure)
-    assert not torch.isfinite(loss)
-    assert_equal(values(model), before)
-    assert_equal(opt.base.state_dict(), momentum)
-    assert (opt.steps, opt.skipped) == (1, 1)
-    opt.step(lambda: closure(1.0))
-    assert opt.steps == 2
-    assert not torch.equal(model[0].weight, before["0.weight"])
-
-    def broken():
-        if not torch.equal(model[0].weight, at_w):
-            raise KeyError("pass 2")
-        return closure(1.0)
-
-    before, at_w = values(model), model[0].weight.detach().clone()
-    with pytest.raises(KeyError):
-        opt.step(broken)
-    assert_equal(values(model), before)
 
 
 def test_a_closure_of_an_unused_parameter_leaves_grad_none():

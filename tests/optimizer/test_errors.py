@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from ausam import ASAM, SAM, AUSampling, Feedback, Plain, SharpnessAware, check
+from ausam import ASAM, SAM, AUSampling, Feedback, SharpnessAware, check
 from tests.helpers import assert_equal, data, losses_of, network, refused, values
 
 
@@ -209,16 +209,6 @@ def test_sparse_gradients_are_refused():
     assert model.weight.grad is None
 
 
-def test_check():
-    for method in (SAM(), ASAM()):
-        check(method, AUSampling())
-    with refused(
-        ValueError, "AUSampling", "Plain never evaluates", "Pair it with SAM, ASAM, ", "ranks by loss"
-    ) as error:
-        check(Plain(), AUSampling())
-    assert "Plain," not in str(error.value).split("Pair it with")[1]
-
-
 @pytest.mark.parametrize(
     ("method", "policy"), [(SAM(), None), (None, AUSampling()), (SAM, AUSampling), (SAM(), AUSampling)]
 )
@@ -258,13 +248,6 @@ def test_a_loss_of_another_model_is_warned_of_once():
         opt.backward(losses_of(other), *data())
     assert caught[0].filename == __file__
     opt.backward(losses_of(other), *data())  # warnings are errors here
-
-
-@pytest.mark.parametrize("setting", ["replay", "sync_perturbation"])
-def test_switches_are_true_or_false(setting):
-    model = network()
-    with refused(TypeError, f"SharpnessAware: {setting} is 'no'", "True or False"):
-        SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model, **{setting: "no"})
 
 
 @pytest.mark.parametrize("rho", [-0.5, float("nan")])

@@ -47,20 +47,6 @@ def assert_added(how, kept, new):
         assert torch.equal(result.to_dense(), parts * gradient("dense"))
 
 
-def test_a_gradient_may_replace_what_was_there():
-    p, q = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2, 2))
-    p.grad, q.grad = before = gradient("dense"), torch.full((2, 2), 3.0)
-    undo = []
-    slots = GradientSlots([p], [q], undo, replace=True)
-    assert slots.held == [None]
-    assert torch.equal(slots.total([torch.ones(2, 2)])[0], torch.ones(2, 2))
-    deposit(slots, [torch.ones(2, 2)])
-    assert torch.equal(p.grad, torch.ones(2, 2))
-    assert q.grad is before[1]  # another optimizer's
-    undo[0]()
-    assert (p.grad, q.grad) == before
-
-
 def test_what_was_there_is_added_to_in_its_own_memory():
     """As loss.backward() does: who holds .grad sees the sum."""
     p = nn.Parameter(torch.zeros(2, 2))
@@ -69,17 +55,6 @@ def test_what_was_there_is_added_to_in_its_own_memory():
     deposit(slots, [torch.ones(2, 2)])
     assert p.grad is held
     assert torch.equal(held, gradient("dense") + 1)
-
-
-def test_foreign_parameters_get_the_gradient_of_the_last_pass():
-    mine, foreign = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
-    slots = GradientSlots([mine], [foreign], [])
-    for value in (1.0, 2.0):
-        mine.grad, foreign.grad = torch.full((1,), value), torch.full((1,), value)
-        assert slots.collect(views=False)[0].item() == value
-    assert mine.grad is foreign.grad is None
-    deposit(slots, [torch.full((1,), 5.0)])
-    assert (mine.grad.item(), foreign.grad.item()) == (5.0, 2.0)
 
 
 def test_a_view_is_copied_before_the_next_pass_writes_to_it():

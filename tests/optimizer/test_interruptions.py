@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import sys
 import threading
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from torch.optim import SGD
 from ausam import GSAM, MESA, SAF, SAM, FunctionalSAM, LookSAM, MomentumSAM, SharpnessAware
 from ausam.common.tensors import ascent
 from tests import signals
-from tests.helpers import assert_equal, data, few_or_many, losses_of, network, refused, same, train, values
+from tests.helpers import assert_equal, data, few_or_many, losses_of, network, refused, train, values
 from tests.optimizer.parts import BASES, Counting, Remembering
-from tests.signals import Interrupt, cut_off
+from tests.signals import cut_off
 
 METHODS = [SAM(0.1), MESA(start=0, decay=0.9), GSAM(0.1), LookSAM(0.1, k=2), MomentumSAM(0.1)]
 
@@ -282,33 +281,3 @@ def test_a_signal_at_any_moment(subject, count, monkeypatch):
     # Python tells this hook of a handler that raises inside a destructor, and the step runs to its end.
     monkeypatch.setattr(sys, "unraisablehook", id)
     cut_off(SUBJECTS[subject](), count)
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
-def test_a_traceback_that_is_dropped_later_changes_nothing(method):
-    subject = Backward(method, accumulated=False)
-    calls = []
-
-    def losses(x, y):
-        calls.append(1)
-        if len(calls) == subject.passes:
-            raise Interrupt
-        z = subject.model(x)
-        return F.cross_entropy(z, y, reduction="none"), z
-
-    subject.opt.zero_grad()
-    for subject.passes in (1, 2):
-        calls.clear()
-        try:
-            subject.opt.backward(losses, subject.x, subject.y)
-        except Interrupt as error:
-            kept = error
-        subject.opt.zero_grad()
-    for _ in range(3):
-        subject.backward()
-        subject.opt.step()
-        subject.opt.zero_grad()
-    before = subject.state()
-    del kept
-    gc.collect()
-    assert same(subject.state(), before)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import pytest
 import torch
 
-from ausam import METHODS, SAM
+from ausam import METHODS
 from tests.helpers import few_of, make, network, optimizer, with_logits
 
 X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -45,28 +44,3 @@ def test_a_call_inside_the_loss_function_is_refused(name, inner):
     assert all(p.grad is None for p in model.parameters())
     opt.backward(losses, X, Y, index=torch.arange(6))  # and it works again
     opt.step()
-
-
-def test_a_second_thread_is_refused():
-    model, opt, losses = trained(SAM(0.1))
-    inside, leave, errors = threading.Event(), threading.Event(), []
-
-    def slow(x, y):
-        inside.set()
-        assert leave.wait(30)
-        return losses(x, y)
-
-    thread = threading.Thread(target=lambda: opt.backward(slow, X, Y))
-    thread.start()
-    assert inside.wait(30)
-    for call in (lambda: opt.backward(losses, X, Y), opt.step):
-        with pytest.raises(RuntimeError, match="use the optimizer from one thread at a time") as error:
-            call()
-        errors.append(error)
-    leave.set()
-    thread.join()
-    twin, clean, clean_losses = trained(SAM(0.1))
-    clean.backward(clean_losses, X, Y)
-    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(p, q)
-        assert torch.equal(p.grad, q.grad)

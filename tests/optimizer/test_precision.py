@@ -143,27 +143,6 @@ def _same_memory(a, b):
                 assert x == y, key
 
 
-def test_half_precision_with_a_scale_that_is_too_large_at_first():
-    full, model = network(nn.Identity()), network(nn.Identity())
-    reference, opt = optimizer(full, SAM(0.05)), optimizer(model, SAM(0.05), nonfinite="skip")
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
-    tries = 0
-    while opt.steps < 12:
-        x, y, index = batch(opt.steps)
-        expected = contextlib.nullcontext() if tries else pytest.warns(RuntimeWarning, match="not finite")
-        with expected, torch.autocast("cpu", torch.float16):
-            opt.backward(in_single(model), x, y, index=index, backward=lambda loss: scaler.scale(loss).backward())
-        scaler.step(opt)
-        scaler.update()
-        opt.zero_grad()
-        tries += 1
-    plain_run(reference, full, range(12))
-    assert opt.skipped == tries - 12 > 0
-    assert scaler.get_scale() == 2.0 ** (24 - opt.skipped)
-    for p, q in zip(model.parameters(), full.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=2e-2, atol=2e-3)
-
-
 # -- bf16 --------------------------------------------------------------------------------------------------------------
 
 
@@ -369,41 +348,6 @@ def test_clipping_limits_the_gradient_of_the_step_and_not_the_perturbation():
         torch.testing.assert_close(p.detach(), w - 0.1 * 0.01 / length * t, rtol=1e-5, atol=1e-6)
 
 
-def test_a_schedule_of_the_wrapper_is_a_schedule_of_the_base():
-    rates = []
-    for which in (lambda opt: opt, lambda opt: opt.base):
-        model = network()
-        opt = optimizer(model, SAM())
-        schedule = torch.optim.lr_scheduler.OneCycleLR(which(opt), max_lr=0.5, total_steps=10)
-        rates.append([])
-        for step in range(9):
-            plain_run(opt, model, [step])
-            schedule.step()
-            rates[-1].append((opt.base.param_groups[0]["lr"], opt.base.param_groups[0]["momentum"]))
-    assert rates[0] == rates[1]
-    assert len(set(rates[0])) == 9
-
-
-def test_averages_of_the_weights_see_only_where_the_steps_led():
-    model = network()
-    opt = optimizer(model, SAM(0.5))
-    ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    swa = torch.optim.swa_utils.AveragedModel(model)
-    path = []
-    for step in range(5):
-        plain_run(opt, model, [step])
-        ema.update_parameters(model)
-        swa.update_parameters(model)
-        path.append([p.detach().clone() for p in model.parameters()])
-    slow = path[0]
-    for point in path[1:]:
-        slow = [0.9 * a + 0.1 * b for a, b in zip(slow, point, strict=True)]
-    for p, q in zip(ema.module.parameters(), slow, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-    for p, points in zip(swa.module.parameters(), zip(*path, strict=True), strict=True):
-        torch.testing.assert_close(p, torch.stack(points).mean(0), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_frozen_layers_neither_move_nor_count(name):
     model = network(nn.Identity())
@@ -421,21 +365,3 @@ def test_frozen_layers_neither_move_nor_count(name):
     if name != "ESAM":  # it draws a coin for each tensor that it may perturb, in the order of all
         for p, q in zip(model[3].parameters(), head.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_layer_that_thaws_joins_in_and_the_method_begins_afresh(name):
-    model = network()
-    model[0].requires_grad_(False)
-    opt = optimizer(model, make(name))
-    plain_run(opt, model, range(3))
-    model[0].requires_grad_(True)
-    again = copy.deepcopy(model)
-    fresh = optimizer(again, make(name))
-    state = copy.deepcopy(opt.state_dict())
-    fresh.load_state_dict({**state, "ausam": {**state["ausam"], "memory": {"values": {}, "owners": None}}})
-    before = model[0].weight.clone()
-    plain_run(opt, model, range(3, 6))
-    plain_run(fresh, again, range(3, 6))
-    assert not torch.equal(model[0].weight, before)
-    same_weights(model, again)

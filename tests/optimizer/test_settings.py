@@ -6,8 +6,7 @@ import copy
 import math
 import pickle
 import re
-from dataclasses import FrozenInstanceError, dataclass, fields
-from typing import Annotated
+from dataclasses import FrozenInstanceError, fields
 
 import numpy as np
 import pytest
@@ -15,18 +14,10 @@ import torch
 
 from ausam import METHODS, POLICIES, RST, SAM, VSAM, Plain, SharpnessAware
 from ausam.common.settings import (
-    Count,
-    Decay,
     Duration,
-    NonNegative,
     OneOf,
-    Part,
-    Positive,
-    PositiveCount,
-    Range,
     YesNo,
     rules,
-    validate,
 )
 from tests.helpers import EXAMPLES, refused
 
@@ -163,34 +154,3 @@ def test_the_optimizer_checks_its_own():
     for settings, kind in (({"seed": -1}, ValueError), ({"seed": "a"}, TypeError), ({"nonfinite": "warn"}, ValueError)):
         with pytest.raises(kind, match="SharpnessAware: "):
             SharpnessAware(base, Plain(), model, **settings)
-
-
-@dataclass(frozen=True)
-class Example:
-    a: NonNegative = 0.0
-    b: Positive = 1.0
-    c: Part = 1.0
-    d: Decay = 0.0
-    e: Count = 0
-    f: PositiveCount | None = None
-    g: Annotated[str, OneOf(("one",))] = "one"
-    h: Annotated[float, Range(high=2.0)] = 2.0
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-
-def test_the_ends_of_the_ranges():
-    assert Example(0, 1e-300, 1, 0, 0, None, "one", -5.0) == Example(b=1e-300, h=-5.0)
-    assert Example(d=math.nextafter(1, 0), f=1).f == 1
-    shown = {name: str(rule) for name, (rule, _) in rules(Example).items()}
-    assert shown == {
-        "a": ">= 0",
-        "b": "> 0",
-        "c": "in (0, 1]",
-        "d": "in [0, 1)",
-        "e": ">= 0",
-        "f": ">= 1",
-        "g": '"one"',
-        "h": "<= 2",
-    }

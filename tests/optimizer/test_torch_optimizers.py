@@ -171,10 +171,3 @@ def test_groups_are_added_and_gradients_cleared_through_it(name):
     assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in model.parameters())
     opt.zero_grad()
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_sparse_gradients_are_refused_where_a_norm_is_needed():
-    model = nn.Embedding(4, 3, sparse=True)
-    opt = SharpnessAware(torch.optim.SparseAdam(model.parameters()), SAM(0.1), model)
-    with pytest.raises(RuntimeError, match="A gradient is sparse"):
-        opt.backward(lambda i: model(i).square().mean(1), torch.arange(4))
