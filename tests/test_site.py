@@ -162,7 +162,7 @@ def test_a_page_outside_the_navigation_fails(tmp_path):
     """The build is as strict as the tests above take it to be."""
     for name in ("mkdocs.yml", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"):
         shutil.copy(ROOT / name, tmp_path)
-    for name in ("tools", "examples", "src"):
+    for name in ("tools", "tests", "src"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "docs" / "stray.md").write_text("[nowhere](nothing.md)\n")
