@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import http.client
 import shutil
 import tempfile
-import urllib.request
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import track, wrap_file
+from rich.progress import track
 from torch import Tensor
 
 from ausam.common.random import generator
 from ausam_lab.data.images import ImageSet
 from ausam_lab.records.files import RunError
-
-TIMEOUT = 30.0  # seconds without a byte
 
 
 class DownloadError(RunError):
@@ -64,35 +60,28 @@ FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "s
 def fetch(remote: Remote, folder: Path) -> Path:
     """The file in ``folder``, downloaded if it is missing. A DownloadError unless it is the published one."""
     target = folder / remote.name
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{remote.name}.", dir=folder) as temporary:
-        path = target if target.exists() else _download(remote, Path(temporary), target)
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        if actual != remote.md5:
+    there = target.exists()
+    if not there:
+        folder.mkdir(parents=True, exist_ok=True)
+        console = Console(stderr=True)
+        console.print(f"Downloading {remote.url}", highlight=False, soft_wrap=True)
+        try:
+            torch.hub.download_url_to_file(remote.url, str(target), progress=console.is_terminal)
+        except OSError as error:
             raise DownloadError(
-                f"{target} is incomplete or not the published file: its MD5 is {actual}, not {remote.md5}. Delete it "
-                f"if it exists and try again, or put {remote.url} there."
-            )
-        return path.replace(target)
-
-
-def _download(remote: Remote, folder: Path, target: Path) -> Path:
-    console = Console(stderr=True)
-    console.print(f"Downloading {remote.url}", highlight=False, soft_wrap=True)
-    path = folder / remote.name
-    request = urllib.request.Request(remote.url, headers={"User-Agent": "ausam"})  # noqa: S310  (our own addresses)
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response, path.open("wb") as file:  # noqa: S310
-            size = int(response.headers.get("Content-Length", 0))
-            with wrap_file(response, size, console=console, disable=not console.is_terminal) as shown:
-                shutil.copyfileobj(shown, file)
-    except (OSError, http.client.HTTPException) as error:
+                f"{remote.name} could not be downloaded ({error}). Run the same command again, or download "
+                f"{remote.url} on another machine and put it at {target}."
+            ) from error
+    with target.open("rb") as file:
+        actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if actual != remote.md5:
+        if not there:
+            target.unlink()
         raise DownloadError(
-            f"{remote.name} could not be downloaded ({error}). Run the same command again, or download {remote.url} on "
-            f"another machine and put it at {target}."
-        ) from error
-    return path
+            f"{target} is incomplete or not the published file: its MD5 is {actual}, not {remote.md5}. Delete it "
+            f"if it exists and try again, or put {remote.url} there."
+        )
+    return target
 
 
 def folder_of(remote: Remote, data_dir: str, inside: str, needed: list[str]) -> Path:
