@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
-from ausam.audit import Decision, Review, find_label_errors
-from ausam.audit.review import draw_review
+from ausam.audit import Decision, Review, draw_review, find_label_errors
 
 HERE = Path(__file__).parent
 REVIEWERS, SIZE, SLIPS = 1_000, 200, 0.05

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ausam.audit import find_label_errors, flag, rank
-from ausam.common.label_errors import fit_groups, tail_limit, unlearned_classes
+from ausam.common.groups import fit_groups
+from ausam.common.label_errors import tail_limit, unlearned_classes
 from tests.helpers import few_or_many
 
 

@@ -10,7 +10,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from ausam.audit import Corrected, Decision, apply, draw_review, read_decisions
-from ausam.audit.review import _interval, csv_text, harmless, read_labels, write_labels
+from ausam.audit.review import csv_text, harmless, read_labels, write_labels
+from ausam.audit.share import _interval
 from tests.helpers import few_or_many, refused
 
 HEAD = "index,path,given,decision,new_label\n"

@@ -2,7 +2,8 @@
 
 from ausam.audit.audit import Audit
 from ausam.audit.find import find_label_errors
-from ausam.audit.review import Corrected, Decision, Review, Share, apply, draw_review, read_decisions
+from ausam.audit.review import Corrected, Decision, apply, read_decisions
+from ausam.audit.share import Review, Share, draw_review
 from ausam.audit.verdict import Redundant, Verdict
 from ausam.common.label_errors import LabelErrors, flag, rank
 

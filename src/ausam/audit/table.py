@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ausam.common.label_errors import FLOOR, VISITS, LabelErrors, flag, lie_apart, standing_apart
+from ausam.common.groups import FLOOR
+from ausam.common.label_errors import VISITS, LabelErrors, flag, lie_apart, standing_apart
 
 Array = NDArray[Any]
 Table = dict[str, Array]

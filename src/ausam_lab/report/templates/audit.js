@@ -141,7 +141,7 @@ function download(name, text) {
   URL.revokeObjectURL(link.href);
 }
 
-// -- the share of wrong labels: the same estimate as ausam.audit.review.Review.share ---------------------------------
+// -- the share of wrong labels: the same estimate as ausam.audit.share.Review.share ---------------------------------
 
 function atMost(k, n, p) {
   let [sum, combinations] = [0, 1];
