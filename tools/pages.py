@@ -101,6 +101,15 @@ def on_page_markdown(text: str, page: Page, **_: Any) -> str:
     return re.sub(r"\[([^]]+)\]\(([A-Z_]+(?:\.md)?)\)", r"\1 (`\2`)", whole)
 
 
+def on_page_content(text: str, **_: Any) -> str:
+    """Keep a flag such as ``--policy`` on one line: a browser would break it behind its hyphens."""
+
+    def whole(code: re.Match[str]) -> str:
+        return re.sub(r"--[a-z-]+", r'<span class="flag">\g<0></span>', code[0])
+
+    return re.sub(r"<code>[^<]*</code>", whole, text)
+
+
 # The slow transcriptions that the tests compare with: the shortest explanation of a method that has one.
 TRANSCRIPTIONS = {
     "SAM": "sam_rule",
