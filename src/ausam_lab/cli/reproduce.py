@@ -86,6 +86,6 @@ COMMAND = Command(
     flags,
     "TABLE",
     ("ausam reproduce table1 --scale small --dry-run", "ausam reproduce table1 --scale small --only 'A/sam*'"),
-    "Run a table of the paper, one run per cell, and write it next to the paper's figures (report.html, "
-    "results.csv). Stop it at any time: the same command continues. Several processes may work on one folder.",
+    "Run a table of the paper, one run per cell, and write it next to the paper's figures (report.html). Stop it at "
+    "any time: the same command continues. Several processes may work on one folder.",
 )

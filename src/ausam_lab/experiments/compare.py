@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from ausam.audit.review import csv_text
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments.cells import run_folder
@@ -66,7 +64,7 @@ def compare(
     command: str,
     on_epoch: OnEpoch,
 ) -> Comparison:
-    """Run what is missing in ``out``, write results.json, results.csv and report.html, and return the results.
+    """Run what is missing in ``out``, write results.json and report.html, and return the results.
 
     The runs of a seed take turns in random order, one epoch each, so that a noisy machine affects all alike. Everything
     resumes from ``out``: interrupt it at any time and call it again.
@@ -137,9 +135,8 @@ def comparison(
 
 
 def write(results: Comparison, out: Path) -> Comparison:
-    """Write results.json, results.csv and report.html. Return their record."""
+    """Write results.json and report.html. Return their record."""
     store.write(out / "results.json", results)
-    files.write(out / "results.csv", runs_csv(("", named) for named in results.runs))
     files.write(out / "report.html", page.render(results, links(results, out)))
     return results
 
@@ -153,20 +150,3 @@ def links(results: Comparison, out: Path) -> dict[tuple[str, int], str]:
             page = "audit.html" if (folder / "audit.html").exists() else ""
             found[named.name, named.run.seed] = f"{quote(folder.relative_to(out).as_posix())}/{page}"
     return found
-
-
-def runs_csv(runs: Iterable[tuple[str, NamedRun]]) -> str:
-    """Runs with their blocks as CSV, one line each: every single value of their records, such as ``config.lr``."""
-    lines = [{"block": block, "name": named.name} | _flat(asdict(named.run)) for block, named in runs]
-    columns = list(dict.fromkeys(["block", "name", *(column for line in lines for column in line)]))
-    return csv_text(columns, ([line.get(column) for column in columns] for line in lines))
-
-
-def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            values |= _flat(value, f"{before}{name}.")
-        elif not isinstance(value, list | tuple):
-            values[before + name] = value
-    return values

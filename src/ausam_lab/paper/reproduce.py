@@ -101,14 +101,12 @@ def _claim(recipe: Recipe, out: Path) -> None:
 
 
 def write(recipe: Recipe, out: Path, command: str) -> PaperTable:
-    """Write the pages, the CSV and what the folder holds, from the runs in ``out``. Return the table."""
+    """Write the pages and what the folder holds, from the runs in ``out``. Return the table."""
     # Read and write under one lock: otherwise a process that read early and writes late would hide another's last run.
     with file_lock(out / ".lock", wait=True):
         results = tuple(_comparison(recipe, block, out, command) for block in recipe.blocks)
         table = PaperTable(recipe, results, command)
         store.write(out / "results.json", Reproduction(recipe.table, recipe.scale, recipe.seeds, command))
-        runs = [(block.name, named) for block, comparison in table.blocks for named in comparison.runs]
-        files.write(out / "results.csv", compare.runs_csv(runs))
         files.write(out / "report.html", tables.render(table))
         return table
 

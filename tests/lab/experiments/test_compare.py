@@ -1,7 +1,5 @@
 """Comparisons: tables, interruption, the page."""
 
-import csv
-
 import pytest
 
 from ausam_lab.cli.main import main
@@ -36,11 +34,6 @@ def test_results_agree_with_the_single_runs(compared):
     assert passed["sgd"] == passed["sam@0.5x0.5"] == passed["sam"] / 2 == 4 * 256
     assert passed["ausam-0.5"] == 6 * 256  # a whole first epoch and half of the second
     assert rows["sam"]["speed_of_sam"] == 100.0
-    with (compared / "results.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert [float(line["test.value"]) for line in lines] == [one["run"]["test"]["value"] for one in results["runs"]]
-    assert {line["environment.hardware.threads"] for line in lines} == {"1"}
-    assert {line["config.lr"] for line in lines} == {"0.05"}
     steps = {r["name"]: r["run"]["steps"] for r in results["runs"]}
     assert steps["sam@0.5x0.5"] == steps["ausam-0.5"] == 8  # 4 mini-batches of 64 in each of two epochs
     curve = results["runs"][0]["curve"]
