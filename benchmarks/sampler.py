@@ -1,4 +1,5 @@
-"""Every policy plans an epoch of 10^7 samples in 2 s of CPU time with at most 24 bytes a sample beyond the scores.
+"""Every policy plans an epoch of 10^7 samples in 2 s of CPU time with at most 25 bytes a sample beyond the scores,
+Trusted 44.
 
     python benchmarks/sampler.py [--samples 10000000] [--only planning | exchange | peak]
 

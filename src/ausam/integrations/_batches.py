@@ -26,12 +26,11 @@ class Batches(Sampler[list[int]]):
     def __init__(self, selective: SelectiveBatchSampler) -> None:
         self.selective = selective
         self.done = 0  # used batches of the current pass
-        self.total = 0  # batches of the current pass
         self.resumed = 0  # batches that were used before the interruption, if the pass is resumed
 
     def __iter__(self) -> Iterator[list[int]]:
         self.selective.exchange()
-        self.total, self.done, self.resumed = len(self), self.resumed, 0
+        self.done, self.resumed = self.resumed, 0
         yield from self.selective
 
     def __len__(self) -> int:
