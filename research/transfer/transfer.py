@@ -3,7 +3,7 @@
     python research/transfer/features.py --data DIR --out FEATURES                 # once, 30 minutes
     python research/transfer/transfer.py tune --features FEATURES                  # about 45 minutes of one core
     python research/transfer/transfer.py run --features FEATURES --rows primary    # about 5 hours of one core
-    python research/transfer/transfer.py run --features FEATURES                   # the other rows
+    python research/transfer/transfer.py run --features FEATURES --rows sgd-20 loss --seeds 12   # some rows, or all
     python research/transfer/transfer.py table                                     # means and contrasts
     python research/transfer/transfer.py --smoke                                   # seconds, on random features
 
@@ -297,7 +297,7 @@ def tuned(family: str, noise: str, done: list[dict[str, Any]]) -> Settings:
 
 
 def cells(
-    phase: str, rows: tuple[str, ...], noises: tuple[str, ...], sizes: tuple[int, ...]
+    phase: str, rows: tuple[str, ...], noises: tuple[str, ...], sizes: tuple[int, ...], seeds: range
 ) -> Iterator[dict[str, Any]]:
     """What a phase has to train, the most wanted first."""
     if phase == "tune":
@@ -307,9 +307,10 @@ def cells(
                     yield {"family": family, "noise": noise, "settings": asdict(settings)}
         return
     done = read(HERE / "tuning.jsonl")
-    best = {(ROWS[row][0], noise): tuned(ROWS[row][0], noise, done) for row in rows for noise in noises}
+    families = {"sgd"} | {ROWS[row][0] for row in rows}
+    best = {(family, noise): tuned(family, noise, done) for family in families for noise in noises}
     for n in sizes:
-        for seed in SEEDS:
+        for seed in seeds:
             for noise in noises:
                 for row in rows:
                     if "oracle" in row and noise == "clean":
@@ -321,7 +322,12 @@ def cells(
 
 
 def work(
-    phase: str, rows: tuple[str, ...], noises: tuple[str, ...], sizes: tuple[int, ...], data: tuple[Tensor, Tensor]
+    phase: str,
+    rows: tuple[str, ...],
+    noises: tuple[str, ...],
+    sizes: tuple[int, ...],
+    seeds: range,
+    data: tuple[Tensor, Tensor],
 ) -> None:
     """Train the cells that nobody has trained or begun."""
     results = HERE / ("tuning.jsonl" if phase == "tune" else "results.jsonl")
@@ -329,7 +335,7 @@ def work(
     parts.mkdir(exist_ok=True)
     finished = {key(r) for r in read(results)}
     here = environment()
-    for cell in cells(phase, rows, noises, sizes):
+    for cell in cells(phase, rows, noises, sizes, seeds):
         if key(cell) in finished:
             continue
         lock = (parts / f"{abs(hash_of(cell)):x}.lock").open("w")
@@ -420,7 +426,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("phase", nargs="?", choices=("tune", "run", "table"))
     parser.add_argument("--features", type=Path, help="the folder that features.py wrote")
-    parser.add_argument("--rows", choices=("primary", "all"), default="all")
+    parser.add_argument("--rows", nargs="+", choices=("primary", "all", *ROWS), default=["all"])
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="the first of them alone")
     parser.add_argument("--noise", choices=NOISES, help="one kind of labels; without it, all four")
     parser.add_argument("--size", type=int, choices=SIZES, help="number of images; without it, both")
     parser.add_argument("--smoke", action="store_true")
@@ -435,8 +442,9 @@ def main() -> None:
     else:
         noises = (options.noise,) if options.noise else NOISES
         sizes = (options.size,) if options.size else SIZES
-        rows = PRIMARY if options.rows == "primary" else tuple(ROWS)
-        work(options.phase, rows, noises, sizes, load(options.features))
+        groups = {"primary": PRIMARY, "all": tuple(ROWS)}
+        rows = tuple(row for name in options.rows for row in groups.get(name, (name,)))
+        work(options.phase, rows, noises, sizes, SEEDS[: options.seeds], load(options.features))
 
 
 if __name__ == "__main__":
