@@ -98,8 +98,8 @@ def restore(state: State, out: Path) -> None:
         except (ValueError, TypeError, RuntimeError, LookupError) as error:
             path = checkpoint.newest_first(out)[0]
             raise ValueError(
-                f"{path} does not fit this run ({checkpoint.brief(error)}). Remove that file; --resume then uses the "
-                "previous one."
+                f"{path} does not fit this run ({checkpoint.brief(error)}). If the data are those of the run, remove "
+                "that file: --resume then uses the previous one. If they have changed, choose another --out."
             ) from error
         state.best = None if saved.best is None else Best(**saved.best)
         state.epochs, state.seconds, state.init = saved.epochs, saved.seconds, saved.init

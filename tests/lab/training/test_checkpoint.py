@@ -90,7 +90,7 @@ def test_the_checkpoint_of_another_run_is_refused(begun, tmp_path, other):
     training.close()
     (theirs,) = checkpoint.newest_first(tmp_path / "other")
     (begun / "checkpoint-00009.pt").write_bytes(theirs.read_bytes())
-    with pytest.raises(ValueError, match=r"checkpoint-00009.pt does not fit this run .*Remove that file"):
+    with pytest.raises(ValueError, match=r"checkpoint-00009.pt does not fit this run .*remove that file"):
         finish(train(resolve(**BASE), begun, resume=True))
 
 
