@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from ausam import AUSampling, Feedback, Full, SelectiveBatchSampler
+from ausam import AUSampling, Feedback, Full, Indexed, SelectiveBatchSampler
 from ausam_lab.cli.main import main
 from ausam_lab.data import sources
 from ausam_lab.data.catalogue import resolve
+from ausam_lab.data.loading import DataError, load_batches
 from ausam_lab.networks.build import build
 from ausam_lab.training.loop import evaluate, train
 from tests.lab.helpers import ROOT, load
@@ -108,6 +109,20 @@ def test_a_run_on_own_data_resumes_bit_for_bit(here, squares, workers):
     mine, theirs = (json.loads((here / k / "result.json").read_text()) for k in ("whole", "parts"))
     for key in ("weights_sha256", "test", "train"):
         assert mine[key] == theirs[key]
+
+
+def test_a_dataset_that_reads_whole_batches_is_asked_for_them():
+    class Whole(Squares):
+        def __getitems__(self, indices):
+            batches.append(indices)
+            return [self[i] for i in indices]
+
+    batches = []
+    loaded = load_batches(Indexed(Whole(8)), 0, "cpu", torch.Generator(), batch_sampler=[[3, 1], [0, 4, 2]])
+    assert [index.tolist() for _, _, index in loaded] == batches == [[3, 1], [0, 4, 2]]
+    too_far = load_batches(Indexed(Whole(8)), 0, "cpu", torch.Generator(), batch_sampler=[[1, 9]])
+    with pytest.raises(DataError, match="Sample 9 of the data cannot be read"):  # one by one, to name it
+        list(too_far)
 
 
 def test_evaluation_draws_the_same_each_time_and_leaves_the_global_state(squares):
