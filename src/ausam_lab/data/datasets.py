@@ -124,7 +124,7 @@ class UserSet(Problem):
         for x, _, index in self._loaded("training", rng, batch_sampler=sampler):
             yield self._moved(x), self.train_y[index].to(self.device), index
 
-    def in_order(self, which: str, size: int) -> Batches:
+    def in_order(self, which: str, size: int = 125) -> Batches:
         """Every sample of "train" or "test" once, in order, as its dataset returns it."""
         name, y = ("training", self.train_y) if which == "train" else ("test", self.test_y)
         for x, _, index in self._loaded(name, generator(0), batch_size=size):

@@ -63,7 +63,7 @@ class ImageSet(Problem):
             x = augment_images(self.train_x[index], self.augment, self.mean, self.std, rng)
             yield x, self.train_y[index], index
 
-    def in_order(self, which: str, size: int) -> Batches:
+    def in_order(self, which: str, size: int = 125) -> Batches:
         """Every image of "train" or "test" once, in order, not augmented."""
         x, y = (self.train_x, self.train_y) if which == "train" else (self.test_x, self.test_y)
         for i in range(0, len(y), size):

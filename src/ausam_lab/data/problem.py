@@ -102,20 +102,12 @@ class Problem(ABC):
         """Inputs, targets and indices of one pass of the sampler. Randomness depends on the arguments only."""
 
     @abstractmethod
-    def in_order(self, which: str, size: int) -> Batches:
+    def in_order(self, which: str, size: int = 125) -> Batches:
         """Every sample of "train" or "test" once, in order, not augmented."""
 
     @abstractmethod
     def example(self) -> Tensor:
         """The inputs of a few training samples, in the form that a network gets."""
-
-    def test_batches(self, size: int = 125) -> Batches:
-        """Every test sample once, in order."""
-        return self.in_order("test", size)
-
-    def plain_batches(self, size: int = 125) -> Batches:
-        """Every training sample once, in order, not augmented."""
-        return self.in_order("train", size)
 
 
 def _rows(samples: Any, which: Tensor) -> Any:

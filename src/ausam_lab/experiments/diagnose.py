@@ -109,7 +109,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     n = len(data.train_y)
     index = torch.randperm(n, generator=generator(DRAWN))[:samples]
     part = data.part(index, torch.arange(len(data.test_y)))
-    xs, ys = zip(*part.plain_batches(), strict=True)
+    xs, ys = zip(*part.in_order("train"), strict=True)
     x, y = to_memory_format(torch.cat(xs), config.memory_format), torch.cat(ys)
     model = network(config, data).eval()
     model.load_state_dict(values)

@@ -186,8 +186,7 @@ def select(state: State, held: Problem, epoch: int) -> int:
 def evaluate(model: nn.Module, data: Problem, which: str, memory_format: str = Config.memory_format) -> Score:
     """The task's score on the "test" or the "train" samples."""
     model.eval()
-    samples = data.test_batches() if which == "test" else data.plain_batches()
-    batches = ((to_memory_format(x, memory_format), y) for x, y in samples)
+    batches = ((to_memory_format(x, memory_format), y) for x, y in data.in_order(which))
     with random_numbers(generator(0).get_state()):  # a user's dataset may draw random numbers
         score = data.task.score(model, batches)
     held = which == "test" and data.evaluated_on == "validation"
@@ -224,10 +223,11 @@ def record(state: State, train: Score) -> Run:
     """The record of a run after its last epoch. ``train`` is its score on the training samples."""
     config, data, last = state.config, state.data, state.epochs[-1]
     best = None if state.best is None else state.epochs[state.best.epoch - 1]
+    method, policy = state.opt.method, state.sampler.policy
     return Run(
-        method=stable_repr(state.method),
-        policy=stable_repr(state.policy),
-        pair=brief_pair(state.method, state.policy),
+        method=stable_repr(method),
+        policy=stable_repr(policy),
+        pair=brief_pair(method, policy),
         seed=config.seed,
         epochs=config.epochs,
         test=(best or last).test,

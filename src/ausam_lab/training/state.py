@@ -12,10 +12,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from ausam.audit import Audit
 from ausam.common.random import generator
-from ausam.optimizer import Method, RhoSchedule, SharpnessAware
+from ausam.optimizer import RhoSchedule, SharpnessAware
 from ausam.optimizer.nonfinite import NonFinite
 from ausam.optimizer.rho_schedule import Shape
-from ausam.policies import Policy
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config, lr_parts
 from ausam_lab.data.catalogue import split_problem
@@ -40,8 +39,6 @@ class State:
     data: Problem
     model: nn.Module
     wrapped: nn.Module  # the model with gradients averaged over ranks
-    method: Method
-    policy: Policy
     sampler: SelectiveBatchSampler
     opt: SharpnessAware
     rho: RhoSchedule | None  # None: rho is constant
@@ -111,8 +108,6 @@ def begin(config: Config, ranks: Ranks) -> State:
         data=data,
         model=model,
         wrapped=wrapped,
-        method=method,
-        policy=policy,
         sampler=sampler,
         opt=opt,
         rho=rho_schedule(config, opt),

@@ -118,5 +118,5 @@ def test_a_pass_is_augmented_by_seed_epoch_and_batch_alone(tmp_path):
     same = replace(data, train_x=x[:1].expand(40, -1, -1, -1))
     one, two, _ = (x for x, _, _ in same.batches(SelectiveBatchSampler(40, 16, Full()), 0, 0))
     assert not torch.equal(one, two)
-    assert torch.equal(torch.cat([a for a, _ in data.test_batches(size=7)]), data.normalise(x))
-    assert torch.equal(torch.cat([b for _, b in data.plain_batches(size=7)]), y)
+    assert torch.equal(torch.cat([a for a, _ in data.in_order("test", size=7)]), data.normalise(x))
+    assert torch.equal(torch.cat([b for _, b in data.in_order("train", size=7)]), y)

@@ -85,9 +85,11 @@ def test_only_what_is_chosen_is_asked_for(squares):
             seen += samples
         assert seen == asked
         assert len(set(seen)) == count
-    tested = [(round(float(a.mean())), int(b)) for x, y in squares.test_batches(5) for a, b in zip(x, y, strict=True)]
+    tested = [
+        (round(float(a.mean())), int(b)) for x, y in squares.in_order("test", 5) for a, b in zip(x, y, strict=True)
+    ]
     assert tested == [(i, (i + 1) % 3) for i in range(12)]
-    assert [int(b) for _, y in squares.plain_batches(5) for b in y] == squares.train_y.tolist()
+    assert [int(b) for _, y in squares.in_order("train", 5) for b in y] == squares.train_y.tolist()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -139,7 +141,7 @@ def test_evaluation_draws_the_same_each_time_and_leaves_the_global_state(squares
         assert torch.equal(torch.get_rng_state(), state)
     assert len(scores) == 1
     still = replace(squares, train=TensorDataset(torch.zeros(24, 3), squares.train_y))
-    for _ in still.plain_batches():
+    for _ in still.in_order("train"):
         pass
     for _ in still.batches(SelectiveBatchSampler(24, 8, Full()), 0, 0):
         pass

@@ -82,7 +82,7 @@ def test_the_best_epoch_is_kept_and_paid_for(tmp_path):
         digests[epoch] = weights.sha256(values)
         model.load_state_dict(values)
         with torch.no_grad():
-            accuracy[epoch] = sum(int((model(x).argmax(1) == y).sum()) for x, y in held.test_batches())
+            accuracy[epoch] = sum(int((model(x).argmax(1) == y).sum()) for x, y in held.in_order("test"))
     assert (run.data.train, len(held.test_y)) == (72, 24)
     assert run.samples_forward == 4 * (2 * 72 + 24)  # SAM's two passes, and the held-out samples
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -205,7 +205,7 @@ class PoseSet(Problem):
         shown = Crops(self.train, self.size, None if self.augment == "none" else (seed, epoch))
         return self._loaded(shown, batch_sampler=sampler)
 
-    def in_order(self, which: str, size: int) -> Batches:
+    def in_order(self, which: str, size: int = 125) -> Batches:
         """Every person of "train" or "test" once, in order, not augmented."""
         people = self.train if which == "train" else self.test
         for x, y, _ in self._loaded(Crops(people, self.size), batch_size=min(size, 64)):

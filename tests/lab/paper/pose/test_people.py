@@ -42,14 +42,14 @@ def test_batches_do_not_depend_on_workers_or_on_their_neighbours(augment):
         for x, y, i in zip(xs, ys, index.tolist(), strict=True):
             assert torch.equal(x, by_index[i][0])
             assert torch.equal(y, by_index[i][1])
-    plain = torch.cat([y for _, y in one.plain_batches()])
+    plain = torch.cat([y for _, y in one.in_order("train")])
     assert torch.equal(plain, one.train_y)
     assert torch.equal(torch.stack([by_index[i][1] for i in range(12)]), plain) == (augment == "none")
 
 
 def test_pixels_are_normalised_as_imagenets():
     data = small_set()
-    x, _ = next(data.test_batches())
+    x, _ = next(data.in_order("test"))
     raw = torch.stack([data.test.shown(i, SIDE, PLAIN)[0] for i in range(4)]).double() / 255
     for channel, (mean, std) in enumerate(((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))):
         torch.testing.assert_close(x[:, channel].double(), (raw[:, channel] - mean) / std, atol=1e-5, rtol=1e-4)
@@ -127,10 +127,10 @@ def test_missing_files_are_named_with_their_place(tmp_path):
     data = mpii(str(tmp_path))
     (tmp_path / "mpii" / "images" / "001.jpg").unlink()
     with pytest.raises(DataError, match=r"FileNotFoundError.*001.jpg"):
-        next(data.test_batches())
+        next(data.in_order("test"))
     (tmp_path / "mpii" / "images" / "001.jpg").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"UnidentifiedImageError.*001.jpg"):
-        next(replace(data, workers=1).test_batches())
+        next(replace(data, workers=1).in_order("test"))
 
 
 @pytest.mark.parametrize(
