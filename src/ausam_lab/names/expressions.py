@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields
@@ -61,13 +62,11 @@ def parse(kind: str, text: str) -> Expression:
     own = is_own(name)
     table: dict[str, Any] = METHODS if kind == "method" else POLICIES
     cls: Any = imported_class(kind, name) if own else find(kind, name, table, FORMS.format(EXAMPLES[kind]))
-    names = [f.name for f in fields(cls) if f.init]
-    written = [*zip(names, call.args, strict=False), *((str(k.arg), k.value) for k in call.keywords)]
-    given = dict(written)
-    if wrong := set(given) - set(names):
-        raise ValueError(f"{cls.__name__} has no argument {min(wrong)}. It takes {arguments_of(cls) or 'none'}.")
-    if len(call.args) > len(names) or len(given) < len(written):
-        raise ValueError(f'"{text}" gives an argument twice, or too many. It takes {arguments_of(cls) or "none"}.')
+    named = {str(k.arg): k.value for k in call.keywords}
+    try:
+        given = inspect.signature(cls).bind_partial(*call.args, **named).arguments
+    except TypeError as error:
+        raise ValueError(f'"{text}": {error}. {cls.__name__} takes {arguments_of(cls) or "no arguments"}.') from None
     return Expression(cls, name if own else cls.__name__, {k: _value(kind, text, v) for k, v in given.items()})
 
 

@@ -98,7 +98,7 @@ def test_memory_that_ran_out_is_told():
     [
         ("policy", "full", "Full"),
         ("policy", " Full() ", "Full"),
-        ("policy", "ausampling(ramp=2,alpha=.5)", "AUSampling(ramp=2, alpha=0.5)"),
+        ("policy", "ausampling(ramp=2,alpha=.5)", "AUSampling(alpha=0.5, ramp=2)"),
         ("policy", "infobatch(on='first')", "InfoBatch(on='first')"),
         ("method", "LOOKSAM(k = 10)", "LookSAM(k=10)"),
         ("method", "aesam(inner=looksam(k=3))", "AESAM(inner=LookSAM(k=3))"),

@@ -106,7 +106,7 @@ def test_their_names_need_no_import_and_keep_their_letters():
         ("{mine}:thing", "it is of type int, not a class"),
         ("{mine}:Bare", "write @dataclass(frozen=True)"),
         ("{mine}:Half", "a method needs gradient, passes, sharpness, which Half lacks"),
-        ("{mine}:RandomDirection(rhoo=1)", "has no argument rhoo. It takes rho=0.05"),
+        ("{mine}:RandomDirection(rhoo=1)", "RandomDirection takes rho=0.05"),
         ("absent_module:A", "No module named 'absent_module'"),
         ("absent.py:A", "No such file"),
         ("{mine}.RandomDirection", "Did you mean {mine}:RandomDirection?"),
