@@ -97,13 +97,13 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
             f"{folder} is a run with {config.quantize}-bit weights, whose loss is a staircase without a gradient or "
             "curvature to measure. Diagnose the same run in full precision."
         )
-    values, ended = weights.of_run(folder), run_folder.finished(folder)
     data, _ = split_problem(config)
     if not isinstance(data.task, Classification):
         raise ValueError(
             f"{folder} is a run on {config.data}, scored by {data.task.metric}, but ausam diagnose supports only "
             "classification."
         )
+    values, ended = weights.of_run(folder), run_folder.finished(folder)
     method, policy = method_and_policy(config, config.epochs, labels=data.train_y)
     rho = radius(config, method) if rho is None else rho
     n = len(data.train_y)

@@ -140,9 +140,7 @@ def test_epochs_are_told_from_the_files_and_what_is_left_is_cancelled(tmp_path):
     config = recipe.resolve(epochs=2)
     cells = [Cell("one", name, config) for name in ("a", "full", "lost", "b")]
     calls = []
-    outcomes = launch._launched(
-        Ray, Task(), cells, tmp_path, lambda cell, epoch: calls.append((cell, epoch.epoch)), False
-    )
+    outcomes = launch._launched(Ray, Task(), cells, tmp_path, lambda cell, epoch: calls.append((cell, epoch.epoch)))
     assert next(outcomes) == (cells[3], "one/b/seed-0 done")
     assert calls == [(cell.id, epoch) for cell in cells for epoch in (1, 2)]
     cell, failed = next(outcomes)
