@@ -69,6 +69,12 @@ def equal_cost(what: str, problem: str, row: str, other: str = "") -> list[float
     return [d.mean] if what == "minus-mean" else [d.mean, d.low, d.high]
 
 
+def wins(row: str, *rivals: str) -> list[float]:
+    """On how many problems a row is better than its rival there, given as PROBLEM/ROW, and of how many."""
+    lows = [equal_cost("minus", problem, row, rival)[1] for problem, rival in (r.split("/", 1) for r in rivals)]
+    return [sum(low > 0 for low in lows), len(lows)]
+
+
 def language_model(n: str, share: str, row: str, other: str) -> list[float]:
     """The difference of two rows in points of accuracy, with the ends of the interval."""
     benchmark = script("research/language_model/benchmark.py")
@@ -122,6 +128,7 @@ def printed(path: str, line: str) -> list[float]:
 
 SOURCES: dict[str, Callable[..., list[float]]] = {
     "equal-cost": equal_cost,
+    "wins": wins,
     "language-model": language_model,
     "predictions": predictions,
     "failed": failed,
