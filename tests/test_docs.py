@@ -55,6 +55,15 @@ def test_code_runs(page, number, tmp_path, monkeypatch):
         torch.distributed.destroy_process_group()
 
 
+def test_the_first_example_of_the_guide_to_wrong_labels_finds_them():
+    scope = {"__name__": "docs"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(blocks(ROOT / "docs" / "wrong-labels.md")[0], scope)
+    flagged, wrong = scope["errors"].index, scope["wrong"]
+    assert wrong[flagged].float().mean() > 0.9
+    assert wrong[flagged].sum() > 0.8 * wrong.sum()
+
+
 def public(module):
     """The functions and classes of a module, and their public methods."""
     for name in module.__all__:
