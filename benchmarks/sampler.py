@@ -1,5 +1,5 @@
 """Every policy plans an epoch of 10^7 samples in 2 s of CPU time with at most 25 bytes a sample beyond the scores,
-Trusted 44.
+Trusted 35.
 
     python benchmarks/sampler.py [--samples 10000000] [--only planning | exchange | peak]
 

@@ -128,19 +128,6 @@ def test_the_handles_stay(tmp_path):
     assert t.opt.base.param_groups[0]["lr"] == 0.05
 
 
-def test_an_ordinary_loader_is_prepared_as_ever():
-    t = Training(prepared=False)
-    accelerator = Accelerator(cpu=True)
-    loader = DataLoader(t.data, batch_size=10)
-    _, handle, prepared = prepare(accelerator, t.model, t.opt, loader)
-    for x, y in prepared:
-        handle.backward(t.losses, x, y)
-        handle.step()
-        handle.zero_grad()
-    assert t.opt.steps == 5
-    assert not accelerator._custom_objects
-
-
 def refusal(accelerator, loader=None, **changes):
     """The error of ``prepare``."""
     t = Training(prepared=False)

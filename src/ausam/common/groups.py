@@ -75,7 +75,8 @@ def fit_groups(loss: Array, count: int = 2) -> Groups | None:
     >>> round(groups.share[1], 2), groups.distance > 2
     (0.2, True)
     """
-    logs = np.log(np.maximum(loss[np.isfinite(loss)], FLOOR))
+    logs = loss[np.isfinite(loss)]
+    np.log(np.maximum(logs, FLOOR, out=logs), out=logs)  # in place: there may be ten million
     if len(logs) < TO_SPLIT or (spread := float(logs.std())) < 1e-6:
         return None
     counts, edges = np.histogram(logs, BINS)

@@ -148,7 +148,7 @@ def flag(
     return LabelErrors(
         flagged,
         loss,
-        np.full(len(loss), -1) if likely is None else np.asarray(likely, np.int64),
+        np.broadcast_to(np.int64(-1), len(loss)) if likely is None else np.asarray(likely, np.int64),
         math.nan if groups is None else groups.distance,
         limit,
         unlearned,
@@ -161,7 +161,7 @@ def _outcome(loss: Array, flagged: Array, known: Array) -> Outcome:
         return "flagged"
     if not known.any():
         return "unseen"
-    return "not learned" if np.percentile(loss[known], LEARNED) > EVEN else "not apart"
+    return "not learned" if np.percentile(loss[known], LEARNED, overwrite_input=True) > EVEN else "not apart"
 
 
 def standing_apart(loss: Array) -> Groups | None:

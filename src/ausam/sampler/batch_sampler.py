@@ -88,7 +88,7 @@ class SelectiveBatchSampler(BatchSampler):
     Scores are exchanged when a pass begins, so every process must begin every pass.
 
     Cost: 12 bytes per sample for the scores, 4 for the plan, 4 more if the policy weights samples. Planning ten million
-    samples takes up to two seconds of a CPU core, and for the moment up to 25 bytes per sample, Trusted 44.
+    samples takes up to two seconds of a CPU core, and for the moment up to 25 bytes per sample, Trusted 35.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
