@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ausam.common.settings import NON_NEGATIVE, checked_value
-from ausam.common.tensors import CPU
+from ausam.common.tensors import CPU, present
 from ausam.methods import Plain
 from ausam.optimizer.buffers import Snapshot
 from ausam.optimizer.errors import as_module, check_state_dict, checked_base
@@ -193,7 +193,7 @@ class SAM(OptimizerWrapper):
         self._return()
         if self.model is not None:
             self._buffers.restore()
-        bad = nonfinite_flag([p.grad for g in self.param_groups for p in g["params"]])
+        bad = nonfinite_flag(present([p.grad for g in self.param_groups for p in g["params"]]))
         skip, unequal = torch.stack([bad, changed.to(bad)]).tolist()  # the only synchronisation with the device
         if unequal:
             self._warn_once("changed")

@@ -107,7 +107,7 @@ def test_huge_is_not_infinite():
 @pytest.mark.parametrize(
     "make",
     {
-        "one precision": lambda v: [torch.ones(3), None, torch.tensor([1.0, v])],
+        "one precision": lambda v: [torch.ones(3), torch.tensor([1.0, v])],
         "several": lambda v: [torch.ones(3, dtype=torch.bfloat16), torch.tensor([v], dtype=torch.float64)],
         "complex": lambda v: [torch.ones(2), torch.complex(torch.ones(2), torch.tensor([0.0, v]))],
         "sparse": lambda v: [torch.tensor([0.0, v]).to_sparse(), torch.ones(2)],
@@ -119,8 +119,8 @@ def test_what_is_not_finite_is_found_in_every_kind_of_tensor_and_nothing_is_chan
         vector, twin = make(value), make(value)
         assert bool(nonfinite_flag(vector)) is expected
         for a, b in zip(vector, twin, strict=True):
-            assert a is b is None or torch.equal(a.to_dense().nan_to_num(), b.to_dense().nan_to_num())
-    assert not nonfinite_flag([None])
+            assert torch.equal(a.to_dense().nan_to_num(), b.to_dense().nan_to_num())
+    assert not nonfinite_flag([])
 
 
 @pytest.mark.filterwarnings("ignore:The loss or the gradient:RuntimeWarning")

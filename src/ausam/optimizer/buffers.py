@@ -110,8 +110,9 @@ class BufferGuard:
         if self._pending:
             self.undo_last_pass()
         last, this = self._update, BufferUpdate.FROM_PERTURBED if shifted else BufferUpdate.FROM_CLEAN
-        if not training or last in (BufferUpdate.FROM_CLEAN, this):
-            self._find_changed()
+        if not training or last is BufferUpdate.FROM_CLEAN or last is this:
+            if self._frozen:
+                self._find_changed()
             self._before_pass.take(self._modules, self._changing)
             self._pending = True
             if last is not BufferUpdate.NONE:

@@ -96,7 +96,7 @@ class Displacement:
         """Drop what was derived from the old weights: casts of an enclosing autocast, FSDP's gathered weights."""
         if torch.is_autocast_cache_enabled():
             torch.clear_autocast_cache()
-        if not self._swap and self._params and sharded(self._params[0]):
+        if not self._swap and any(map(sharded, self._params)):
             for m in self._modules:
                 reshard: Any = getattr(m, "reshard", None)
                 if reshard is not None:

@@ -211,16 +211,14 @@ def _as_tensor(value: Any, name: str, needed: str) -> Tensor:
 # -- what loss_fn returns ----------------------------------------------------------------------------------------------
 
 
-def losses_and_outputs(result: Any) -> tuple[Any, Any]:
-    """The two things that a loss function may return. None for outputs that it does not return."""
-    if not isinstance(result, tuple):
-        return result, None
+def losses_and_outputs(result: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The two things that a loss function may return."""
     if len(result) != 2:
         raise TypeError(
             f"loss_fn returned {len(result)} things, but the losses, or the losses and the outputs, are needed. Put "
             "further outputs into one: return losses, (z, features)."
         )
-    return result
+    return result[0], result[1]
 
 
 def per_sample(losses: Any, expected: int | None) -> Tensor:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +52,12 @@ class GradientSlots:
 
         ``views``: the slots may be views of memory that the next pass writes to (DDP's gradient_as_bucket_view).
         """
-        gradient: Vector = [p.grad for p in self.all]
+        gradient: Vector = []
+        for p in self.all:
+            gradient.append(p.grad)
+            p.grad = None
         if views:
             gradient = [g.clone() if g is not None and g._is_view() else g for g in gradient]
-        self.clear()
         if len(gradient) == self._own:
             return gradient
         self._last = gradient[self._own :]
@@ -88,39 +88,6 @@ class GradientSlots:
         return [k if g is None else g if k is None else k + g for k, g in pairs]
 
 
-class OtherBackward:
-    """Notices a ``loss.backward()`` of the user's between ``opt.backward`` and ``opt.step``.
-
-    ``.grad`` cannot tell it from clipping or unscaling, so autograd does, by a hook on the smallest parameter.
-    """
-
-    passing = 0  # how many optimizers of ours run their passes, whose backwards are not the user's
-
-    def __init__(self) -> None:
-        self.armed = False
-        self.seen = False
-        self._watched: Any = None
-
-    def arm(self, params: Iterable[Tensor]) -> None:
-        """From now on until ``disarm``."""
-        self.armed = True
-        if self._watched is None:
-            self._watched = min((p for p in params if p.requires_grad and p.is_leaf), key=Tensor.numel, default=None)
-            if self._watched is not None:
-                hook = self._watched.register_post_accumulate_grad_hook(functools.partial(_note, weakref.ref(self)))
-                weakref.finalize(self, hook.remove)
-
-    def disarm(self) -> None:
-        """The gradients were used or cleared."""
-        self.armed = self.seen = False
-
-
-def _note(reference: weakref.ref[OtherBackward], _: Tensor) -> None:
-    other = reference()
-    if other is not None and other.armed and not OtherBackward.passing:
-        other.seen = True
-
-
 @dataclass(frozen=True)
 class Decoupled:
     """A vector ``v`` that is subtracted after the base's step, times the learning rate: ``w -= lr * v``.
@@ -139,8 +106,9 @@ class Decoupled:
     vector: Vector
     length: Tensor
 
-    def rescaled_to(self, gradient: Vector) -> Vector:
-        """The vector, after what has become of the gradient. ``gradient`` is what ``.grad`` holds now."""
+    def rescaled(self, gradient: Vector | None = None) -> Vector:
+        """The vector, after what has become of the gradient: what ``.grad`` holds now, or ``gradient``."""
+        gradient = [p.grad for p in self.params] if gradient is None else gradient
         factor = norm(gradient).to(self.length.device) / self.length
         # Nothing is left of a gradient of length zero, or of one that is not finite.
         return scale(self.vector, factor.nan_to_num(nan=0.0, posinf=0.0))

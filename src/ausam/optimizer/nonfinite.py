@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ausam.common.ranks import Group, any_of
-from ausam.common.tensors import ONE, PLAIN, ZERO, Vector, dense, local, present
+from ausam.common.tensors import ONE, PLAIN, ZERO, Vector, dense, local
 from ausam.optimizer.buffers import BufferGuard
 from ausam.optimizer.step import Step
 
@@ -22,21 +22,20 @@ class NonFiniteError(RuntimeError):
     """With ``nonfinite="raise"``: the loss or the gradient of a step is inf or NaN."""
 
 
-def any_nonfinite(group: Group, x: Vector) -> bool:
+def any_nonfinite(group: Group, tensors: list[Tensor]) -> bool:
     """Whether any number is inf or NaN, in any process of the group.
 
     All processes need the answer. If the others continued, they would wait for the one with the bad value, or diverge.
     """
-    flag = nonfinite_flag(x)
+    flag = nonfinite_flag(tensors)
     return bool(flag.item()) if group is None else any_of(flag, group)
 
 
-def nonfinite_flag(x: Vector) -> Tensor:
-    """A scalar that is 0 if every number in ``x`` is finite, else 1. It stays on the device.
+def nonfinite_flag(tensors: list[Tensor]) -> Tensor:
+    """A scalar that is 0 if every number is finite, else 1. It stays on the device.
 
     Entries may be sparse. For sharded ones, only this process's part counts.
     """
-    tensors = present(x)
     if not tensors:
         return torch.zeros(())
     on_cpu = tensors[0].is_cpu

@@ -107,7 +107,7 @@ class TrainedParameters:
         Negative for a group with ``maximize=True``, where the worst point near the weights is the lowest.
         """
         groups, key = self.base.param_groups, radius_key(self.base)
-        if not any(key in g or g.get("maximize") for g in groups):
+        if not [g for g in groups if key in g or g.get("maximize")]:
             return rho
         of: dict[nn.Parameter, float] = {}
         for g in reversed(groups):

@@ -87,8 +87,9 @@ class PerSampleStep(Step):
             raise ValueError(WHOLE_BATCH)
         if self.evaluated and _versions(self._batch) != self._versions:
             self.warnings.append(CHANGED_INPUT)
-        moved_for = self._moved_for()
-        shifted = moved_for is not None
+        moved = self._displacement
+        shifted = moved is not None and moved.active
+        column: Measured = moved.measures if moved is not None and shifted else "loss"
         self._guard.before_pass(training=grad, shifted=shifted)
         batch = self._batch if rows is None else select_rows(self._batch, rows, self.count)
         try:
@@ -101,7 +102,7 @@ class PerSampleStep(Step):
                     "capture what is not per sample, such as a graph, or use a method that keeps the batch whole."
                 )
             raise
-        losses, self._outputs = losses_and_outputs(result)
+        losses, self._outputs = losses_and_outputs(result) if isinstance(result, tuple) else (result, None)
         losses = per_sample(losses, self._n if rows is None else len(rows))
         if self._n is None:
             self._n = len(losses)
@@ -110,25 +111,22 @@ class PerSampleStep(Step):
                 f"weight has shape {tuple(self._weight.shape)} for {self._n} samples. Give one number per sample: "
                 f"shape ({self._n},)."
             )
-        column: Measured = moved_for or "loss"
-        self._record(losses, rows, column)
+        values = losses.data  # unlike detach(), this may be read or written without a trace in the graph
+        self.samples_forward += len(values)
+        self.evaluated.append(values)
+        self._columns[column] = values if rows is None else self._with_rows(column, rows, values)
         if self._outputs is not None:
             self._keep_outputs(rows, shifted=shifted)
         if column == "perturbed" and not self._context.seen_to_move and not losses.is_meta:
             self._check_moved(self.loss, self.perturbed)
         return losses
 
-    def _record(self, losses: Tensor, rows: Tensor | None, column: Measured) -> None:
-        """Keep the losses of a pass, in the feedback's column and for the check that they are finite."""
-        values = losses.data  # unlike detach(), this may be read or written without a trace in the graph
-        self.samples_forward += len(values)
-        self.evaluated.append(values)
-        if rows is not None:
-            known = self._columns.get(column)
-            known = losses.new_full((self.count,), torch.nan) if known is None else known.clone()
-            known[rows] = values
-            values = known
-        self._columns[column] = values
+    def _with_rows(self, column: Measured, rows: Tensor, values: Tensor) -> Tensor:
+        """The feedback's column with the losses of some rows."""
+        known = self._columns.get(column)
+        known = values.new_full((self.count,), torch.nan) if known is None else known.clone()
+        known[rows] = values
+        return known
 
     def _keep_outputs(self, rows: Tensor | None, *, shifted: bool) -> None:
         if rows is None:
@@ -171,7 +169,8 @@ class PerSampleStep(Step):
         except RuntimeError as error:
             add_note(error)
             raise
-        return self._collect()
+        gradient = self.slots.collect(views=self._sync.views)
+        return self._sync.after_backward(self.params, gradient) if self._sync.active else gradient
 
     def _keep_scale(self, factor: Tensor) -> None:
         # The gradient that reaches the mean loss is the factor that the user's backward multiplied it by.
@@ -224,7 +223,7 @@ class ClosureStep(Step):
         if rows is not None:
             raise RuntimeError(NO_LOSSES)
         with contextlib.nullcontext() if sync else self.no_sync():
-            return self._run(shifted=self._moved_for() is not None)
+            return self._run(shifted=self._displacement is not None and self._displacement.active)
 
     def _run(self, *, shifted: bool) -> Vector:
         self._guard.before_pass(training=True, shifted=shifted)
@@ -238,7 +237,9 @@ class ClosureStep(Step):
         self._values.append(value)
         seen, parts = self.evaluated, tree_leaves(value)
         seen.extend(torch.as_tensor(x).detach().float().sum() for x in parts if isinstance(x, (Tensor, float, int)))
-        gradient = self._collect()
+        gradient = self.slots.collect(views=self._sync.views)
+        if self._sync.active:
+            gradient = self._sync.after_backward(self.params, gradient)
         if any(isinstance(x, Tensor) and x.requires_grad for x in parts) and all(g is None for g in gradient):
             self.warnings.append(NO_BACKWARD)
         if shifted and len(self._values) > 1 and seen and not self._context.seen_to_move:

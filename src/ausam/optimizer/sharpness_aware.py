@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ausam.common.settings import COUNT, OneOf, YesNo, checked_value
-from ausam.common.tensors import Vector, add, norm
+from ausam.common.tensors import Vector, add, norm, present
 from ausam.feedback import Feedback
 from ausam.methods import Plain
 from ausam.optimizer.distributed import average_gradients
@@ -33,7 +34,7 @@ from ausam.optimizer.errors import (
     check_state_dict,
     checked_base,
 )
-from ausam.optimizer.gradients import Decoupled, OtherBackward
+from ausam.optimizer.gradients import Decoupled
 from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
 from ausam.optimizer.parameters import Memory
 from ausam.optimizer.passes import ClosureStep, LossFn, PerSampleStep
@@ -87,6 +88,8 @@ class SharpnessAware(OptimizerWrapper):
     optimizer. All other hooks are the base's.
     """
 
+    _passing = 0  # how many optimizers of ours run their passes, whose backwards are not the user's
+
     def __init__(
         self,
         base: Optimizer | Sequence[Optimizer],
@@ -128,7 +131,8 @@ class SharpnessAware(OptimizerWrapper):
         self._context = StepContext(model, self.base, self.sync_perturbation)
         self._running = False  # whether a step is unfinished
         self._decoupled: Decoupled | None = None  # belongs to .grad, which torch does not copy either
-        self._other = OtherBackward()
+        self._watched = False  # whether a hook notices what else runs a backward
+        self._added = False  # whether it has noticed one between backward and step
         self._scaled = True  # whether the last backward may know a GradScaler's scale
         self._warned: set[str] = set()
         self._optimizer_step_pre_hooks = OrderedDict()  # they receive this optimizer, not the base
@@ -217,7 +221,7 @@ class SharpnessAware(OptimizerWrapper):
             loss = self._estimate(ClosureStep(self._context, closure, replay=self.replay), replace=True)
         elif self._grad is Grad.NOTHING and not isinstance(self.method, Plain) and self._has_gradients():
             self._warn_once(BYPASSED.format(type(self.method).__name__), stacklevel=3)
-        if self._other.seen:
+        if self._added:
             self._warn_once(ADDED, stacklevel=3)
         if self._scaler_steps and not self._scaled:
             self._warn_once(NOT_SCALED, stacklevel=4)
@@ -225,24 +229,18 @@ class SharpnessAware(OptimizerWrapper):
         if self._grad is Grad.NONFINITE and self._still_nonfinite():
             self._memory = self._memory_at_step
         else:
-            self._base_step()
+            if self._decoupled is None:
+                self.base.step()
+            else:
+                vector = self._decoupled.rescaled()  # before the base sees the gradients
+                self.base.step()
+                self._decoupled.subtract(vector, self.param_groups)
             self.steps += 1
             self._memory_at_step = self._memory
-        self._grad = Grad.NOTHING
-        self._other.disarm()
+        self._grad, self._added = Grad.NOTHING, False
         for hook in [*self._optimizer_step_post_hooks.values()]:
             hook(self, (closure,), {})
         return loss
-
-    def _base_step(self) -> None:
-        """The base's step, and the decoupled one after it."""
-        decoupled = self._decoupled
-        if decoupled is None:
-            self.base.step()
-            return
-        vector = decoupled.rescaled_to([p.grad for p in decoupled.params])  # before the base sees the gradients
-        self.base.step()
-        decoupled.subtract(vector, self.param_groups)
 
     def accumulate(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:
         """Run a closure, as :meth:`step` does, and add its gradient to ``.grad``. ``step()`` follows.
@@ -262,9 +260,9 @@ class SharpnessAware(OptimizerWrapper):
         if self._running:
             raise RuntimeError(RUNNING)
         undo, context, grad_mode = step.undo, self._context, torch.is_grad_enabled()
-        if self._other.seen and not replace:
+        if self._added and not replace:
             step.warnings.append(ADDED)
-        OtherBackward.passing += 1
+        SharpnessAware._passing += 1
         try:
             undo.append(functools.partial(vars(self).update, vars(self).copy()))  # counters, memory, what .grad holds
             self._running = True
@@ -274,17 +272,22 @@ class SharpnessAware(OptimizerWrapper):
             memory = self._memory.copy_for(context.parameters)
             step.begin(memory.values, self.steps, self.seed, replace=replace)
             gradient = self.method.gradient(step)
-            self._validate_gradient(gradient, step)
+            self._validate_gradient(gradient)
+            entries = present(gradient)
+            if not entries and not isinstance(step, ClosureStep):  # a closure may skip a batch
+                step.warnings.append(NO_GRADIENT)
             context.guard.undo_last_pass()
             accepted = self.nonfinite == "ignore" or not any_nonfinite(
-                context.sync.group, [*gradient, *(step.decoupled or ()), *step.evaluated]
+                context.sync.group, [*entries, *present(step.decoupled or []), *step.evaluated]
             )
             if not accepted:
                 discard(step, gradient, context.guard, self.nonfinite)
                 step.warnings.append(SKIPPED)
             returned = step.result()
             memory.values = step.state
-            held, new = self._commit(step, gradient, memory if accepted else None, replace=replace)
+            held, new = self._commit(
+                step, gradient, memory if accepted else None, reached=bool(entries), replace=replace
+            )
             if not grad_mode:
                 torch.set_grad_enabled(False)
             self._running = False
@@ -295,14 +298,15 @@ class SharpnessAware(OptimizerWrapper):
                 restore()
             raise
         finally:
-            OtherBackward.passing -= 1
-        self._other.arm(context.parameters.params)
+            SharpnessAware._passing -= 1
+        if not self._watched:
+            self._watch()
         if held:
             torch._foreach_add_(held, new)  # last, because an addition in place cannot be undone
         return returned
 
     def _commit(
-        self, step: Step, gradient: Vector, memory: Memory | None, *, replace: bool
+        self, step: Step, gradient: Vector, memory: Memory | None, *, reached: bool, replace: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Leave the gradient in ``.grad`` and record the step. ``memory`` is None for a step that is not finite.
 
@@ -318,7 +322,7 @@ class SharpnessAware(OptimizerWrapper):
             self._grad, self._decoupled = Grad.NONFINITE, None
         else:
             self._memory = memory
-            if self._grad is Grad.NOTHING and any(g is not None for g in gradient):  # a closure may skip a batch
+            if reached and self._grad is Grad.NOTHING:
                 self._grad = Grad.GRADIENT
             if step.decoupled or self._decoupled is not None:
                 self._decoupled = self._pending(step, gradient)
@@ -334,7 +338,7 @@ class SharpnessAware(OptimizerWrapper):
         """What follows the base's step: the decoupled vectors of this call and of those that .grad still holds."""
         vector, last, sync, slots = step.decoupled, self._decoupled, self._context.sync, step.slots
         if last is not None and last.params is step.params and any(g is not None for g in slots.held):
-            held = last.rescaled_to(slots.held)
+            held = last.rescaled(slots.held)
             vector = add(held, vector) if vector else held
         if not vector:
             return None
@@ -343,8 +347,8 @@ class SharpnessAware(OptimizerWrapper):
             vector, total = (average_gradients(step.params, v, sync.group) for v in (vector, total))
         return Decoupled(step.params, vector, norm(total))
 
-    def _validate_gradient(self, gradient: Vector, step: Step) -> None:
-        """Raise an error for what is no gradient, and warn of one that is empty."""
+    def _validate_gradient(self, gradient: Vector) -> None:
+        """Raise an error for what is no gradient."""
         trained = len(self._context.parameters.params)
         if not isinstance(gradient, list) or len(gradient) != trained:
             what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
@@ -352,8 +356,15 @@ class SharpnessAware(OptimizerWrapper):
                 f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
                 f"{trained} trained parameters is needed, e.g. what step.gradient() returns."
             )
-        if all(g is None for g in gradient) and not isinstance(step, ClosureStep):  # a closure may skip a batch
-            step.warnings.append(NO_GRADIENT)
+
+    def _watch(self) -> None:
+        """Notice, on the smallest parameter, a ``loss.backward()`` of the user's between ``backward`` and ``step``."""
+        self._watched = True
+        leaves = [p for p in self._context.parameters.params if p.is_leaf]
+        if leaves:
+            note = functools.partial(_note_backward, weakref.ref(self))
+            hook = min(leaves, key=Tensor.numel).register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+            weakref.finalize(self, hook.remove)
 
     def _has_gradients(self) -> bool:
         """Whether any ``.grad`` holds something other than zeros."""
@@ -362,7 +373,8 @@ class SharpnessAware(OptimizerWrapper):
 
     def _still_nonfinite(self) -> bool:
         """Whether ``.grad`` holds the gradient that was not finite: it may have been cleared or unscaled since."""
-        return any_nonfinite(self._context.sync.group, [p.grad for g in self.param_groups for p in g["params"]])
+        held = present([p.grad for g in self.param_groups for p in g["params"]])
+        return any_nonfinite(self._context.sync.group, held)
 
     def _warn_once(self, message: str, *, stacklevel: int) -> None:
         if message not in self._warned:
@@ -378,8 +390,7 @@ class SharpnessAware(OptimizerWrapper):
         else:
             self.base.zero_grad(set_to_none=set_to_none)
         if not self._running:  # inside a closure, the earlier gradients are set aside and stay
-            self._grad, self._decoupled = Grad.NOTHING, None
-            self._other.disarm()
+            self._grad, self._added, self._decoupled = Grad.NOTHING, False, None
 
     def __repr__(self) -> str:
         count = sum(p.numel() for g in self.param_groups for p in g["params"])
@@ -434,7 +445,7 @@ class SharpnessAware(OptimizerWrapper):
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_context", "_running", "_decoupled", "_other", "_warned"}
+        transient = {"step", "_context", "_running", "_decoupled", "_warned"}
         kept = {k: v for k, v in self.__dict__.items() if k not in transient and not k.endswith("_hooks")}
         return {"model": self.model, **kept}
 
@@ -442,3 +453,9 @@ class SharpnessAware(OptimizerWrapper):
         model = state.pop("model")
         self.__dict__.update(state)
         self._set_up(model)
+
+
+def _note_backward(reference: weakref.ref[SharpnessAware], _: Tensor) -> None:
+    opt = reference()
+    if opt is not None and opt._grad is Grad.GRADIENT and not SharpnessAware._passing:
+        opt._added = True

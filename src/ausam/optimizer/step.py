@@ -221,11 +221,6 @@ class Step:
         with torch.set_grad_enabled(grad):
             return function(*arguments)
 
-    def _collect(self) -> Vector:
-        """The gradient that a pass left behind. The slots are empty afterwards."""
-        gradient = self.slots.collect(views=self._sync.views)
-        return self._sync.after_backward(self.params, gradient) if self._sync.active else gradient
-
     def _column(self, name: Measured) -> Tensor:
         """The losses of one feedback column. NaN where they were not evaluated."""
         if name not in self._columns:
@@ -253,7 +248,7 @@ class Step:
 
     def ascended(self, g: Vector, rho: float) -> Displacement:
         """Move the weights to ``w + rho g / |g|``, like ``shifted(ascent(g, rho))``. Overwrites ``g``."""
-        return self._displaced(ascent_(g, self.radius(rho)), "perturbed", relative=True)
+        return self._displaced(ascent_(g, self._parameters.radius(rho)), "perturbed", relative=True)
 
     def at(self, values: Vector) -> Displacement:
         """Move the weights to ``values`` inside the context, then back to ``w`` bit for bit."""
@@ -270,11 +265,6 @@ class Step:
             self.params, values, self.undo, self._parameters.modules, relative=relative, swap=swap, measures=measures
         )
         return self._displacement
-
-    def _moved_for(self) -> Measured | None:
-        """None at ``w``. Elsewhere the feedback column for losses evaluated there."""
-        displacement = self._displacement
-        return displacement.measures if displacement is not None and displacement.active else None
 
     def _check_moved(self, before: Tensor, after: Tensor) -> None:
         """See, once, that moving the weights changes a loss: it does not if the graph was built before the step."""
