@@ -146,3 +146,23 @@ def test_the_memory_of_the_copies_is_used_again():
     model[1].running_mean = torch.ones(6)
     train(opt, model, 1)
     assert guard._start._copies[0].tolist() == [1.0] * 6
+
+
+def test_a_first_child_or_buffer_of_a_module_is_guarded_from_the_next_step_on():
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.rest = nn.Linear(4, 3), nn.Sequential()
+
+        def forward(self, x):
+            if self.training and "count" in self.first._buffers:
+                self.first.count += 1
+            return self.rest(self.first(x))
+
+    model = Late()
+    opt = SharpnessAware(SGD(model.parameters(), lr=0.05), SAM(0.1), model)
+    train(opt, model, 1)
+    model.rest.append(nn.BatchNorm1d(3, affine=False))
+    model.first.register_buffer("count", torch.zeros(()))
+    train(opt, model, 2)
+    assert int(model.rest[0].num_batches_tracked) == int(model.first.count) == 2

@@ -35,6 +35,7 @@ class Snapshot:
     def __init__(self) -> None:
         self._modules: Sequence[nn.Module] = ()
         self._owners: list[dict[str, Tensor | None]] = []  # each module's buffers by name
+        self._empty: list[dict[str, Tensor | None]] = []  # of the modules that had none
         self._places: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []  # owner, name, buffer
         self._ids: list[int] = []
         self._live: list[Tensor] = []
@@ -45,9 +46,10 @@ class Snapshot:
     def take(self, modules: Sequence[nn.Module], frozen: Sequence[nn.Parameter] = ()) -> None:
         """Copy every buffer of the modules, and these frozen parameters."""
         self._frozen = [(p, p.data, p.data.clone()) for p in frozen]
-        known = modules is self._modules
+        known = modules is self._modules and not any(self._empty)
         if not known:
-            self._owners = [m._buffers for m in modules]
+            every = [m._buffers for m in modules]
+            self._owners, self._empty = [b for b in every if b], [b for b in every if not b]
         ids = [id(b) for owner in self._owners for b in owner.values()]
         if known and ids == self._ids and [b.shape for b in self._live] == self._shapes:
             if self._live:

@@ -52,9 +52,8 @@ class GradientSlots:
 
         ``views``: the slots may be views of memory that the next pass writes to (DDP's gradient_as_bucket_view).
         """
-        gradient: Vector = []
+        gradient: Vector = [p.grad for p in self.all]
         for p in self.all:
-            gradient.append(p.grad)
             p.grad = None
         if views:
             gradient = [g.clone() if g is not None and g._is_view() else g for g in gradient]

@@ -45,6 +45,7 @@ class TrainedParameters:
         self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
         self._names: dict[nn.Parameter, str] = {}
         self._dicts: list[dict[str, Any]] = []  # each module's children and parameters
+        self._empty: list[dict[str, Any]] = []  # those that had none: looking for a first entry is fast
         self._all: list[nn.Parameter] = []
         self._required: list[bool] = []
         self._seen: list[object] = []
@@ -55,11 +56,13 @@ class TrainedParameters:
 
         Until then, ``params`` and the other lists stay the same objects.
         """
-        if [*map(id, self._look())] == self._ids and [*map(get_requires_grad, self._all)] == self._required:
+        known = not any(self._empty) and [*map(id, self._look())] == self._ids
+        if known and [*map(get_requires_grad, self._all)] == self._required:
             return
         self._ids = None  # an interrupted walk is not used again
         self.modules = list(self.model.modules())
-        self._dicts = [d for m in self.modules for d in (m._modules, m._parameters)]
+        every: list[dict[str, Any]] = [d for m in self.modules for d in (m._modules, m._parameters)]
+        self._dicts, self._empty = [d for d in every if d], [d for d in every if not d]
         if any(map(is_lazy, itertools.chain(self.model.parameters(), self.model.buffers()))):
             raise RuntimeError(
                 "The model has a lazy module, whose parameters do not exist yet. Run one forward before opt.backward: "
