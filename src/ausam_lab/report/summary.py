@@ -14,9 +14,9 @@ from ausam_lab.report.table import Line, Section, Table, marked, to_text
 from ausam_lab.report.text import NONE, SKIPPED_BECAUSE, Screen, capital, join, show, wrapped
 
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
+SPREAD = "± is the standard deviation over seeds."
 RULE = (
-    "± is the standard deviation over seeds. Cost counts samples in forward and backward passes. CPU time is that of "
-    "all threads in training. Plain SGD has 1x."
+    "Cost counts samples in forward and backward passes. CPU time is that of all threads in training. Plain SGD has 1x."
 )
 AGAINST_SAM = (
     "The difference from SAM is the mean over common seeds, with its 95 % interval. A star means significant at 5 % "
@@ -274,7 +274,9 @@ def further_table(comparison: Comparison) -> tuple[Table, str]:
 
 def notes(comparison: Comparison) -> str:
     """How to read the table of scores."""
-    return f"{RULE} {AGAINST_SAM}" if any(row.against_sam for row in comparison.rows) else RULE
+    spread = [SPREAD] if any(row.n > 1 for row in comparison.rows) else []
+    against = [AGAINST_SAM] if any(row.against_sam for row in comparison.rows) else []
+    return " ".join([*spread, RULE, *against])
 
 
 def text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:

@@ -125,6 +125,8 @@ def test_the_verdict_ranks_only_runs_that_have_fitted(compared):
     assert text.startswith("Diverged: SGD. Lower the learning rate")
     assert f"{left} is the flattest" in text
     assert "flattest" not in said(SGD="diverged", SAM="unfitted", ASAM="unfitted")
+    page = flatness.render(Flatness("", "", (replace(sgd, verdict="diverged"),), {}))
+    assert "<figure" not in page  # charts of losses such as 1e17
 
 
 def pretending(folder, **settings):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Links = Mapping[tuple[str, int], str]  # from a page to its runs, by name and seed: the audit page, or the folder
 METHOD = Field("method", "method")
 SEE_ALL = (
-    "A seed leads to the run's audit page, or to its folder if it has none yet: ausam audit FOLDER makes one, with a "
-    "ranked list to review. Each seed may have other wrong labels."
+    "A seed leads to the run's audit page, a ranked list to review, or to its folder if it has none yet: ausam audit "
+    "FOLDER makes it. Each seed may have other wrong labels."
 )
 
 
@@ -68,8 +68,8 @@ def _scores(comparison: Comparison) -> Markup:
         subtitle=summary.best_text(comparison),
     )
     side = "left" if lower_is_better(comparison) else "right"
-    note = f"Further {side} is better. Beside each name: its cost, SGD = 1x. Bars: one standard deviation over seeds."
-    return html.chart(spec, note=note)
+    bars = " Bars: one standard deviation over seeds." if runs else ""
+    return html.chart(spec, note=f"Further {side} is better. Beside each name: its cost, SGD = 1x.{bars}")
 
 
 def _curves(comparison: Comparison) -> Markup | str:
@@ -94,8 +94,8 @@ def _curves(comparison: Comparison) -> Markup | str:
     hover = [epoch, score, Field("low", "least", form), Field("high", "greatest", form), Field("runs", "runs")]
     limits = {"domainMax": max(early)} if lower else {"domainMin": min(early)}
     spec = charts.lines(rows, epoch, score, METHOD, hover, limits=limits)
-    note = f"Mean over seeds; the band runs from the smallest to the largest. {html.CLICK}"
-    return html.chart(spec, "Learning curves", note)
+    band = "Mean over seeds. The band runs from the smallest to the largest." if len(comparison.seeds) > 1 else ""
+    return html.chart(spec, "Learning curves", f"{band} {html.CLICK if len(labels) > 1 else ''}".strip())
 
 
 def _data(comparison: Comparison, links: Links) -> Iterator[Markup]:
@@ -112,7 +112,7 @@ def _data(comparison: Comparison, links: Links) -> Iterator[Markup]:
         yield html.heading("What the training says about the data")
         yield html.paragraph(summary.about_data(comparison))
         yield to_html(Table.of(["Method", "Verdict", "Flagged labels", "Seeds"], lines, left=(0, 1)))
-        yield html.paragraph(SEE_ALL, "note")
+        yield html.paragraph(SEE_ALL if links else "", "note")
 
 
 def _about(comparison: Comparison) -> str:

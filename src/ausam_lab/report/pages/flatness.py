@@ -126,8 +126,11 @@ def note(flatness: Flatness) -> str:
 
 
 def _charts(flatness: Flatness) -> Iterator[Markup]:
-    """The charts: of the first seed, a line per run."""
-    shown = [next(m for m in flatness.minima if m.name == name) for name in flatness.names]
+    """The charts, a line per run, of its first seed that has not diverged."""
+    sound = [m for m in flatness.minima if m.verdict != "diverged"]
+    shown = [next(m for m in sound if m.name == name) for name in dict.fromkeys(m.name for m in sound)]
+    if not shown:
+        return
     of = Field("of", "run")
     radius, rise = Field("x", "distance from the last weights", ".3~g"), Field("y", "rise in training loss", ".3~g")
     lines = [(m.name, m.sharpness.rho, m.sharpness.worst) for m in shown]
