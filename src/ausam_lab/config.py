@@ -75,17 +75,17 @@ class Config:
     )
     model: str = setting("resnet-tiny", "network by name, or your own as module:function")
     method: str = setting(
-        "SAM", 'method, by name or with arguments: sam, "looksam(k=10)"; plain is the base optimizer alone'
+        "SAM", 'method, by name or with arguments: sam, "looksam(k=10)". plain is the base optimizer alone'
     )
-    policy: str = setting("Full", "selection policy, by name or with arguments; full is no selection")
+    policy: str = setting("Full", "selection policy, by name or with arguments. full is no selection")
     rho: float | None = setting(None, "radius of the perturbation, >= 0")
     alpha: float | None = setting(None, "fraction of each mini-batch that the policy keeps, 0 < alpha <= 1")
     epochs: PositiveCount = setting(30, "epochs, >= 1")
     batch_size: PositiveCount = setting(128, "samples per mini-batch, before selection")
-    lr: Positive = setting(0.1, "peak learning rate; it falls to 0 along a cosine")
+    lr: Positive = setting(0.1, "peak learning rate, which falls to 0 along a cosine")
     label_noise: Below1 = setting(0.0, "fraction of the training labels to corrupt, 0 <= p < 1")
     seed: Seed = setting(0, "seed for weights, sample order, wrong labels and all other random draws")
-    device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one")
+    device: str = setting("auto", "cpu, cuda, cuda:0, mps, xpu, or auto for cuda if there is one")
 
     rho_schedule: RhoShape = setting(
         "constant",
@@ -102,7 +102,7 @@ class Config:
     )
 
     base: Base = setting("sgd", "base optimizer")
-    momentum: Below1 = setting(0.9, "momentum of SGD; Adam's first beta", "NUMBER")
+    momentum: Below1 = setting(0.9, "momentum of SGD, or Adam's first beta", "NUMBER")
     weight_decay: NonNegative = setting(5e-4, "weight decay of the base optimizer")
     lr_steps: str = setting(
         "", "divide the learning rate by ten after these fractions of the epochs instead, e.g. 0.8,0.95", "PARTS"
@@ -110,33 +110,34 @@ class Config:
     label_smoothing: Below1 = setting(0.0, "label smoothing, 0 <= s < 1")
     augment: Augment = setting("none", "augmentation: none, standard (crop and flip) or cutout (standard and a hole)")
     init: str = setting("", "initial weights: the folder of a run, or a torch or safetensors file", "PATH")
-    quantize: Count = setting(0, "bits of weights and activations, 2 to 8; 0: full precision", "BITS")
+    quantize: Count = setting(0, "bits of weights and activations, 2 to 8, or 0 for full precision", "BITS")
     amp: Amp = setting(
-        "off", "mixed precision in training: bf16, or fp16 with a gradient scaler; evaluation stays in float32"
+        "off", "mixed precision in training: bf16, or fp16 with a gradient scaler. Evaluation stays in float32"
     )
 
     task: str = setting(
-        "", "the task of your own data, as module:Class with losses and a score, e.g. regression; empty: classification"
+        "",
+        "the task of your own data, as module:Class with losses and a score, e.g. regression. Empty for classification",
     )
     data_dir: str = setting("data", "folder for downloaded data", "FOLDER")
     labels: str = setting(
         "",
-        "labels.csv of ausam audit --apply: corrected training labels, and samples to leave out; empty: none",
+        "labels.csv of ausam audit --apply: corrected training labels, and samples to leave out. Empty for none",
         "FILE",
     )
-    train_size: Count = setting(0, "number of training samples, a subset with balanced classes; 0: all")
+    train_size: Count = setting(0, "number of training samples, a subset with balanced classes, or 0 for all")
     test_size: Count = setting(0, "number of test samples, likewise")
     imbalance: Probability = setting(
-        0.0, "long tail: class c of C keeps R^(c/(C-1)) of its training samples, 0 < R < 1; 0 or 1: all of them"
+        0.0, "long tail: class c of C keeps R^(c/(C-1)) of its training samples, 0 < R < 1. 0 or 1 keep all of them"
     )
     data_seed: Seed | None = setting(
-        None, "seed for wrong labels, the long tail, held-out samples and subsets; by default that of the run"
+        None, "seed for wrong labels, the long tail, held-out samples and subsets. By default that of the run"
     )
-    workers: Threads = setting(0, "processes that load MPII or your own data; 0: load in the training process")
+    workers: Threads = setting(0, "processes that load MPII or your own data, or 0 for the training process")
 
     validation: Below1 = setting(0.0, "fraction of the training samples held out to replace the test set, 0 <= p < 1")
     average: Below1 = setting(
-        0.0, "evaluate an exponential moving average of the weights with this decay, e.g. 0.99; 0: off", "NUMBER"
+        0.0, "evaluate an exponential moving average of the weights with this decay, e.g. 0.99, or 0 for none", "NUMBER"
     )
     select_epoch: Below1 = setting(
         0.0,
@@ -144,7 +145,7 @@ class Config:
         "best on them (early stopping); 0: keep the last",
     )
 
-    threads: Threads = setting(0, "CPU threads, at most 1024; 0: torch's choice")
+    threads: Threads = setting(0, "CPU threads, at most 1024, or 0 for torch's choice")
     memory_format: MemoryFormat = setting("channels_last", "memory layout of images and convolutions")
     keep: Keep = setting(
         "all",

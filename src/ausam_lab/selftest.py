@@ -132,7 +132,7 @@ def _mixed_precision(device: str, half: torch.dtype) -> list[Tensor]:
 def main(argv: list[str]) -> int:
     """``ausam selftest`` without the packages that the rest of the command line needs."""
     parser = argparse.ArgumentParser(prog="ausam selftest", description=ABOUT)
-    text = "cpu, cuda, cuda:0, mps, xpu; auto: cuda if there is one (default: auto)"
+    text = "cpu, cuda, cuda:0, mps, xpu, or auto for cuda if there is one (default: auto)"
     parser.add_argument("--device", default="auto", help=text)
     try:
         Checks.device = available(parser.parse_args(argv).device)

@@ -91,7 +91,7 @@ def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, cha
                 f"The model has not fitted the data: three quarters of the samples have a loss above {level:.2f}, "
                 f"where chance has {chance:.2f}.",
                 "Lower the learning rate." if diverged else "Train longer, or use SGD with smaller batches.",
-                "No label is flagged; the ranking is rough.",
+                "No label is flagged, and the ranking is rough.",
             ),
         )
     if visits < ENOUGH:

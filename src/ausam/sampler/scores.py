@@ -28,7 +28,7 @@ EQUAL_IN_ALL = (
     ("number of batches left", BEGIN_ALL),
     (
         "seed",
-        "All share one plan, so give the same seed in all; the rank decides which part of a batch a process gets.",
+        "All share one plan, so give the same seed in all. The rank decides which part of a batch a process gets.",
     ),
     (
         "checksum of the scores",

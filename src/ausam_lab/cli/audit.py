@@ -14,7 +14,7 @@ from ausam_lab.report.table import to_text
 
 def flags(made: Parser, _: bool) -> None:
     """Which run, what is written, and how it is trained with --data."""
-    about = "folder of a finished run, or of ausam compare; with --data, of a new run (default: runs/audit-DATA)"
+    about = "folder of a finished run or of ausam compare. With --data, of a new run (default: runs/audit-DATA)"
     made.add_argument("folder", nargs="?", metavar="RUN", help=about)
     made.add_argument("--out", metavar="FILE", help="the page (default: RUN/audit.html)")
     export = "write the ranking to this CSV file: index, path, given, likely, loss, flagged"

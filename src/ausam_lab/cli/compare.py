@@ -22,11 +22,11 @@ SET_ELSEWHERE = {*PAIR_SETTINGS, "sync_perturbation"} - {"seed"}  # by the names
 
 def flags(made: Parser, everything: bool) -> None:
     """Those of a run that do not differ between the pairs."""
-    made.add_argument("names", nargs="*", metavar="NAME", help="sgd, sam, ausam-0.5, mine:MySAM; see ausam list")
+    made.add_argument("names", nargs="*", metavar="NAME", help="sgd, sam, ausam-0.5, mine:MySAM (see ausam list)")
     made.add_argument("--all", action="store_true", help="every named pair")
     add_common(made, "runs/compare", "comparison", "pair")
     add_verbose(made)
-    labels = "labels.csv of ausam audit --apply; several train every pair with each of them, and given is no file"
+    labels = "labels.csv of ausam audit --apply. Several train every pair with each of them, and given is no file"
     made.add_argument("--labels", dest="label_files", nargs="+", default=(), metavar="FILE", help=labels)
     add_settings(made, everything, {*SET_ELSEWHERE, "labels"})
 

@@ -131,7 +131,7 @@ def add_common(made: Parser, folder: str, what: str, seeds: str = "") -> None:
     made.add_argument("--out", default=folder, metavar="FOLDER", help=f"folder of the {what} (default: {folder})")
     if seeds:
         made.add_argument("--seeds", type=at_least_1, default=3, metavar="N", help=f"runs per {seeds} (default: 3)")
-    file = "settings from a .toml or .json file, e.g. the config.json of a run; flags come first"
+    file = "settings from a .toml or .json file, e.g. the config.json of a run. Flags come first"
     made.add_argument("--config", metavar="FILE", help=file)
 
 
@@ -142,7 +142,7 @@ def add_verbose(made: Parser) -> None:
 
 def add_trust(made: Parser) -> None:
     """The flag of the commands that read the folder of somebody else's run."""
-    about = "run the code (data, network, method ...) that the folder's settings name; without it, none of it runs"
+    about = "run the code (data, network, method ...) that the folder's settings name. Without it, none of it runs"
     made.add_argument("--trust", action="store_true", help=about)
 
 

@@ -56,7 +56,7 @@ def everything() -> str:
         _table(("Method", "Passes", "What it does"), methods),
         "Policies. Kept: the fraction of the samples that is used.",
         _table(("Policy", "Kept", "What it does"), policies),
-        "Pairs. --rho sets the rho of all; else it is the method's own or the data's.",
+        "Pairs. --rho sets the rho of all. By default it is the method's or the data's.",
         _table(("Pair", "Method + policy"), [(name, _written(row)) for name, row in PAIRS.items()]),
         _table(("Or write", "for"), OTHER_PAIRS),
         "Networks. Parameters for 10 classes or 16 joints. Your own: module:function.",

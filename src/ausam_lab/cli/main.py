@@ -142,7 +142,7 @@ def _kept(name: str, args: argparse.Namespace) -> str:
         epochs = len(run_folder.epochs(Path(args.out)))
         kept = f"{args.out} holds the run up to epoch {epochs}" if epochs else "No epoch was finished"
         return f"{kept}; run the same command with --resume to continue."
-    return "Finished work is kept; run the same command to continue." if name in RESUMABLE else ""
+    return "Finished work is kept. Run the same command to continue." if name in RESUMABLE else ""
 
 
 @contextlib.contextmanager

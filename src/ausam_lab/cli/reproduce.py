@@ -26,10 +26,10 @@ def flags(made: Parser, _: bool) -> None:
     made.add_argument("--scale", choices=recipe.SCALES, default="", help=scale)
     chosen = "BLOCK, ROW or BLOCK/ROW, with *"
     made.add_argument("--only", action="append", default=[], metavar="PATTERN", help=chosen)
-    seeds = "runs per row (default: the recipe's; the paper uses 3)"
+    seeds = "runs per row (default: the recipe's, and the paper uses 3)"
     made.add_argument("--seeds", type=at_least_1, metavar="N", help=seeds)
     made.add_argument("--out", metavar="FOLDER", help="folder of the table (default: runs/TABLE-SCALE)")
-    dry = "say about how much time it takes, and what differs from the paper; run nothing"
+    dry = "say about how much time it takes, and what differs from the paper, and run nothing"
     made.add_argument("--dry-run", action="store_true", help=dry)
     where = "run the cells here, or on Ray"
     made.add_argument("--launcher", choices=["local", "ray"], default="local", help=where)

@@ -19,7 +19,7 @@ from ausam_lab.training.loop import finish, train
 
 def flags(made: Parser, everything: bool) -> None:
     """Those of a run, and of its folder."""
-    about = "a pair, e.g. sgd, sam, ausam-0.5, sam+random, in place of --method and --policy; see ausam list"
+    about = "a pair, e.g. sgd, sam, ausam-0.5, sam+random, in place of --method and --policy (see ausam list)"
     made.add_argument("name", nargs="?", metavar="NAME", help=about)
     add_common(made, "runs/train", "run")
     made.add_argument("--resume", action="store_true", help="continue the run in that folder, bit for bit")

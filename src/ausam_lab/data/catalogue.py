@@ -66,7 +66,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "fashion-mnist": Entry(
         load=fashion_mnist,
-        about="grey 28x28 clothing in 10 classes: 60,000 for training, 10,000 for testing; 30 MB to download",
+        about="grey 28x28 clothing in 10 classes: 60,000 for training, 10,000 for testing, 30 MB to download",
         image=(1, 28, 28),
         num_outputs=10,
         train=60_000,
@@ -75,7 +75,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "cifar10": Entry(
         load=cifar10,
-        about="colour 32x32 in 10 classes: 50,000 for training, 10,000 for testing; 170 MB to download",
+        about="colour 32x32 in 10 classes: 50,000 for training, 10,000 for testing, 170 MB to download",
         image=(3, 32, 32),
         num_outputs=10,
         train=50_000,
@@ -84,7 +84,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "cifar100": Entry(
         load=cifar100,
-        about="colour 32x32 in 100 classes: 50,000 for training, 10,000 for testing; 169 MB to download",
+        about="colour 32x32 in 100 classes: 50,000 for training, 10,000 for testing, 169 MB to download",
         image=(3, 32, 32),
         num_outputs=100,
         train=50_000,
@@ -93,7 +93,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "tiny-imagenet": Entry(
         load=tiny_imagenet,
-        about="colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing; 248 MB to download",
+        about="colour 64x64 in 200 classes: 100,000 for training, 10,000 for testing, 248 MB to download",
         image=(3, 64, 64),
         num_outputs=200,
         train=100_000,

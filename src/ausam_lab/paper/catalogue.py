@@ -69,7 +69,7 @@ DATA: dict[str, Entry] = {
     ),
     "mpii": Entry(
         load=mpii,
-        about="poses: people with 16 joints, shown at 256x256; download its files by hand",
+        about="poses: people with 16 joints, shown at 256x256. Download its files by hand",
         image=(3, 256, 256),
         num_outputs=16,
         train=22_246,

@@ -16,7 +16,7 @@ import msgspec
 from ausam.common.settings import validate
 from ausam_lab.records import files
 
-REMEDY = "Remove it; the command that wrote it will write it again."
+REMEDY = "Remove it. The command that wrote it will write it again."
 
 T = TypeVar("T")
 

@@ -80,7 +80,7 @@ def load(folder: Path) -> Checkpoint | None:
             content = read(path)
             return Checkpoint(**{**content, "epochs": epochs_of(content["epochs"])})
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            log.warning("%s is damaged (%s); using the previous one.", path, error)
+            log.warning("%s is damaged (%s). The previous one is used.", path, error)
     return None
 
 

@@ -166,7 +166,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         if not isinstance(error, dist.DistError) and not (isinstance(error, RuntimeError) and "/gloo/" in str(error)):
             raise
         raise LostError(
-            f"Rank {rank} of {world} has lost contact with another, which has ended or hangs; see its own output "
+            f"Rank {rank} of {world} has lost contact with another, which has ended or hangs. See its own output "
             f"({str(error).splitlines()[0][:200]}). The run can continue with any number of ranks."
         ) from error
     finally:

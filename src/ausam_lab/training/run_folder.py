@@ -105,6 +105,6 @@ def epochs(out: Path) -> list[Epoch]:
         return epochs_of(path.read_text(encoding="utf-8")) if path.is_file() else []
     except ValueError as error:
         raise ValueError(
-            f"{path} is not readable: {str(error).rstrip('.')}. Remove it and result.json; the command that wrote them "
+            f"{path} is not readable: {str(error).rstrip('.')}. Remove it and result.json. The command that wrote them "
             "will write them again from the checkpoint."
         ) from None

@@ -85,7 +85,7 @@ def of_run(folder: Path) -> dict[str, Tensor]:
     """The weights that the run in a folder is evaluated with. A ValueError if it has none."""
     if (saved := checkpoint.load(folder)) is not None:
         if not (folder / "result.json").exists():
-            log.warning("The run in %s has not ended; its last checkpoint is used.", folder)
+            log.warning("The run in %s has not ended. Its last checkpoint is used.", folder)
         return final_weights(saved)
     try:
         weights: dict[str, Tensor] = checkpoint.read(folder / FILE)["model"]

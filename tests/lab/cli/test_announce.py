@@ -5,7 +5,7 @@ import pytest
 from tests.lab.helpers import read, run
 
 FEW = ["--epochs", 2, "--train-size", 64, "--test-size", 20, "--threads", 1]
-DEFAULT = "digits with 20 % wrong labels (the default for this data; --label-noise 0 for none), resnet-tiny"
+DEFAULT = "digits with 20 % wrong labels (the default for this data, --label-noise 0 for none), resnet-tiny"
 
 
 def test_the_first_lines(tmp_path, capsys):
