@@ -20,7 +20,6 @@ from ausam.feedback import Feedback
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.indexed import Indexed
 from ausam.sampler.plan import STREAM
-from ausam.sampler.scores import Scores
 
 # Arguments of a DataLoader that would be ignored, or would break the count of batches.
 REFUSED = ("batch_size", "drop_last", "shuffle", "sampler", "batch_sampler", "persistent_workers", "in_order")
@@ -95,8 +94,7 @@ class SelectiveStream:
         resumed, self._done = bool(self._done), self._done or [0] * self._shards
         self._waiting.clear()
         sampler.begin_stream(self._epoch)
-        scores = copy.deepcopy(sampler.scores)  # those of the beginning, whatever is updated meanwhile
-        reader = _Reader(self, scores, self._epoch, sampler.rank_and_world_size, list(self._done))
+        reader = _Reader(self._frozen(), self._epoch, sampler.rank_and_world_size, list(self._done))
         offered = 0
         loader: DataLoader[Any] = DataLoader(reader, batch_size=None, **{**self._kwargs, "collate_fn": _as_it_is})
         for choice in loader:
@@ -114,6 +112,13 @@ class SelectiveStream:
         if not resumed:
             self._warn_of_gaps(offered)
         self._epoch, self._done = self._epoch + 1, []
+
+    def _frozen(self) -> SelectiveStream:
+        """A copy for the workers, with the scores of now, whatever is updated meanwhile."""
+        stream, sampler = copy.copy(self), copy.copy(self.sampler)
+        sampler._scores = copy.deepcopy(self.sampler._scores)
+        stream.sampler, stream._kwargs = sampler, {}
+        return stream
 
     def update(self, feedback: Feedback) -> None:
         """Take the losses of the oldest batch that was handed out but not updated: all or nothing, as the sampler's."""
@@ -181,7 +186,6 @@ class _Reader(IterableDataset[_Choice | None]):
     """
 
     stream: SelectiveStream
-    scores: Scores
     epoch: int
     rank_and_world_size: tuple[int, int]
     done: list[int]
@@ -210,14 +214,14 @@ class _Reader(IterableDataset[_Choice | None]):
         candidates = torch.tensor([self._index(key) for key, _ in pairs], device=CPU)
         sampler = self.stream.sampler
         rng = generator(sampler.seed, self.epoch, STREAM, *number)
-        kept, weight = sampler.policy.choose(self.scores, self.epoch, candidates[None], rng)
+        kept, weight = sampler.policy.choose(sampler.scores, self.epoch, candidates[None], rng)
         index = candidates[kept[0]]
         decoded = Indexed([self.stream._decode(pairs[k][1]) for k in kept[0].tolist()])
         numbered = [decoded._with_index(decoded.dataset[k], int(i)) for k, i in enumerate(index)]
         return _Choice(self.stream._collate(numbered), index, None if weight is None else weight[0], worker, len(pairs))
 
     def _index(self, key: Hashable) -> int:
-        n, keys = len(self.scores), self.stream._keys
+        n, keys = len(self.stream.sampler.scores), self.stream._keys
         index = key if keys is None else keys.get(key)
         if not isinstance(index, int) or not 0 <= index < n:
             raise ValueError(
