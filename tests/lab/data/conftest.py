@@ -1,12 +1,11 @@
 """What the tests of data sets share."""
 
-import random
 import sys
 
 import pytest
 
 from ausam_lab.data import catalogue as lab_data
-from tests.lab.data.archives import Server
+from tests.lab.data.archives import Published
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +21,5 @@ def fresh(monkeypatch):
 
 
 @pytest.fixture
-def server():
-    made = Server(random.Random(0).randbytes(300_000))
-    yield made
-    made.close()
+def published(tmp_path_factory):
+    return Published(tmp_path_factory.mktemp("published"))

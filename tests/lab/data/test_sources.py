@@ -12,15 +12,14 @@ from PIL import Image
 
 from ausam_lab.data import catalogue as lab_data
 from ausam_lab.data import sources
-from ausam_lab.data.sources import DownloadError, Remote
-from tests.lab.data.archives import cifar10_files, images, md5, put, remote, tar_gz
+from ausam_lab.data.sources import DownloadError
+from tests.lab.data.archives import cifar10_files, images, put, tar_gz
 from tests.lab.helpers import load
 
 
-def test_cifar10_from_the_archive_and_from_the_folder(server, tmp_path, monkeypatch):
+def test_cifar10_from_the_archive_and_from_the_folder(published, tmp_path, monkeypatch):
     files, x, y = cifar10_files()
-    server.content = tar_gz(files, "cifar-10-batches-bin")
-    monkeypatch.setitem(sources.REMOTES, "cifar10", remote(server))
+    monkeypatch.setitem(sources.REMOTES, "cifar10", published.remote(tar_gz(files, "cifar-10-batches-bin")))
     for folder in (tmp_path / "downloaded", tmp_path / "there"):
         if folder.name == "there":
             put(files, folder / "cifar-10-batches-bin")
@@ -31,7 +30,7 @@ def test_cifar10_from_the_archive_and_from_the_folder(server, tmp_path, monkeypa
         assert data.train_y.tolist() == y[:100].tolist()
         assert data.test_y.tolist() == y[100:].tolist()
         assert (data.classes, data.channels) == (10, 3)
-    assert server.asked == 1
+        published.withdraw()
 
 
 def test_cifar100_has_the_fine_labels(tmp_path):
@@ -80,14 +79,12 @@ def test_fashion_mnist_in_its_layouts(tmp_path, layout):
     assert torch.cat([data.train_y, data.test_y]).tolist() == y.tolist()
 
 
-def test_fashion_mnist_is_downloaded_file_by_file(server, tmp_path, monkeypatch):
+def test_fashion_mnist_is_downloaded_file_by_file(published, tmp_path, monkeypatch):
     arrays, _, y = fashion_arrays()
     packed = {k: gzip.compress(idx(v)) for k, v in arrays.items()}
     names = list(packed)
     put({f"{name}.gz": packed[name] for name in names[:3]}, tmp_path / "fashion-mnist")
-    server.content = packed[names[3]]
-    last = Remote(server.url.replace("thing.tar.gz", f"{names[3]}.gz"), md5(server.content))
-    monkeypatch.setitem(sources.REMOTES, names[3], last)
+    monkeypatch.setitem(sources.REMOTES, names[3], published.remote(packed[names[3]], f"{names[3]}.gz"))
     assert load("fashion-mnist", str(tmp_path)).test_y.tolist() == y[40:].tolist()
     for damaged in (packed[names[3]][:-9], gzip.compress(idx(arrays[names[3]])[:-1]), gzip.compress(b"\0\0"), b"no"):
         (tmp_path / "fashion-mnist" / f"{names[3]}.gz").write_bytes(damaged)
@@ -120,13 +117,12 @@ def tiny_files(train=4, val=3, side=64):
     return files
 
 
-def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
+def test_tiny_imagenet_is_decoded_once(published, tmp_path, monkeypatch):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in tiny_files().items():
             archive.writestr(f"tiny-imagenet-200/{name}", content)
-    server.content = buffer.getvalue()
-    monkeypatch.setitem(sources.REMOTES, "tiny-imagenet", remote(server, "tiny.zip"))
+    monkeypatch.setitem(sources.REMOTES, "tiny-imagenet", published.remote(buffer.getvalue(), "tiny.zip"))
     data = load("tiny-imagenet", str(tmp_path))
     assert (data.train_x.shape, data.test_x.shape) == ((12, 3, 64, 64), (3, 3, 64, 64))
     assert data.train_y.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # n01, n02, n03
@@ -138,12 +134,12 @@ def test_tiny_imagenet_is_decoded_once(server, tmp_path, monkeypatch):
     assert [int(i) for i in data.test_x[:, 1, 9, 9]] == [200, 210, 220]
 
     monkeypatch.setattr(sources, "_decode", None)
+    published.withdraw()
     lab_data.forget()
     assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
     (tmp_path / "tiny-imagenet-200").rename(tmp_path / "elsewhere")  # the cache is enough
     lab_data.forget()
     assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
-    assert server.asked == 1
     before = (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes()
     data.train_x[0] = 7  # somebody's mistake stays in this process
     assert (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes() == before
