@@ -85,11 +85,6 @@ class UserSet(Problem):
     own_task: UserTask | None = None
     workers: int = 0
     device: str = "cpu"
-    wrong: Tensor | None = None
-    long_tailed: bool = False
-    evaluated_on: str = "test"
-    kept: Tensor | None = None
-    names: tuple[str, ...] = ()
 
     @property
     def task(self) -> Task:

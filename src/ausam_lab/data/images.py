@@ -31,12 +31,7 @@ class ImageSet(Problem):
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    wrong: Tensor | None = None  # which training labels were made wrong
     augment: str = "none"  # none, standard or cutout: see augment_images()
-    long_tailed: bool = False
-    evaluated_on: str = "test"
-    kept: Tensor | None = None  # the indices of the training samples that are left; None: all
-    names: tuple[str, ...] = ()  # of the classes, if they have any
 
     @property
     def channels(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -33,17 +33,23 @@ class Task(Protocol):
         """The score over these batches. The model is in eval mode."""
 
 
-class Problem(ABC):
+class HasTargets(ABC):
+    """What every problem has as fields or properties of its own."""
+
+    name: str
+    classes: int  # or other outputs that a network predicts, such as joints
+    train_y: Tensor  # the targets of the training samples
+    test_y: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(HasTargets):
     """Data to train on, data to evaluate on, and their task.
 
     A subclass is a frozen dataclass. Its fields ``train``, ``train_x`` and ``train_y`` hold the training samples. Each
     has its like for the test samples.
     """
 
-    name: str
-    classes: int  # or other outputs that a network predicts, such as joints
-    train_y: Tensor  # the targets of the training samples
-    test_y: Tensor
     names: tuple[str, ...] = ()  # of the classes, if they have any
     wrong: Tensor | None = None  # which training labels were made wrong
     kept: Tensor | None = None  # the indices of the training samples that are left; None: all
@@ -77,12 +83,12 @@ class Problem(ABC):
 
     def changed(self, **settings: Any) -> Self:
         """The problem with other values of these fields."""
-        return replace(self, **settings)  # type: ignore[type-var]
+        return replace(self, **settings)
 
     def part(self, train: Tensor, test: Tensor | None = None) -> Self:
         """The problem with only these samples. All test samples if none are given."""
         taken: dict[str, Any] = {"kept": self.origin[train]}
-        for field in fields(self):  # type: ignore[arg-type]
+        for field in fields(self):
             which = train if field.name.startswith("train") else test if field.name.startswith("test") else None
             if which is not None:
                 taken[field.name] = _rows(getattr(self, field.name), which)
@@ -90,7 +96,7 @@ class Problem(ABC):
 
     def training_as_test(self) -> Self:
         """The problem whose test samples are its training samples."""
-        names = [field.name for field in fields(self) if field.name.startswith("test")]  # type: ignore[arg-type]
+        names = [field.name for field in fields(self) if field.name.startswith("test")]
         return self.changed(**{name: getattr(self, name.replace("test", "train")) for name in names})
 
     @abstractmethod

@@ -172,8 +172,6 @@ class PoseSet(Problem):
     augment: str = "none"  # or "standard": mirrored, rotated and scaled as in HRNet
     workers: int = 0
     device: str = "cpu"
-    kept: Tensor | None = None
-    evaluated_on: str = "test"
     classes = len(JOINTS)
     channels = 3
     task = SIMCC
