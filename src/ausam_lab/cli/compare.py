@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.label_files:
         given["labels"] = labels_of(args.label_files[0])
     config = resolve(**given)
-    settings.use_threads(config)
+    settings.use_threads(config.threads)
     runs = rows(names, config, args.label_files, rho_given="rho" in given)
     settings.prepare(config, list(runs.values()), given)
     out = Path(args.out)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import torch
-
 from ausam_lab.cli import settings, terminal
 from ausam_lab.cli.flags import Command, Parser, add_trust, only
 from ausam_lab.cli.terminal import Progress
@@ -28,8 +26,7 @@ def flags(made: Parser, _: bool) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table and write the page."""
     places, here = [Path(place) for place in args.place], settings.given(args)
-    if "threads" in here:
-        torch.set_num_threads(here["threads"])
+    settings.use_threads(here.get("threads", 0))
     with Progress("diagnose") as progress:
         begun = 0
 

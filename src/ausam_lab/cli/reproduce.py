@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = recipe.read(args.table, args.scale, args.seeds)
     cells = recipe.chosen(recipe.cells(wanted, **settings.given(args)), args.only)
     out = Path(args.out or f"runs/{wanted.folder}")
-    settings.use_threads(cells[0].config)
+    settings.use_threads(cells[0].config.threads)
     if args.dry_run:
         scale = f", scale {wanted.scale}" if wanted.scale else ""
         plan = estimate.plan(cells, out)

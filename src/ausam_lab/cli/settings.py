@@ -84,10 +84,10 @@ def prepare(config: Config, runs: list[Config], given: Mapping[str, Any]) -> Non
         problem(replace(config, labels=labels))
 
 
-def use_threads(config: Config) -> None:
-    """Compute with as many threads as the settings say."""
-    if config.threads:
-        torch.set_num_threads(config.threads)
+def use_threads(threads: int) -> None:
+    """Compute with so many threads, or as many as torch chooses if it is 0."""
+    if threads:
+        torch.set_num_threads(threads)
 
 
 def announcement(config: Config, given: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     with ranks.same_errors_on_all_ranks():
         given = settings.given(args)
         config = settings.of_method(given) if args.name is None else settings.of_pair(args.name, given)
-    settings.use_threads(config)
+    settings.use_threads(config.threads)
     out = Path(args.out)
     with ranks.process_group(config.device) as mine:
         if mine.rank:

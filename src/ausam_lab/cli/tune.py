@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"{twice[0]} is one of the settings to search, so {flag_of(twice[0])} has no effect. Leave it out."
         )
-    settings.use_threads(config)
+    settings.use_threads(config.threads)
     settings.prepare(config, [config], given)
     out = Path(args.out)
     seeds = list(range(config.seed, config.seed + args.seeds))
