@@ -39,8 +39,8 @@ FOLDS, BLOCK = 5, 50
 NOISES = {  # "human", or the kind of flip and the share of wrong labels
     "digits": ("any 0", "any 0.005", "any 0.01", "any 0.02", "any 0.05", "any 0.2", "any 0.4", "next 0.05", "next 0.2"),
     "features": ("human", "any 0", "any 0.01", "any 0.2"),
-    "fashion": ("any 0", "any 0.01", "any 0.05", "any 0.2", "next 0.2"),
-    "cifar": ("human", "any 0.2", "any 0"),
+    "fashion": ("any 0.05", "any 0", "any 0.01", "any 0.2"),
+    "cifar": ("human",),
 }
 SEEDS = {"digits": 2, "features": 1, "fashion": 1, "cifar": 1}
 
@@ -76,9 +76,9 @@ def problem(name: str, noise: str, seed: int, data: Path | None, human: Path | N
     if name == "fashion":
         images = fashion_mnist(str(data))
         index = rng.permutation(len(images.train_y))[:6_000]
-        true, x = images.train_y.numpy()[index], images.train_x.numpy()[index].reshape(6_000, -1)
+        true, x = images.train_y.numpy()[index], images.train_x[torch.from_numpy(index)].flatten(1) / 255 - 0.3
         how = {"hidden": 128, "epochs": 30, "lr": 0.05, "batch": 64, "rho": 0.1}
-        return Problem(standardised(x), flipped(true, noise, seed), true, 10, how)
+        return Problem(x, flipped(true, noise, seed), true, 10, how)
     assert data is not None
     assert human is not None
     labels = np.load(human)
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("part", choices=[*NOISES, "clean"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--human", type=Path)
-    parser.add_argument("--count", type=int, default=400, help="clean problems")
+    parser.add_argument("--count", type=int, default=200, help="clean problems")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.logs.mkdir(parents=True, exist_ok=True)

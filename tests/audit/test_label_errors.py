@@ -244,6 +244,17 @@ def test_labels_that_are_memorised_in_the_end_are_found_in_a_log_of_losses():
     assert errors.flagged[9] == wrong[9]
 
 
+def test_a_network_that_diverges_flags_nobody():
+    rng = np.random.default_rng(0)
+    log = rng.lognormal(-4, 0.5, (10, 400))
+    log[:, :60] = rng.lognormal(2, 0.3, (10, 60))
+    labels = np.arange(400) % 4
+    assert len(find_label_errors(labels, losses=log)) == 60
+    log[:, :60] *= 1e6
+    assert len(errors := find_label_errors(labels, losses=log)) == 0
+    assert sorted(errors.order[:60].tolist()) == list(range(60))
+
+
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ausam.common.groups import FLOOR
-from ausam.common.label_errors import VISITS, LabelErrors, flag, lie_apart, standing_apart
+from ausam.common.label_errors import EVEN, VISITS, LabelErrors, flag, lie_apart, standing_apart
 
 Array = NDArray[Any]
 Table = dict[str, Array]
@@ -38,6 +38,7 @@ COLUMNS: dict[str, Any] = {
 }
 NEVER = -np.inf  # the groups never stood apart
 CEILING = 30.0  # of a margin loss: a network that diverges for a step has larger ones
+DIVERGED = 0.01  # of the samples with larger ones: whatever stands apart then is no wrong label
 
 
 def empty_table(n: int) -> Table:
@@ -73,7 +74,8 @@ def _visit_once(table: Table, at: Array, loss: Array, margin: Array, rival: Arra
     table["visits"][at] = visits
     table["total"][at] += margin
     table["sum"][at] += loss
-    table["square"][at] += loss * loss
+    with np.errstate(over="ignore"):  # of a network that diverges
+        table["square"][at] += loss * loss
     table["last"][at] = loss
     agrees, learned = margin < np.log(2), table["learned"][at]
     table["forgotten"][at] += (learned > 0) & ~agrees
@@ -112,11 +114,17 @@ def keep_best(table: Table, before: float) -> float:
     """Copy the averages if the groups stand apart, and farther than before. Returns how far they stood at best."""
     average = np.where(table["visits"] >= VISITS, averages(table), np.nan)
     groups = standing_apart(average)
-    if groups is None or groups.distance <= before or not lie_apart(groups, average):
+    if groups is None or groups.distance <= before or not lie_apart(groups, average) or diverges(table):
         return before
     table["best"][:] = averages(table)
     table["likely"][:] = table["rival"]
     return groups.distance
+
+
+def diverges(table: Table) -> bool:
+    """Whether the latest loss of many samples is above the ceiling."""
+    last = table["last"][table["visits"] >= VISITS]
+    return bool(len(last)) and float((last > CEILING).mean()) > DIVERGED
 
 
 def judge(table: Table, labels: Array | None, visits: int = VISITS) -> LabelErrors:
@@ -129,7 +137,7 @@ def judge(table: Table, labels: Array | None, visits: int = VISITS) -> LabelErro
         return flag(np.where(found, table["best"], now), labels, likely_class(table), judged)
     with np.errstate(invalid="ignore"):
         mean = table["total"] / table["visits"].astype(np.float64)
-    errors = flag(now, labels, likely_class(table), judged)
+    errors = flag(now, labels, likely_class(table), judged, least=np.inf if diverges(table) else EVEN)
     return errors if len(errors) else replace(errors, loss=mean)
 
 
