@@ -15,13 +15,13 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 
 from ausam_lab.records.comparison import Difference, NamedRun, Row
 from ausam_lab.records.run import Run
 from ausam_lab.report.text import NONE
 
 LEVEL = 0.95
+BETTER, WORSE, UNCLEAR, UNFINISHED = "better", "worse", "too few seeds to tell", "unfinished"
 
 
 def rows(names: Sequence[tuple[str, str]], runs: Sequence[NamedRun]) -> tuple[Row, ...]:
@@ -68,34 +68,21 @@ def holm(differences: Sequence[Difference | None]) -> list[Difference | None]:
     return out
 
 
-class Standing(Enum):
-    """How a row stands against another. The value is what a table shows."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    UNCLEAR = "too few seeds to tell"
-    UNFINISHED = "unfinished"
-
-
-def standing(difference: Difference | None, *, lower_is_better: bool = False) -> Standing:
-    """How a row stands against another, from their difference.
+def standing(difference: Difference | None, *, lower_is_better: bool = False) -> str:
+    """How a row stands against another, from their difference over common seeds. None without such a seed.
 
     Equal differences of several seeds have no spread, hence no p: whatever their mean, they decide nothing.
 
-    >>> standing(Difference(n=3, mean=1.5, low=1.25, high=1.75, p=0.006)).value
+    >>> standing(Difference(n=3, mean=1.5, low=1.25, high=1.75, p=0.006))
     'better'
-    >>> standing(Difference(n=2, mean=1.5)).value
+    >>> standing(Difference(n=2, mean=1.5))
     'too few seeds to tell'
-
-    Arguments:
-        difference: over the common seeds. None without such a seed.
-        lower_is_better: of the score.
     """
     if difference is None:
-        return Standing.UNFINISHED
+        return UNFINISHED
     if not difference.clear:
-        return Standing.UNCLEAR
-    return Standing.BETTER if (difference.mean > 0) != lower_is_better else Standing.WORSE
+        return UNCLEAR
+    return BETTER if (difference.mean > 0) != lower_is_better else WORSE
 
 
 def interval(difference: Difference | None, digits: int = 2) -> str:

@@ -9,7 +9,7 @@ from statistics import fmean
 from ausam_lab.config import Config
 from ausam_lab.records.comparison import Comparison, Difference, Row
 from ausam_lab.records.run import measured_on
-from ausam_lab.report.statistics import Standing, holm, interval, p_text, paired, standing
+from ausam_lab.report.statistics import BETTER, UNCLEAR, UNFINISHED, WORSE, holm, interval, p_text, paired, standing
 from ausam_lab.report.table import Line, Section, Table, marked, to_text
 from ausam_lab.report.text import NONE, SKIPPED_BECAUSE, Screen, capital, join, show, wrapped
 
@@ -94,16 +94,16 @@ def headline(comparison: Comparison) -> str:
     if row.kind == "corrected":
         gains = compare_rows(comparison)
         return " ".join([text, *(f"From {a.label} to {b.label}: {interval(d, b.decimals)}." for b, a, d in gains)])
-    rivals: dict[Standing, list[str]] = {kind: [] for kind in Standing}
+    rivals: dict[str, list[str]] = {BETTER: [], WORSE: [], UNCLEAR: [], UNFINISHED: []}
     for one, rival, difference in compare_rows(comparison):
         if one is row:
             rivals[standing(difference, lower_is_better=row.lower_is_better)].append(rival.label)
-    than = [f"{kind.value} than {join(rivals[kind])}" for kind in (Standing.BETTER, Standing.WORSE) if rivals[kind]]
+    than = [f"{kind} than {join(rivals[kind])}" for kind in (BETTER, WORSE) if rivals[kind]]
     if row is not best:
         text += f" {', '.join([f'{row.label} reaches {_score(row)} at {cost_words(comparison, row)}', *than])}."
     elif than:
         text += f" It is {join(than)}."
-    if unclear := rivals[Standing.UNCLEAR]:
+    if unclear := rivals[UNCLEAR]:
         text += f" Too few seeds to tell {row.label} from {join(unclear)}."
     return text
 
@@ -169,7 +169,7 @@ def verdict_table(comparison: Comparison) -> tuple[Table, str]:
     """The figures behind the headline, each featured row against its rivals, and how to read them."""
     compared, sections = compare_rows(comparison), dict[str, list[Line]]()
     for row, rival, difference in compared:
-        verdict = standing(difference, lower_is_better=row.lower_is_better).value
+        verdict = standing(difference, lower_is_better=row.lower_is_better)
         cells = (rival.label, verdict, interval(difference, row.decimals), p_text(difference))
         sections.setdefault(f"{row.label} against", []).append(Line(cells))
     lines = tuple(Section(tuple(lines), title) for title, lines in sections.items())

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from ausam_lab.config import Config
 from ausam_lab.records.comparison import Difference
-from ausam_lab.report.statistics import Standing, holm, interval, p_text, paired, rows, standing
+from ausam_lab.report.statistics import (
+    BETTER,
+    UNCLEAR,
+    UNFINISHED,
+    WORSE,
+    holm,
+    interval,
+    p_text,
+    paired,
+    rows,
+    standing,
+)
 from tests.lab.helpers import HARDWARE, a_comparison, named
 
 T_975 = {2: 12.7062, 3: 4.30265, 5: 2.77645, 9: 2.30600}  # Student's t by the number of seeds, from a printed table
@@ -115,17 +126,17 @@ def test_parts_are_means_of_what_every_run_has():
 
 def test_how_a_row_stands():
     cases = {
-        Standing.UNFINISHED: [None],
-        Standing.BETTER: [Difference(3, 0.5, 0.1, 0.9, 0.05)],
-        Standing.WORSE: [Difference(3, -0.5, -0.9, -0.1, 0.01)],
+        UNFINISHED: [None],
+        BETTER: [Difference(3, 0.5, 0.1, 0.9, 0.05)],
+        WORSE: [Difference(3, -0.5, -0.9, -0.1, 0.01)],
         # one seed, and several seeds whose differences are equal, have no p
-        Standing.UNCLEAR: [Difference(1, 0.5), Difference(3, 0.5), Difference(3, 8.0, -0.1, 16.1, 0.08)],
+        UNCLEAR: [Difference(1, 0.5), Difference(3, 0.5), Difference(3, 8.0, -0.1, 16.1, 0.08)],
     }
-    turned = {Standing.BETTER: Standing.WORSE, Standing.WORSE: Standing.BETTER}
+    turned = {BETTER: WORSE, WORSE: BETTER}
     for expected, differences in cases.items():
         for difference in differences:
-            assert standing(difference) is expected
-            assert standing(difference, lower_is_better=True) is turned.get(expected, expected)
+            assert standing(difference) == expected
+            assert standing(difference, lower_is_better=True) == turned.get(expected, expected)
 
 
 def test_the_figures_behind_it():
