@@ -121,7 +121,7 @@ class Swappable:
 
     def __call__(self, params: Sequence[Tensor]) -> bool:
         """Whether these parameters may be swapped."""
-        if self._compiled or _compiled(self._model):
+        if self._compiled or self._model._compiled_call_impl is not None:  # it may be compiled later
             return False
         addresses = [p.data_ptr() for p in params]
         if params is not self._params or addresses != self._addresses:

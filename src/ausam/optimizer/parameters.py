@@ -43,6 +43,7 @@ class TrainedParameters:
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
         self.frozen: list[nn.Parameter] = []  # the model's parameters that require no gradient
         self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
+        self._radius_key = radius_key(base)
         self._names: dict[nn.Parameter, str] = {}
         self._dicts: list[dict[str, Any]] = []  # each module's children and parameters
         self._empty: list[dict[str, Any]] = []  # those that had none: looking for a first entry is fast
@@ -109,7 +110,7 @@ class TrainedParameters:
 
         Negative for a group with ``maximize=True``, where the worst point near the weights is the lowest.
         """
-        groups, key = self.base.param_groups, radius_key(self.base)
+        groups, key = self.base.param_groups, self._radius_key
         if not [g for g in groups if key in g or g.get("maximize")]:
             return rho
         of: dict[nn.Parameter, float] = {}
