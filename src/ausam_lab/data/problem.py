@@ -33,7 +33,7 @@ class Task(Protocol):
         """The score over these batches. The model is in eval mode."""
 
 
-class HasTargets(ABC):
+class HasTargets:
     """What every problem has as fields or properties of its own."""
 
     name: str
@@ -43,7 +43,7 @@ class HasTargets(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem(HasTargets):
+class Problem(HasTargets, ABC):
     """Data to train on, data to evaluate on, and their task.
 
     A subclass is a frozen dataclass. Its fields ``train``, ``train_x`` and ``train_y`` hold the training samples. Each
