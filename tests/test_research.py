@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-NEED_A_DOWNLOAD = {"transfer/features.py", "language_model/benchmark.py"}  # images, a pretrained network
+NEED_A_DOWNLOAD = {  # images, a pretrained network, other people's predictions and labels
+    "transfer/features.py",
+    "language_model/benchmark.py",
+    "label_errors/coverage.py",
+    "label_errors/scorecard.py",
+    "label_errors/trainings.py",
+}
 SCRIPTS = sorted(
     p
     for p in (ROOT / "research").rglob("*.py")
