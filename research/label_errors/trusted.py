@@ -210,11 +210,17 @@ def interval(values: list[float]) -> str:
 def main() -> None:
     """Run a part, or print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["digits", "features", "table"])
+    parser.add_argument("part", choices=["digits", "features", "table"], nargs="?", default="table")
     parser.add_argument("--features", type=Path)
     parser.add_argument("--human", type=Path)
+    parser.add_argument("--smoke", action="store_true", help="train the first cell for one epoch, and write nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.smoke:
+        SETTINGS["digits"]["epochs"] = 1
+        name, noise, row, policy, seed = next(cells("digits"))
+        print(train(digits(noise, seed), name, row, policy, seed))
+        return
     if arguments.part != "table":
         run(arguments.part, *([arguments.features, arguments.human] if arguments.part == "features" else []))
     print(table())
