@@ -240,7 +240,7 @@ def test_a_full_disk_stops_a_comparison_at_once(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         failing(patch, "checkpoint-00002", errno.EDQUOT)
         assert run(*argv) == 1
-    assert "run the same command to continue" in capsys.readouterr().err.splitlines()[-1]
+    assert "Run the same command" in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.rglob("result.json"))
     assert run(*argv) == 0
     assert len(list(tmp_path.rglob("result.json"))) == 2
