@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-LIMITS = {"src/ausam": 11_760, "src/ausam_lab": 10_340}  # lines of Python
+LIMITS = {"src/ausam": 11_720, "src/ausam_lab": 10_335}  # lines of Python
 
 
 def lines(folder: Path) -> int:

@@ -438,6 +438,8 @@ def test_several_optimizers_that_cannot_be_one_are_refused():
         opt.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     with refused(ValueError, "1 optimizers", "there are 2"):
         opt.load_state_dict({"state": {}, "param_groups": [], "optimizers": [{}]})
+    with refused(AttributeError, "Register this hook on the one"):
+        opt.register_state_dict_post_hook(lambda *_: None)
 
 
 # -- feedback and errors -----------------------------------------------------------------------------------------------

@@ -102,6 +102,12 @@ class OptimizerList(Optimizer):
         """The defaults of all."""
         return {k: v for o in self.optimizers for k, v in o.defaults.items()}
 
+    def __getattr__(self, name: str) -> Any:
+        """Hooks for saving and loading belong to one of the optimizers."""
+        if name.endswith("_hooks"):
+            raise AttributeError("Register this hook on the one of the optimizers whose state it is for.")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Each takes its step."""
         for o in self.optimizers:

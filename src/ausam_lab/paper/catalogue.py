@@ -28,7 +28,6 @@ NETWORKS: dict[str, Builder] = {
 
 # for poses, whose outputs are joints
 POSE_NETWORKS: dict[str, Builder] = {
-    "resnet10-w16": partial(ResNet, basic, (1, 1, 1, 1), 16),
     "hrnet-w16-small": partial(HRNet, 16, (1, 1), 1, 8, 64),  # for 64x64 pixels
     "hrnet-w32": partial(HRNet, 32, (1, 4, 3), 4, 64, 256),
 }
