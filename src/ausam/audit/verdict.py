@@ -115,5 +115,5 @@ def _wrong_labels(errors: LabelErrors, visits: float) -> Verdict:
         f"{n:,} {'label looks' if n == 1 else 'labels look'} wrong. Review {'it' if n == 1 else 'them'} first."
     ]
     if visits < MANY:
-        sentences.append(f"After {visits:.0f} visits of a sample, hard ones are among them.")
+        sentences.append(f"After only {visits:.0f} visits of a sample, some may be hard and not wrong.")
     return Verdict("wrong labels", tuple(sentences))

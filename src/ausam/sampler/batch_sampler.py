@@ -317,7 +317,11 @@ class SelectiveBatchSampler(BatchSampler):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, feedback: Feedback) -> None:
-        """Add the losses of one batch to the scores, ignoring rows that are not finite. An error changes nothing."""
+        """Add the losses of one batch to the scores, ignoring rows that are not finite.
+
+        An error changes nothing. On an accelerator, several batches are read together, so that a step does not wait for
+        the device. An index out of range raises its error then.
+        """
         index = feedback_index(feedback)
         self._warn_of_mistakes(index)
         value = measure(self.policy.signal, feedback)
