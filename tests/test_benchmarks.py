@@ -71,7 +71,7 @@ def test_a_step_is_split_by_the_papers_rule(script):
 def test_the_scripts_run():
     assert "A step of SAM, resnet-tiny on digits, batch 32: " in said("split.py", "--repeats", 1, "--batch-size", 32)
     assert "SAM to AUSAM-0.5, 1 ms to load" in said("speed.py", "--repeats", 1, "--only", "loading")
-    assert "first batch after" in said("sampler.py", "--samples", 20_000, "--only", "planning")
+    assert "AUSampling: 20,000 samples planned in" in said("sampler.py", "--samples", 20_000, "--only", "planning")
     form = r"exchange of 20,000 scores: [\d.]+ s, \d+ ns per sample\n"
     assert re.fullmatch(form, said("sampler.py", "--samples", 20_000, "--only", "exchange"))
 

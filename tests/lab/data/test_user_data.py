@@ -31,9 +31,11 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.nightly
 def test_the_example_of_the_documentation_runs(here, capsys):
     text = (DOCS / "data.md").read_text()
+    text = text[text.index("```python\n# mine.py\n") :]
     (here / "mine.py").write_text(text.split("```python\n")[1].split("```")[0])
     command = shlex.split(text.split("```console\n")[1].split("```")[0])
     assert command[0] == "ausam"
+    assert "mine:data" in command
     assert main(command[1:]) == 0
     results = json.loads((here / "runs" / "mine" / "results.json").read_text())
     assert [row["seeds"] for row in results["rows"]] == [[0, 1, 2]] * 3
