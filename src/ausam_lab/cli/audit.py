@@ -24,7 +24,7 @@ def flags(made: Parser, _: bool) -> None:
     made.add_argument("--apply", metavar="FILE", help="write the labels after --decisions, for ausam train --labels")
     add_trust(made)
     of_training = ("data", "label_noise", "model", "epochs", "batch_size", "lr", "seed", "device", "workers")
-    own = {"data": "none, RUN is audited", "epochs": "15, or the data's", "batch_size": "64, or the data's"}
+    own = {"data": "none, RUN is audited", "epochs": "15, more for few images", "batch_size": "64, 16 for few images"}
     only(made, "data_dir", *of_training, own=own)
 
 

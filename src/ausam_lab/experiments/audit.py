@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ OF_PAIRS = (
     "s_max",
     "ramp",
 )  # what a pair of another policy does not take
+FEW = 2_000  # images, below which the network needs more steps per epoch
 NEXT = 500  # samples of the ranking that a reviewer may look at next
 
 
@@ -146,8 +148,24 @@ def settings_to_train(given: dict[str, Any]) -> dict[str, Any]:
     """The settings of the user, and for their own data those of a short training on small pictures."""
     if not is_own(given["data"]):
         return given
-    pictures = given["data"].startswith(("folder:", "hf:")) and not SIZED.fullmatch(given["data"])
-    return {"epochs": 15, "batch_size": 64} | given | {"data": f"{given['data']}@32" if pictures else given["data"]}
+    kind, _, place = given["data"].partition(":")
+    sized = SIZED.fullmatch(place)
+    short = {"epochs": 15, "batch_size": 64}
+    if kind == "folder":
+        files = Path(sized["path"] if sized else place).rglob("*.*")
+        short = few_images(len(list(islice(files, 2 * FEW))))
+    small = f"{given['data']}@32" if kind in ("folder", "hf") and not sized else given["data"]
+    return short | given | {"data": small}
+
+
+def few_images(images: int) -> dict[str, int]:
+    """Epochs and batch size that give a network steps enough to fit a few images.
+
+    >>> few_images(300), few_images(10_000)
+    ({'epochs': 32, 'batch_size': 16}, {'epochs': 15, 'batch_size': 64})
+    """
+    size = 16 if images < FEW else 64
+    return {"epochs": min(60, max(15, 600 * size // max(1, images))), "batch_size": size}
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------

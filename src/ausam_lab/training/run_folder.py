@@ -66,7 +66,7 @@ def refuse_other_run(out: Path, config: Config, resume: bool) -> None:
     a, b = ({**identity(c), "init": c.init} for c in (theirs, config))
     if a != b:
         differ = "; ".join(differences(a, b))
-        raise ValueError(f"{out} holds another run: {differ}. Choose another --out, or use the settings of that run.")
+        raise ValueError(f"{out} holds another run: {differ}. Choose another folder, or use the settings of that run.")
     if (kept := out / LABELS).exists() and kept.read_bytes() != Path(config.labels).read_bytes():
         raise ValueError(f"{config.labels} has changed since the run in {out} began. Choose another --out.")
     if not resume:
