@@ -1,8 +1,9 @@
 """The size of the house: ``make lint`` fails above the budget, so that it does not grow without somebody deciding so.
 
 Raise a limit only in a commit that says what users get for it. Do not squeeze code to pass: delete a mechanism. The
-aim is 10,500 and 8,500. What is above it: in the library ``compat``, several base optimizers and the states that a
-forward changes; in the lab the review of labels, and cuts that are still to be made (cli, data, names, report).
+aim is 10,500 and 8,500. What is above it: in the library ``compat``, several base optimizers, the states that a forward
+changes, and warnings of silent mistakes; in the lab the review of labels, mixed precision, user data of every kind, and
+a file per command. Much less would need fewer features.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-LIMITS = {"src/ausam": 11_720, "src/ausam_lab": 10_335}  # lines of Python
+LIMITS = {"src/ausam": 11_720, "src/ausam_lab": 10_345}  # lines of Python
 
 
 def lines(folder: Path) -> int:

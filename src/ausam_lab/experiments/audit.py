@@ -111,11 +111,11 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
     errors, verdict = audit.label_errors(), audit.verdict()
     rows = page.choose_rows(errors, audit.labels)
     pair = auditing.pair_to_try(audit, verdict, config.policy)
+    name = config.label or f"{config.method} + {config.policy}"
     texts = () if data is None else tuple(description(data, i) for i in range(len(audit)))
     return Audited(
         title=f"{config.data}{changes(config)}: labels to review",
-        about=f"{len(audit):,} training samples, {config.method} + {config.policy}, {config.model}, "
-        f"{config.epochs} epochs, seed {config.seed}",
+        about=f"{len(audit):,} training samples, {name}, {config.model}, {config.epochs} epochs, seed {config.seed}",
         command=command,
         created=store.now(),
         verdict=verdict,
