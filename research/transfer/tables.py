@@ -60,14 +60,14 @@ def problems(found: dict[tuple[int, str, str], Runs]) -> list[tuple[int, str]]:
 
 
 def means(found: dict[tuple[int, str, str], Runs], figure: str, digits: int, best: Any) -> str:
-    """A table of the means of a figure, the best of a line in bold."""
+    """A table of the means of a figure, the best of a line in bold. The seeds are those of the primary rows."""
     rows = [row for row in NAMES if row != "shuffled" and any(key[2] == row for key in found)]
     lines = [["images", "labels", "seeds", *(NAMES[row] for row in rows)]]
     for n, noise in problems(found):
         runs = [found.get((n, noise, row)) for row in rows]
         shown = [f"{statistics.fmean(r[figure] for r in of.values()):.{digits}f}" if of else "–" for of in runs]
         top = best(float(text) for text in shown if text != "–")
-        seeds = min(len(of) for of in runs if of)
+        seeds = min(len(found[n, noise, row]) for contrast in CONTRASTS for row in contrast)
         marked = [f"**{text}**" if text != "–" and float(text) == top else text for text in shown]
         lines.append([f"{n:,}", NOISES[noise], str(seeds), *marked])
     return markdown(lines, left=2)
