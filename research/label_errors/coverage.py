@@ -5,7 +5,8 @@ the wide interval does. It is narrower than with 200 samples drawn at random fro
 
     python research/label_errors/coverage.py FOLDER    # of stored predictions, as for scorecard.py
 
-Each of 1,000 simulated reviewers per case draws samples anew, and sees the true label. Writes ``coverage.json``.
+Each case has 1,000 simulated reviewers. Each draws samples of their own and sees the true label. Writes
+``coverage.json``.
 """
 
 from __future__ import annotations

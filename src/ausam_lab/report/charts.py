@@ -20,7 +20,7 @@ PAPER, INK, SOFT, RULE = (f"var(--{name})" for name in ("paper", "ink", "soft", 
 COLOURS = tuple(f"var(--c{i})" for i in range(8))  # of names
 FEW = 16  # a line with up to this many points has a tick at each; up to half as many lines show bands
 SQUARE = 290  # width and height of a heat map, which a phone shows whole
-ENTRY = 200  # the width of a legend entry; ``0 * width`` counts the columns anew when the window changes
+ENTRY = 200  # the width of a legend entry; ``0 * width`` recounts the columns when the window changes
 TITLE = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
 CONFIG: Spec = {
     "font": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif",

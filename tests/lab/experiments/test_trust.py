@@ -18,6 +18,18 @@ def folder(tmp_path_factory):
     return path
 
 
+def naming_code(folder, tmp_path, setting, value):
+    """A copy of a run's folder whose settings name its own code, that code, and the file that the code would write."""
+    stranger = tmp_path / "stranger"
+    shutil.copytree(folder, stranger)
+    evil, done = stranger / "evil.py", tmp_path / "done"
+    evil.write_text(f"open({str(done)!r}, 'w').close()\n")
+    config = json.loads((stranger / "config.json").read_text())
+    config[setting] = value.format(evil=evil)
+    (stranger / "config.json").write_text(json.dumps(config))
+    return stranger, evil, done
+
+
 @pytest.mark.parametrize(
     ("command", "setting", "value"),
     [
@@ -29,13 +41,7 @@ def folder(tmp_path_factory):
     ],
 )
 def test_code_that_a_folder_names_is_not_executed(folder, tmp_path, capsys, command, setting, value):
-    stranger = tmp_path / "stranger"
-    shutil.copytree(folder, stranger)
-    evil, done = stranger / "evil.py", tmp_path / "done"
-    evil.write_text(f"open({str(done)!r}, 'w').close()\n")
-    config = json.loads((stranger / "config.json").read_text())
-    config[setting] = value.format(evil=evil)
-    (stranger / "config.json").write_text(json.dumps(config))
+    stranger, evil, done = naming_code(folder, tmp_path, setting, value)
     capsys.readouterr()
     assert run(command, stranger) == 2
     error = capsys.readouterr().err
@@ -69,12 +75,6 @@ def test_a_pipe_in_a_folder_is_not_waited_for(folder, tmp_path, command, file):
     ],
 )
 def test_an_audit_does_not_need_the_other_code(folder, tmp_path, setting, value):
-    stranger = tmp_path / "stranger"
-    shutil.copytree(folder, stranger)
-    evil, done = stranger / "evil.py", tmp_path / "done"
-    evil.write_text(f"open({str(done)!r}, 'w').close()\n")
-    config = json.loads((stranger / "config.json").read_text())
-    config[setting] = value.format(evil=evil)
-    (stranger / "config.json").write_text(json.dumps(config))
+    stranger, _, done = naming_code(folder, tmp_path, setting, value)
     assert run("audit", stranger) == 0
     assert not done.exists()
