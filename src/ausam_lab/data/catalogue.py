@@ -156,22 +156,16 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=1)
-def _read(name: str, task: str, data_dir: str, where: str) -> Problem:  # noqa: ARG001  (other data elsewhere)
-    kinds = {"folder": folder_data, "hf": hf_data}
-    read = kinds.get(name.partition(":")[0])
-    if task and (read is not None or not is_own(name)):
-        raise ValueError(
-            f"task is {task}, but {name} has a task already. Leave out --task, or use --data module:function."
-        )
+def _read(name: str, data_dir: str, where: str) -> Problem:  # noqa: ARG001  (other data elsewhere)
+    kind = name.partition(":")[0]
     if is_own(name):
-        data: Problem = user_data(name, task) if read is None else read(name)
-        return data
+        return {"folder": folder_data, "hf": hf_data}.get(kind, user_data)(name)
     return entry(name).load(data_dir)
 
 
 @lru_cache(maxsize=1)  # the runs of one seed follow one another
 def _prepare(config: Config, where: str) -> Problem:
-    return _read(config.data, config.task, config.data_dir, where).prepare(config)
+    return _read(config.data, config.data_dir, where).prepare(config)
 
 
 def changes(config: Config) -> str:

@@ -1,80 +1,32 @@
 """A pair of torch datasets as a problem. Only the chosen samples are loaded.
 
-``module:function`` names a function of the user that returns the pair. A task of the user's own serves targets that are
-not classes.
+``module:function`` names a function of the user that returns the pair.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.indexed import Indexed
 from ausam_lab.config import Config
-from ausam_lab.data.images import ImageSet
-from ausam_lab.data.labels import arrange, refuse_labels
+from ausam_lab.data.labels import arrange
 from ausam_lab.data.loading import load_batches, sample
-from ausam_lab.data.problem import Batches, Problem, Task
-from ausam_lab.names.user_code import imported_class, imported_function
-from ausam_lab.records.run import Score
-
-
-@dataclass(frozen=True)
-class UserTask:
-    """The task that a user's class defines.
-
-    Arguments:
-        own: an instance of the class. It has ``metric`` (the name of the score), ``losses(outputs, targets)`` (one per
-            sample) and ``score(outputs, targets)`` (a number over all samples). Optional are ``lower_is_better``
-            (False), ``unit`` ("") and ``outputs`` (how many the network has, as many as a target has numbers).
-        name: how the user wrote it.
-    """
-
-    own: Any
-    name: str
-
-    @property
-    def metric(self) -> str:
-        """The name of the score."""
-        return str(self.own.metric)
-
-    def losses(self, z: Tensor, y: Tensor, smoothing: float) -> Tensor:  # noqa: ARG002  (the data raises for it)
-        """The user's loss of each sample."""
-        losses = self.own.losses(z, y)
-        if not isinstance(losses, Tensor) or losses.shape != (len(y),):
-            raise ValueError(
-                f"losses of {self.name} returned {described(losses)} for {len(y)} samples. Return one loss per sample, "
-                f"shape ({len(y)},), not their mean."
-            )
-        return losses
-
-    def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
-        """The user's score over all samples at once."""
-        pairs = [(model(x).cpu(), y.cpu()) for x, y in batches]
-        value = float(self.own.score(torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])))
-        if not math.isfinite(value):
-            raise ValueError(
-                f"The {self.metric} of {self.name} is {value}: training diverged. Use a smaller --lr or --rho."
-            )
-        lower = bool(getattr(self.own, "lower_is_better", False))
-        return Score(value, self.metric, unit=str(getattr(self.own, "unit", "")), lower_is_better=lower)
+from ausam_lab.data.problem import Batches, Problem
+from ausam_lab.names.user_code import imported_function
 
 
 @dataclass(frozen=True)
 class UserSet(Problem):
-    """A problem given as two datasets of samples (x, y), which do their own augmentation.
-
-    With a task of the user's own, y is a number or a vector, and the targets are kept as (samples, numbers).
-    """
+    """A problem given as two datasets of samples (x, y), which do their own augmentation."""
 
     name: str
     train: Any
@@ -82,14 +34,8 @@ class UserSet(Problem):
     train_y: Tensor
     test_y: Tensor
     classes: int
-    own_task: UserTask | None = None
     workers: int = 0
     device: str = "cpu"
-
-    @property
-    def task(self) -> Task:
-        """The user's task, or classification."""
-        return self.own_task or super().task
 
     @property
     def channels(self) -> int:
@@ -103,13 +49,6 @@ class UserSet(Problem):
                 f'augment is "{config.augment}", but {self.name} returns datasets, which do their own augmentation. '
                 "Use --augment none."
             )
-        if self.own_task is not None:
-            refuse_labels(self.name, "targets of a task of your own", config)
-            if config.label_smoothing:
-                raise ValueError(
-                    f"label_smoothing is {config.label_smoothing}, which --task does not support. Leave out "
-                    "--label-smoothing."
-                )
         return arrange(self, config).changed(workers=config.workers, device=config.device)
 
     def batches(self, sampler: SelectiveBatchSampler, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -138,50 +77,41 @@ class UserSet(Problem):
         return x.to(self.device, torch.float32 if x.is_floating_point() else x.dtype, non_blocking=True)
 
 
-def user_data(name: str, task: str = "") -> ImageSet | UserSet:
-    """The problem from the user's ``module:function``, which returns an ImageSet or (train_dataset, test_dataset).
-
-    ``task`` is the user's ``module:Class``, for data that is not classified. It needs two datasets.
-    """
+def user_data(name: str) -> Problem:
+    """The problem from the user's ``module:function``, which returns an ImageSet or (train_dataset, test_dataset)."""
     data = imported_function("data set", name)()
-    if isinstance(data, ImageSet) and not task:
+    if isinstance(data, Problem):
         return data
     if not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ValueError(
-            f"{name} returned {described(data)}. Return a pair (train_dataset, test_dataset)"
-            f"{', which --task needs' if task else ' or an ImageSet'}."
+            f"{name} returned {described(data)}. Return a pair (train_dataset, test_dataset) or an ImageSet."
         )
-    train, test = data
-    return from_datasets(name, train, test, task=UserTask(imported_class("task", task)(), task) if task else None)
+    return from_datasets(name, *data)
 
 
-def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = (), task: UserTask | None = None) -> UserSet:
-    """The problem made of two datasets, with the names of its classes if known. ``task`` for other targets.
+def from_datasets(name: str, train: Any, test: Any, names: Sequence[str] = ()) -> UserSet:
+    """The problem made of two datasets, with the names of its classes if known.
 
-    The datasets must give their samples by index, and a sample must be a pair of an array and a target. Without a task,
-    targets must be numbers of classes. Anything else raises a ValueError.
+    The datasets must give their samples by index, and a sample must be a pair of an array and the number of a class.
+    Anything else raises a ValueError.
     """
-    train_y, test_y = (targets(of, f"the {which} set of {name}") for of, which in ((train, "training"), (test, "test")))
-    if task is not None:
-        numbers = [y.reshape(len(y), -1) for y in (train_y, test_y)]
-        train_y, test_y = (y.to(torch.float32) if y.is_floating_point() else y for y in numbers)
-        outputs = int(getattr(task.own, "outputs", train_y.shape[1]))
-        return UserSet(name, train, test, train_y, test_y, outputs, own_task=task)
-    for y, which in ((train_y, "training"), (test_y, "test")):
+    every = {which: targets(of, f"the {which} set of {name}") for of, which in ((train, "training"), (test, "test"))}
+    for which, y in every.items():
         if y.dim() != 1 or y.is_floating_point():
             raise ValueError(
                 f"the {which} set of {name} has targets of shape {tuple(y.shape[1:])} and type {y.dtype}. Use the "
-                "number of a class as y: 0, 1, 2, ...; for targets of another kind, give a --task."
+                "number of a class as y: 0, 1, 2, ..."
             )
-    both = torch.cat([train_y, test_y]).long()
+    train_y, test_y = (y.long() for y in every.values())
+    both = torch.cat([train_y, test_y])
     classes, present = 1 + int(both.max()), len(torch.unique(both))
     if both.min() < 0 or present < 2 or classes > 2 * present:
         raise ValueError(
             f"The labels of {name} go from {int(both.min())} to {int(both.max())}, with {present} different ones. "
             "Number the classes 0, 1, 2, ... without gaps, at least two, because a network has an output for each."
         )
-    of = {"classes": max(classes, len(names)), "names": tuple(map(str, names))}
-    return UserSet(name, train, test, train_y.long(), test_y.long(), **of)  # type: ignore[arg-type]
+    classes = max(classes, len(names))
+    return UserSet(name, train, test, train_y, test_y, classes, names=tuple(map(str, names)))
 
 
 def targets(dataset: Any, what: str) -> Tensor:

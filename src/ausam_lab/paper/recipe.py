@@ -161,11 +161,8 @@ def _at_scale(block: Block, recipe: Recipe, scale: str) -> Block:
 
 
 def base(block: Block, **here: Any) -> Config:
-    """The settings that the rows of a block share. ``here`` has those of the machine (data_dir, threads, device).
-
-    A finished run keeps its weights alone, unless the recipe says otherwise: a table has hundreds of runs.
-    """
-    return resolve(**{"keep": "weights"} | block.settings | here)
+    """The settings that the rows of a block share. ``here`` has those of the machine (data_dir, threads, device)."""
+    return resolve(**block.settings | here)
 
 
 def cells(recipe: Recipe, **here: Any) -> list[Cell]:
@@ -182,9 +179,7 @@ def cells(recipe: Recipe, **here: Any) -> list[Cell]:
                 if name == FULL and shared.init:
                     continue
                 config = configured(name, shared, rho_given="rho" in block.settings)
-                own = dict(block.settings_of.get(name, {}))
-                if name == FULL and config.keep == "none":
-                    own["keep"] = "weights"  # the others start from them
+                own = block.settings_of.get(name, {})
                 planned.append(Cell(block.name, name, replace(config, seed=seed, **own), first))
                 if name == FULL:
                     first = planned[-1]

@@ -49,8 +49,6 @@ def train(
         shown = config.tensorboard and ranks.rank == 0
         ended = ranks.from_rank0(lambda: run_folder.claim(out, config, resume, until))
         if ended is not None:
-            if ranks.rank == 0:
-                weights.discard_checkpoints(out, config.keep)
             with tensorboard.opened(out, shown, run_folder.epochs(out)):
                 return ended
         state = begin(config, ranks)
@@ -68,7 +66,6 @@ def train(
         if ranks.rank == 0:
             auditing.write(out, state.audit)
             store.write(out / "result.json", run)
-            weights.discard_checkpoints(out, config.keep)
         return run
 
 

@@ -1,4 +1,4 @@
-"""The weights of a run: those it is evaluated with, those it keeps, those it starts from, and their digest.
+"""The weights of a run: those it is evaluated with, those it starts from, and their digest.
 
 A run is evaluated with its own weights, their moving average, or those of its best epoch.
 """
@@ -23,9 +23,7 @@ from ausam_lab.training.checkpoint import Checkpoint
 
 log = logging.getLogger("ausam")
 
-FILE = "weights.pt"  # of a run that keeps its weights alone
-PREFIX = "module."  # of the names of AveragedModel, and of weights saved from inside DistributedDataParallel
-KEYS = ("state_dict", "model", "model_state_dict")  # of the weights in a file that holds more
+PREFIX = "module."  # of the names of AveragedModel
 SHOWN = 5  # names in a message
 
 
@@ -67,41 +65,21 @@ def final_weights(saved: Checkpoint) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): value for name, value in saved.average.items() if name.startswith(PREFIX)}
 
 
-def discard_checkpoints(folder: Path, keep: str) -> None:
-    """Remove what a finished run need not keep (all, weights or none). A second call changes nothing.
-
-    "weights" keeps the final weights, without the state of the optimizer: for ``ausam diagnose`` and ``--init``, not to
-    resume from. They are written before anything is removed.
-    """
-    if keep == "all":
-        return
-    if keep == "weights" and (saved := checkpoint.load(folder)) is not None:
-        checkpoint.write(folder / FILE, {"model": final_weights(saved)})
-    for path in checkpoint.newest_first(folder):
-        path.unlink(missing_ok=True)
-
-
 def of_run(folder: Path) -> dict[str, Tensor]:
     """The weights that the run in a folder is evaluated with. A ValueError if it has none."""
-    if (saved := checkpoint.load(folder)) is not None:
-        if not (folder / "result.json").exists():
-            log.warning("The run in %s has not ended. Its last checkpoint is used.", folder)
-        return final_weights(saved)
-    try:
-        weights: dict[str, Tensor] = checkpoint.read(folder / FILE)["model"]
-    except (ValueError, TypeError, LookupError) as error:
-        raise ValueError(
-            f"The weights in {folder} cannot be read: it has no intact checkpoint, and of {FILE}, {error}. Use another "
-            "run, or train again with --keep all or weights."
-        ) from error
-    return weights
+    saved = checkpoint.load(folder)
+    if saved is None:
+        raise ValueError(f"The weights in {folder} cannot be read: it has no intact checkpoint. Use another run.")
+    if not (folder / "result.json").exists():
+        log.warning("The run in %s has not ended. Its last checkpoint is used.", folder)
+    return final_weights(saved)
 
 
 def start_from(model: nn.Module, source: str) -> str:
     """Copy the weights of a run's folder or of a file into a network. Returns the digest of what was copied.
 
-    A tensor is copied if the network has one of its name and shape. All others are logged, and missing ones keep their
-    initial value. ``source`` is the folder of a run, a file of ``torch.save`` or a ``.safetensors``.
+    A tensor is copied if the network has one of its name and shape. All others are logged, and keep their initial
+    value. ``source`` is the folder of a run, a file of ``torch.save`` or a ``.safetensors``.
     """
     saved, mine = read(Path(source)), model.state_dict()
     fitting = {k: v for k, v in saved.items() if k in mine and v.shape == mine[k].shape}
@@ -110,16 +88,10 @@ def start_from(model: nn.Module, source: str) -> str:
             f"{source} has no weights that fit this network: it contains {_some(saved)}, but the network has "
             f"{_some(mine)}. Use the --model they were made for, or another --init."
         )
-    try:
-        missing = model.load_state_dict(fitting, strict=False).missing_keys
-    except RuntimeError as error:  # sparse, quantised or meta tensors
-        raise ValueError(f"{source} cannot be copied into this network: {error}") from error
-    if unused := saved.keys() - fitting.keys():
-        log.warning("%s: not in this network, or with another shape: %s.", source, _some(sorted(unused)))
-    # Modules without parameters, such as the range of a quantised activation, start from scratch and are not logged.
-    learned = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
-    if kept := [name for name in missing if name.rpartition(".")[0] in learned]:
-        log.warning("%s: missing, so they keep their initial values: %s.", source, _some(kept))
+    model.load_state_dict(fitting, strict=False)
+    learned = {name for name, _ in model.named_parameters()}
+    if left := (saved.keys() | learned) - fitting.keys():
+        log.warning("%s: not copied, because the name or the shape differs: %s.", source, _some(sorted(left)))
     return sha256(fitting)
 
 
@@ -130,17 +102,12 @@ def read(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = _safetensors(path) if path.suffix == ".safetensors" else checkpoint.read(path)
     except ValueError as error:
+        raise ValueError(f"The weights in {path} cannot be read: {error}.") from error
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ValueError(
-            f"The weights in {path} cannot be read: {error}. Give --init the folder of a run, or a file of torch.save "
-            "or safetensors that contains only named tensors."
-        ) from error
-    content = content if isinstance(content, dict) else {}
-    inner: Any = next((content[k] for k in KEYS if isinstance(content.get(k), dict)), content)
-    tensors = {str(k): v for k, v in inner.items() if isinstance(v, Tensor)}
-    if not tensors:
-        raise ValueError(f"{path} holds no named tensors. Give --init a file that does, or the folder of a run.")
-    inside = all(name.startswith(PREFIX) for name in tensors)
-    return {name.removeprefix(PREFIX): value for name, value in tensors.items()} if inside else tensors
+            f"{path} holds more than named tensors. Give --init a file of a state_dict, or a run's folder."
+        )
+    return content
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

@@ -234,7 +234,7 @@ network = nn.Sequential()
         (["--data", "mine_bad:single"], "Return a pair (x, y)"),
         (["--data", "mine_bad:text"], "Convert it to a tensor"),
         (["--data", "mine_bad:raw"], "Convert them to floats"),
-        (["--data", "mine_bad:regression"], "give a --task"),
+        (["--data", "mine_bad:regression"], "number of a class"),
         (["--data", "mine_bad:strings"], "not numbers of one shape"),
         (["--data", "mine_bad:negative"], "Number the classes 0, 1, 2"),
         (["--data", "mine_bad:good", "--augment", "cutout"], "Use --augment none"),

@@ -1,4 +1,4 @@
-"""Averaged weights, the best epoch, and what a finished run keeps; a killed run resumes bit for bit."""
+"""Averaged weights and the best epoch; a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -125,30 +125,3 @@ def test_a_pair_says_which_weights_it_keeps(text, name, average, held):
     config = configured(text, resolve(average=0.5, epochs=10))
     assert (config.average, config.select_epoch) == (average or 0.5, held or 0.0)
     assert pair(known.name) == known
-
-
-# -- what a finished run keeps -----------------------------------------------------------------------------------------
-
-
-def kept(folder):
-    return sorted(path.name for path in folder.glob("*.pt"))
-
-
-@pytest.mark.parametrize("settings", [{}, {"average": 0.9, "select_epoch": 0.25}], ids=["plain", "best"])
-def test_a_finished_run_may_keep_its_weights_alone(tmp_path, settings):
-    whole = trained(tmp_path / "all", **settings)
-    assert trained(tmp_path / "weights", keep="weights", **settings).weights_sha256 == whole.weights_sha256
-    assert kept(tmp_path / "weights") == ["weights.pt"]
-    assert weights.sha256(weights.read(tmp_path / "weights")) == whole.weights_sha256  # for --init
-    one, other = (sum(p.stat().st_size for p in (tmp_path / name).glob("*.pt")) for name in ("weights", "all"))
-    assert one < other / 3
-    trained(tmp_path / "all", keep="weights", **settings)  # as if it had been killed before it removed them
-    assert kept(tmp_path / "all") == ["weights.pt"]
-
-
-def test_a_finished_run_may_keep_nothing(tmp_path):
-    run = trained(tmp_path, keep="none")
-    assert kept(tmp_path) == []
-    assert trained(tmp_path, keep="none") == run  # it has ended
-    with pytest.raises(ValueError, match="no intact checkpoint"):
-        weights.read(tmp_path)
