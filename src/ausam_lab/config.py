@@ -20,7 +20,6 @@ Base = Annotated[str, OneOf(("sgd", "adam", "adamw"))]
 Augment = Annotated[str, OneOf(("none", "standard", "cutout"))]
 MemoryFormat = Annotated[str, OneOf(("channels_last", "contiguous"))]
 OnNonFinite = Annotated[str, OneOf(("skip", "raise", "ignore"))]
-Keep = Annotated[str, OneOf(("all", "weights", "none"))]
 Below1 = Annotated[float, Range(low=0.0, high=1.0, high_open=True)]
 Amp = Annotated[str, OneOf(("off", "bf16", "fp16"))]
 Threads = Annotated[int, Range(low=0, high=1024, whole=True)]  # far more would crash the process
@@ -30,7 +29,7 @@ PositiveCount = Annotated[int, Range(low=1, high=1e9, whole=True)]
 Seed = Annotated[int, Range(low=0, high=1e12, whole=True)]
 
 # Where a run is computed and what is kept, not its identity: it may start on one machine and continue on another.
-NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "keep", "tensorboard", "label", "kind")
+NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "tensorboard", "label", "kind")
 
 # Settings that a comparison chooses for each pair.
 PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
@@ -38,7 +37,6 @@ PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
 # Settings that determine the data of a run, its device included.
 DATA_SETTINGS = (
     "data",
-    "task",
     "data_dir",
     "label_noise",
     "labels",
@@ -57,7 +55,7 @@ DATA_SETTINGS = (
 # The groups of ``--help-all``, each by its first setting below; without ``-all``, only the first is shown.
 GROUPS = {
     **{"data": "Basics", "rho_schedule": "Perturbation", "s_min": "Sampling", "base": "Training"},
-    **{"task": "Data", "validation": "Evaluation", "threads": "Machine and files"},
+    **{"data_dir": "Data", "validation": "Evaluation", "threads": "Machine and files"},
 }
 
 
@@ -115,10 +113,6 @@ class Config:
         "off", "mixed precision in training: bf16, or fp16 with a gradient scaler. Evaluation stays in float32"
     )
 
-    task: str = setting(
-        "",
-        "the task of your own data, as module:Class with losses and a score, e.g. regression. Empty for classification",
-    )
     data_dir: str = setting("data", "folder for downloaded data", "FOLDER")
     labels: str = setting(
         "",
@@ -147,11 +141,6 @@ class Config:
 
     threads: Threads = setting(0, "CPU threads, at most 1024, or 0 for torch's choice")
     memory_format: MemoryFormat = setting("channels_last", "memory layout of images and convolutions")
-    keep: Keep = setting(
-        "all",
-        "what a finished run keeps of its last two checkpoints: all, the weights alone (for --init and ausam "
-        "diagnose), or none",
-    )
     tensorboard: bool = setting(False, "write the figures of every epoch for TensorBoard, too")
 
     label: str = ""  # what reports call the run, and the kind of its pair (ausam_lab.names): they have no flags

@@ -38,7 +38,7 @@ def flags(made: Parser, _: bool) -> None:
     made.add_argument("--cpus", type=float, metavar="N", help="CPUs per cell on Ray (default: 1)")
     gpus = "GPUs per cell on Ray (default: 1 with --device cuda, otherwise 0)"
     made.add_argument("--gpus", type=float, metavar="N", help=gpus)
-    only(made, "data_dir", "init", "threads", "device", "keep", "tensorboard", own={"keep": "weights"})
+    only(made, "data_dir", "init", "threads", "device", "tensorboard")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -61,7 +61,7 @@ def audit_run(
     """
     saved = run_folder.saved_config(folder) if folder.is_dir() else None
     if saved is not None and not trust:
-        refuse_strangers(folder, {k: getattr(saved, k) for k in ("data", "task")}, [typed])
+        refuse_strangers(folder, {"data": saved.data}, [typed])
     audited = read(folder, command, **here)
     text, pictures = page.render(audited, out)
     if pictures:

@@ -82,7 +82,7 @@ def diagnose(
 
 def _refuse_strangers(folder: Path) -> None:
     saved = run_folder.saved_config(folder)
-    settings = () if saved is None else ("data", "task", "model", "method", "policy")
+    settings = () if saved is None else ("data", "model", "method", "policy")
     refuse_strangers(folder, {k: getattr(saved, k) for k in settings})
 
 

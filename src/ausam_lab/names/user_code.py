@@ -23,11 +23,8 @@ OWN = "a name, or your own as module:function"
 # Data in folders and on Hugging Face: a colon, but nothing to import.
 NOT_CODE = ("folder:", "hf:")
 
-# What a user's own class must have at least: what the optimizer and the reports read. A policy is an ausam.Policy.
-MEMBERS = {"method": ("gradient", "passes", "sharpness"), "policy": (), "task": ("metric", "losses", "score")}
-
-# The page that shows a complete one.
-PAGES = {"method": "docs/adding-a-method.md", "policy": "docs/adding-a-method.md", "task": "docs/data.md"}
+# What a user's own method must have at least.
+MEMBERS = ("gradient", "passes", "sharpness")
 
 
 def is_own(name: str) -> bool:
@@ -64,19 +61,19 @@ def imported_function(kind: str, name: str) -> Callable[..., Any]:
 
 
 def imported_class(kind: str, name: str) -> type:
-    """The user's own method, policy or task, with the members that each must have. The first two are dataclasses."""
+    """The user's own method or policy: a dataclass with what the optimizer reads."""
     cls = _attribute(kind, name)
     if not isinstance(cls, type):
         problem = f"it is of type {type(cls).__name__}, not a class"
-    elif kind != "task" and not is_dataclass(cls):
+    elif not is_dataclass(cls):
         problem = "write @dataclass(frozen=True) above the class"
     elif kind == "policy" and not issubclass(cls, Policy):
         problem = "a class of your own inherits from ausam.Policy"
-    elif missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
-        problem = f"a {kind} needs {', '.join(missing)}, which {cls.__name__} lacks"
+    elif kind == "method" and (missing := [member for member in MEMBERS if not hasattr(cls, member)]):
+        problem = f"a method needs {', '.join(missing)}, which {cls.__name__} lacks"
     else:
         return cls
-    raise ValueError(f'{kind} "{name}": {problem}. See {PAGES[kind]} for a complete one.')
+    raise ValueError(f'{kind} "{name}": {problem}. See docs/adding-a-method.md for a complete one.')
 
 
 def _attribute(kind: str, name: str) -> Any:
