@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import numpy as np
+import scipy.stats
 import torch
 from research.theory.digits import BATCH, POLICIES, RHO, Run, Settings, main, trained
 from research.theory.gradients import PerSample
@@ -46,8 +47,41 @@ def visits(run: Run) -> dict[str, float]:
 def geometry(run: Run, epoch: int) -> dict[str, float]:
     """SAM's gradient beside the plain one, mean over eight mini-batches."""
     run.at(epoch)
-    steps = [asdict(dg.step_geometry(run.model, run.losses, [batch], RHO)) for batch in run.batches(8)]
+    steps = [step_geometry(run, batch) for batch in run.batches(8)]
     return {key: float(np.mean([step[key] for step in steps])) for key in steps[0]}
+
+
+def step_geometry(run: Run, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:
+    """``g = grad L(w)`` and ``g_SAM = grad L(w + rho g / |g|)`` of one mini-batch.
+
+    ``descent`` is the first-order decrease in loss of SAM's step relative to a plain one. ``loss_rank`` is the rank
+    correlation of the samples' losses with their changes.
+    """
+    model = PerSample(run.model, run.losses)
+    w, g = model.weights(), model.gradients(batch).mean(0)
+    away = w + (RHO * g / g.norm()).float()
+    sam = model.gradients(batch, away).mean(0)
+    loss, perturbed = model.losses(batch).double(), model.losses(batch, away).double()
+    cosine = float(torch.cosine_similarity(g, sam, dim=0))
+    return {
+        "gradient_norm": float(g.norm()),
+        "sam_norm": float(sam.norm()),
+        "cosine": cosine,
+        "descent": float(g @ sam / (g @ g)),
+        "orthogonal": (1 - cosine**2) ** 0.5,
+        "loss": float(loss.mean()),
+        "perturbed": float(perturbed.mean()),
+        "loss_rank": float(scipy.stats.spearmanr(loss, (perturbed - loss).abs()).statistic),
+    }
+
+
+def between(first: Run, second: Run) -> dict:
+    """The mean loss on the straight line through the last weights of two runs, on the data of the first."""
+    model, batch = PerSample(first.model, first.losses), (first.data.x, first.data.y)
+    ends = [model.weights(run.states[-1]) for run in (first, second)]
+    where = torch.linspace(-0.5, 1.5, 41, dtype=torch.float64).tolist()
+    losses = [float(model.losses(batch, torch.lerp(*ends, t)).double().mean()) for t in where]
+    return {"position": where, "loss": losses, "samples": len(batch[0])}
 
 
 def measure(settings: Settings) -> dict:
@@ -73,11 +107,8 @@ def measure(settings: Settings) -> dict:
             }
         )
         lines.append({"run": name, **asdict(dg.loss_line(*about, radius=1.0, points=41))})
-    first, second = runs["SGD 0"], runs["SAM 0"]
-    between = dg.loss_between(
-        first.model, first.losses, first.batches(), first.states[-1], second.states[-1], points=41
-    )
-    return {"runs": rows, "lines": lines, "between": asdict(between), "steps": steps}
+    line = between(runs["SGD 0"], runs["SAM 0"])
+    return {"runs": rows, "lines": lines, "between": line, "steps": steps}
 
 
 if __name__ == "__main__":

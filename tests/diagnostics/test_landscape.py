@@ -1,4 +1,4 @@
-"""Slices of the loss: the direction's normalisation, the values, the ends of a line."""
+"""Slices of the loss: the direction's normalisation, and the values."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ausam.common.random import generator
-from ausam.diagnostics import loss_between, loss_line, loss_surface
+from ausam.diagnostics import loss_line, loss_surface
 from ausam.diagnostics.landscape import filter_direction
 from ausam.diagnostics.objective import Objective
 
@@ -45,35 +45,8 @@ def test_values_along_a_line_and_on_a_surface(net):
     np.testing.assert_allclose(surface.loss, expected, rtol=1e-9)
 
 
-def test_between_two_checkpoints(conv):
-    model, losses, x, y = conv
-    states = []
-    for _ in range(2):
-        states.append({k: v.clone() for k, v in model.state_dict().items()})
-        model.train()
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(0.3 * torch.randn_like(p))
-        model(2 * x)  # other statistics
-    result = loss_between(model, losses, [(x, y)], *states, beyond=0.5, points=5)
-    assert result.position == pytest.approx((-0.5, 0.0, 0.5, 1.0, 1.5))
-    model.eval()
-    for t, value in zip(result.position, result.loss, strict=True):
-        mixed = {
-            k: (1 - t) * states[0][k] + t * states[1][k] if v.is_floating_point() else v for k, v in states[0].items()
-        }
-        mixed["1.running_var"].clamp_(min=0)
-        model.load_state_dict(mixed)
-        assert value == pytest.approx(losses(x, y).mean().item(), rel=1e-9)
-
-
 def test_refused(net):
     model, losses, x, y = net
-    state = model.state_dict()
-    with pytest.raises(ValueError, match=r"has no 0.weight of the model's shape"):
-        loss_between(model, losses, [(x, y)], state, {})
-    with pytest.raises(ValueError, match="beyond is -1"):
-        loss_between(model, losses, [(x, y)], state, state, beyond=-1)
     with pytest.raises(ValueError, match="points is 1"):
         loss_line(model, losses, [(x, y)], points=1)
     bias = nn.Linear(2, 1)

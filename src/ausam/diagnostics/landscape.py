@@ -1,8 +1,8 @@
-"""Slices of the loss surface: along random directions, or from one checkpoint to another."""
+"""Slices of the loss surface along random directions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ class Slice:
     """The loss along a line.
 
     Attributes:
-        position: t of each point; t = 0 is at the weights, or at the first checkpoint.
+        position: t of each point; t = 0 is at the weights.
         loss: mean loss at each point.
         samples: number of samples.
     """
@@ -121,55 +121,6 @@ def loss_surface(
     return Surface(tuple(where), loss, objective.samples)
 
 
-def loss_between(
-    model: nn.Module,
-    loss_fn: LossFn,
-    batches: Iterable[Batch],
-    first: Mapping[str, Tensor],
-    second: Mapping[str, Tensor],
-    *,
-    beyond: float = 0.5,
-    points: int = 21,
-    chunk: int = 256,
-) -> Slice:
-    """The loss on the straight line through two checkpoints.
-
-        L((1 - t) w_1 + t w_2),  -beyond <= t <= 1 + beyond
-
-    Goodfellow, Vinyals, Saxe: Qualitatively Characterizing Neural Network Optimization Problems, ICLR 2015. BatchNorm's
-    statistics and other floating-point buffers are interpolated like the weights. Variances are clamped at zero.
-
-    >>> import torch
-    >>> from ausam.diagnostics import loss_between
-    >>> model = torch.nn.Linear(1, 1, bias=False)
-    >>> a, b = {"weight": torch.tensor([[0.0]])}, {"weight": torch.tensor([[2.0]])}
-    >>> line = loss_between(model, lambda x: model(x).square().sum(1), [(torch.ones(1, 1),)], a, b, beyond=0, points=3)
-    >>> line.loss
-    (0.0, 1.0, 4.0)
-
-    Arguments:
-        model: the network, measured in eval mode. Its current weights are not used.
-        loss_fn: ``loss_fn(*batch)`` returns per-sample losses, as for ``opt.backward``.
-        batches: the samples.
-        first: ``state_dict()`` of the first checkpoint, at t = 0.
-        second: ``state_dict()`` of the second, at t = 1.
-        beyond: how far to extend the line past both ends, >= 0.
-        points: number of points, >= 2.
-        chunk: samples per pass, >= 1.
-
-    Cost: one forward pass per point, and one forward-backward of the first chunk. Memory: the checkpoints and one more
-    copy of the model.
-    """
-    if not beyond >= 0:
-        raise ValueError(f"beyond is {beyond}. The line cannot be extended by less than 0.")
-    where = torch.linspace(-beyond, 1 + beyond, count("points", points, low=2), dtype=torch.float64).tolist()
-    with eval_mode(model):
-        objective = Objective(model, loss_fn, batches, chunk=chunk)
-        objective.moved(second)  # raises for a checkpoint of another model
-        loss = [objective.moved(_mixed(first, second, t)).loss() for t in where]
-    return Slice(tuple(where), tuple(loss), objective.samples)
-
-
 def filter_direction(objective: Objective, rng: Generator) -> Tensor:
     """A random direction whose filters have the norms of the weights' filters. Everything else is zero."""
     parts = []
@@ -193,12 +144,3 @@ def filter_direction(objective: Objective, rng: Generator) -> Tensor:
 def _positions(radius: float, points: int) -> list[float]:
     half = torch.linspace(-radius, radius, count("points", points, low=2), dtype=torch.float64).tolist()
     return [0.0 if abs(t) < 1e-12 * radius else t for t in half]
-
-
-def _mixed(first: Mapping[str, Tensor], second: Mapping[str, Tensor], t: float) -> dict[str, Tensor]:
-    mixed = {}
-    for name, a in first.items():
-        b = second[name].to(a.device) if name in second else a
-        value = torch.lerp(a, b.to(a.dtype), t) if a.is_floating_point() else a
-        mixed[name] = value.clamp_min(0) if name.endswith("running_var") else value
-    return mixed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -48,7 +48,6 @@ class Objective:
         *,
         chunk: int = 256,
     ) -> None:
-        self.model = model
         self.chunk = count("chunk", chunk)
         self.batches = as_tuples(batches)
         self.samples = sum(size(b) for b in self.batches)
@@ -57,7 +56,6 @@ class Objective:
             raise ValueError("The model has no parameter that requires a gradient, so there is nothing to measure.")
         if any(p.is_complex() for _, p in named):
             raise ValueError("The model has complex parameters, but the diagnostics support real ones only.")
-        self.names = [name for name, _ in named]
         self.params = [p.detach() for _, p in named]
         self._caller = _Caller(model, loss_fn)
         # Every name under which the model holds a parameter, listed once. With tie_weights=True, functional_call
@@ -82,27 +80,6 @@ class Objective:
             "loss from the model that you pass, not from a copy or another one, and without detach() or no_grad(): "
             'loss_fn = lambda x, y: F.cross_entropy(model(x), y, reduction="none").'
         )
-
-    def moved(self, state: Mapping[str, Tensor]) -> Objective:
-        """The same loss with the weights and buffers of a saved ``model.state_dict()``."""
-        for name, p in zip(self.names, self.params, strict=True):
-            if name not in state or state[name].shape != p.shape:
-                raise ValueError(
-                    f"The checkpoint has no {name} of the model's shape. Pass a state_dict() of this model; if it "
-                    "was compiled or wrapped, remove the prefix from the names."
-                )
-        other = copy.copy(self)
-        other.params = [
-            state[name].detach().to(p.device, p.dtype) for name, p in zip(self.names, self.params, strict=True)
-        ]
-        trained = {name for name, _ in self._places}
-        rest = {**dict(_held(self.model, "_parameters")), **self._fixed}
-        other._fixed = {
-            name: state[name].detach().to(t.device, t.dtype) if name in state else t
-            for name, t in rest.items()
-            if name not in trained
-        }
-        return other
 
     def on(self, batch: Batch) -> Objective:
         """The same loss on another batch."""
