@@ -28,14 +28,6 @@ def arrange(data: P, config: Config) -> P:
     return with_corrections(data, config.labels)
 
 
-def refuse_labels(name: str, has: str, config: Config) -> None:
-    """Raise a ValueError for settings that only apply to labelled data."""
-    remedies = {"label_noise": "Use --label-noise 0", "imbalance": "Use --imbalance 0", "labels": "Leave out --labels"}
-    for setting, remedy in remedies.items():
-        if (value := getattr(config, setting)) not in (0, 1, ""):
-            raise ValueError(f"{setting} is {value}, but {name} has {has}, not classes. {remedy}.")
-
-
 def with_validation(data: P, part: float, seed: int = 0) -> P:
     """Hold out ``round(part * n)`` of the n training samples of each class. They replace the test set.
 

@@ -37,7 +37,7 @@ def load_batches(
 ) -> Iterator[Any]:
     """The batches of a DataLoader over samples that end with their index. A DataError names a failing sample."""
     loader: DataLoader[Any] = DataLoader(
-        _Errors(dataset, what),
+        _Named(dataset, what),
         num_workers=workers,
         pin_memory=device.startswith("cuda"),
         generator=rng,
@@ -45,12 +45,11 @@ def load_batches(
         **how,
     )
     try:
-        for batch in loader:
-            if isinstance(batch, DataError):
-                raise batch
-            yield batch
+        yield from loader
+    except DataError as error:  # from a worker it comes inside a traceback
+        raise DataError(str(error).rpartition("DataError: ")[2]) from error
     except (RuntimeError, OSError, EOFError) as error:
-        if isinstance(error, DataError) or not workers:
+        if not workers:
             raise
         raise worker_died(error) from error
 
@@ -63,8 +62,8 @@ def worker_died(report: BaseException) -> DataError:
     )
 
 
-class _Errors(Dataset[Any]):
-    """Returns an error in place of a failing sample: raised in a worker, it would arrive inside a traceback."""
+class _Named(Dataset[Any]):
+    """Gives a batch of a dataset, or an error that names the sample."""
 
     def __init__(self, dataset: Any, what: str) -> None:
         self.dataset, self.what = dataset, what
@@ -72,27 +71,21 @@ class _Errors(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return sample(self.dataset, index, self.what)
-        except DataError as error:
-            return error
-
     def __getitems__(self, indices: list[int]) -> list[Any]:
         try:  # a dataset may read a whole batch at once
             return list(self.dataset.__getitems__(indices))
         except Exception:  # noqa: BLE001  (it cannot, or a sample fails: which?)
-            return [self[index] for index in indices]
+            return [sample(self.dataset, index, self.what) for index in indices]
 
 
 def _collate(samples: list[Any]) -> Any:
-    """A batch of these samples, or a DataError in place of it."""
-    if error := next((one for one in samples if isinstance(one, DataError)), None):
-        return error
+    """A batch of these samples."""
     try:
         return default_collate(samples)
     except (TypeError, RuntimeError) as error:
         shapes = {tuple(getattr(one[0], "shape", ())): one[-1] for one in samples}
         seen = ", ".join(f"sample {index} of shape {shape}" for shape, index in sorted(shapes.items()))
         why = seen if len(shapes) > 1 else str(error)
-        return DataError(f"Samples cannot be stacked into a batch: {why}. Return x with one shape and one type.")
+        raise DataError(
+            f"Samples cannot be stacked into a batch: {why}. Return x with one shape and one type."
+        ) from error

@@ -67,11 +67,6 @@ class Problem(HasTargets, ABC):
         """The first dimension of a sample: channels of an image, length of a vector."""
 
     @property
-    def num_outputs(self) -> int:
-        """Number of classes, joints or other outputs that a network predicts."""
-        return self.classes
-
-    @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of a network's output for a sample."""
         return (self.classes,)

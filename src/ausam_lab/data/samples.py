@@ -45,9 +45,8 @@ def show(data: ImageSet | UserSet, index: int) -> Shown:
     if isinstance(data, ImageSet):
         return _shown(data.train_x[index], "")
     text = description(data, index)
-    described = _described(data, index)
-    if (image := _picture(described)) is not None:
-        file = Path(described)
+    if (image := _picture(text)) is not None:
+        file = Path(text)
         return Shown(*_encoded(image), text, file if file.suffix.lower() in ENDINGS else None)
     x = torch.as_tensor(sample(data.train, index, f"the training set of {data.name}")[0])
     return _shown(x, text)
@@ -55,20 +54,16 @@ def show(data: ImageSet | UserSet, index: int) -> Shown:
 
 def description(data: ImageSet | UserSet, index: int) -> str:
     """What the dataset itself calls the sample, such as the name of its file. Empty if it says nothing."""
-    return plain(_described(data, index))
+    inner: Any = getattr(data, "train", None)
+    while isinstance(inner, Subset):
+        index, inner = inner.indices[index], inner.dataset
+    describe = getattr(inner, "describe", None)
+    return plain(str(describe(index))) if callable(describe) else ""
 
 
 def plain(text: str) -> str:
     """Text that can be written anywhere: the name of a file need not be Unicode."""
     return text.encode(errors="replace").decode()
-
-
-def _described(data: ImageSet | UserSet, index: int) -> str:
-    inner: Any = getattr(data, "train", None)
-    while isinstance(inner, Subset):
-        index, inner = inner.indices[index], inner.dataset
-    describe = getattr(inner, "describe", None)
-    return str(describe(index)) if callable(describe) else ""
 
 
 def _picture(path: str) -> Image | None:
@@ -101,10 +96,8 @@ def _shown(x: Tensor, text: str) -> Shown:
 
 def _encoded(image: Image) -> tuple[bytes, str, int]:
     """The picture as it is shown, its form, and its side before it was reduced."""
-    from PIL import features
-
     out, side = io.BytesIO(), max(image.size)
-    small = side <= PIXELS or not features.check("webp")
+    small = side <= PIXELS
     image.thumbnail((SIDE, SIDE))
     if small:
         image.save(out, "PNG", optimize=True)

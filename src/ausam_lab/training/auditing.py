@@ -27,7 +27,7 @@ WITHOUT_THEM = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's cost wit
 def start(data: Problem) -> Audit:
     """An empty audit of the training samples. Without labels unless the targets are classes."""
     y = data.train_y
-    return Audit(len(y), y, classes=data.num_outputs) if isinstance(data.task, Classification) else Audit(len(y))
+    return Audit(len(y), y, classes=data.classes) if isinstance(data.task, Classification) else Audit(len(y))
 
 
 def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> None:

@@ -239,7 +239,7 @@ def record(state: State, train: Score) -> Run:
         init_sha256=state.init,
         parameters=sum(p.numel() for p in state.model.parameters()),
         ranks=last.ranks,
-        data=Samples(len(data.train_y), len(data.test_y), data.num_outputs),
+        data=Samples(len(data.train_y), len(data.test_y), data.classes),
         environment=environment(config.device),
         config=config,
         best_epoch=None if best is None else best.epoch,

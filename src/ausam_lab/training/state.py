@@ -132,7 +132,7 @@ def grad_scaler(config: Config) -> torch.amp.GradScaler:
 
 def network(config: Config, data: Problem) -> nn.Module:
     """Build the network in the settings for this data: quantised if set, on its device, in its memory format."""
-    model = build(config.model, data.num_outputs, data.channels, config.seed).to(config.device)
+    model = build(config.model, data.classes, data.channels, config.seed).to(config.device)
     check_fit(config.model, model, data.example(), data.output_shape)
     if config.quantize:
         model = TRANSFORMS["quantize"](model, config.quantize)

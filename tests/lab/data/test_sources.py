@@ -6,13 +6,11 @@ import struct
 import zipfile
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
 from ausam_lab.data import catalogue as lab_data
 from ausam_lab.data import sources
-from ausam_lab.data.sources import DownloadError
 from tests.lab.data.archives import cifar10_files, images, put, tar_gz
 from tests.lab.helpers import load
 
@@ -45,17 +43,6 @@ def test_cifar100_has_the_fine_labels(tmp_path):
     assert torch.cat([data.train_y, data.test_y]).tolist() == [3 * i for i in range(30)]
 
 
-def test_damaged_cifar_is_named(tmp_path):
-    files, _, _ = cifar10_files()
-    folder = put(files, tmp_path / "cifar-10-batches-bin")
-    (folder / "data_batch_2.bin").write_bytes(files["data_batch_2.bin"][:-1])
-    with pytest.raises(ValueError, match=r"data_batch_2.bin is damaged"):
-        load("cifar10", str(tmp_path))
-    (folder / "data_batch_2.bin").unlink()
-    with pytest.raises(DownloadError, match=r"cifar-10-batches-bin lacks data_batch_2.bin. Add them from https"):
-        load("cifar10", str(tmp_path))
-
-
 def idx(array):
     head = struct.pack(">HBB", 0, 8, array.ndim) + b"".join(struct.pack(">I", n) for n in array.shape)
     return head + array.astype(np.uint8).tobytes()
@@ -68,29 +55,18 @@ def fashion_arrays():
     return dict(zip(names, (x[:40], y[:40], x[40:], y[40:]), strict=True)), x, y
 
 
-@pytest.mark.parametrize("layout", ["fashion-mnist packed", "fashion-mnist", "FashionMNIST/raw"])
-def test_fashion_mnist_in_its_layouts(tmp_path, layout):
-    arrays, x, y = fashion_arrays()
-    folder, packed = layout.removesuffix(" packed"), layout.endswith("packed")
-    put({k + ".gz" * packed: gzip.compress(idx(v)) if packed else idx(v) for k, v in arrays.items()}, tmp_path / folder)
-    data = load("fashion-mnist", str(tmp_path))
-    assert data.train_x.shape == (40, 1, 28, 28)
-    assert np.array_equal(torch.cat([data.train_x, data.test_x])[:, 0].numpy(), x)
-    assert torch.cat([data.train_y, data.test_y]).tolist() == y.tolist()
-
-
 def test_fashion_mnist_is_downloaded_file_by_file(published, tmp_path, monkeypatch):
-    arrays, _, y = fashion_arrays()
-    packed = {k: gzip.compress(idx(v)) for k, v in arrays.items()}
-    names = list(packed)
-    put({f"{name}.gz": packed[name] for name in names[:3]}, tmp_path / "fashion-mnist")
-    monkeypatch.setitem(sources.REMOTES, names[3], published.remote(packed[names[3]], f"{names[3]}.gz"))
-    assert load("fashion-mnist", str(tmp_path)).test_y.tolist() == y[40:].tolist()
-    for damaged in (packed[names[3]][:-9], gzip.compress(idx(arrays[names[3]])[:-1]), gzip.compress(b"\0\0"), b"no"):
-        (tmp_path / "fashion-mnist" / f"{names[3]}.gz").write_bytes(damaged)
+    arrays, x, y = fashion_arrays()
+    for name, array in arrays.items():
+        remote = published.remote(gzip.compress(idx(array)), f"{name}.gz")
+        monkeypatch.setitem(sources.REMOTES, name, remote)
+    for _ in range(2):
+        data = load("fashion-mnist", str(tmp_path))
+        assert data.train_x.shape == (40, 1, 28, 28)
+        assert np.array_equal(torch.cat([data.train_x, data.test_x])[:, 0].numpy(), x)
+        assert torch.cat([data.train_y, data.test_y]).tolist() == y.tolist()
+        published.withdraw()  # they are there
         lab_data.forget()
-        with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte.gz is damaged"):
-            load("fashion-mnist", str(tmp_path))
 
 
 def jpeg(pixels):
@@ -143,16 +119,3 @@ def test_tiny_imagenet_is_decoded_once(published, tmp_path, monkeypatch):
     before = (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes()
     data.train_x[0] = 7  # somebody's mistake stays in this process
     assert (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes() == before
-
-
-def test_bad_pictures_are_named_and_leave_nothing(tmp_path):
-    put(tiny_files(), tmp_path / "tiny-imagenet-200")
-    for damage, message in (
-        (b"no", r"n02_9.JPEG is not a readable picture"),
-        (jpeg(np.zeros((64, 50, 3), np.uint8)), r"n02_9.JPEG has 50x64 pixels"),
-    ):
-        put({"train/n02/images/n02_9.JPEG": damage}, tmp_path / "tiny-imagenet-200")
-        lab_data.forget()
-        with pytest.raises(ValueError, match=message):
-            load("tiny-imagenet", str(tmp_path))
-    assert [p.name for p in tmp_path.iterdir()] == ["tiny-imagenet-200"]

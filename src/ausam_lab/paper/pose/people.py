@@ -19,7 +19,7 @@ from ausam.common.random import generator
 from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam_lab.config import Config
 from ausam_lab.data.images import normalise
-from ausam_lab.data.labels import arrange, refuse_labels
+from ausam_lab.data.labels import arrange
 from ausam_lab.data.loading import load_batches
 from ausam_lab.data.problem import Batches, Problem
 from ausam_lab.paper.pose.simcc import HEAD, JOINTS, MIRRORED, NECK, SIMCC, SPLIT
@@ -193,7 +193,9 @@ class PoseSet(Problem):
 
     def prepare(self, config: Config) -> PoseSet:
         """The data set that a run specifies. A ValueError for wrong labels or cutout, which poses do not support."""
-        refuse_labels(self.name, "joints", config)
+        for setting in ("label_noise", "imbalance", "labels"):
+            if (value := getattr(config, setting)) not in (0, 1, ""):
+                raise ValueError(f"{setting} is {value}, but {self.name} has joints, not classes. Leave it out.")
         if config.augment == "cutout":
             raise ValueError('augment is "cutout". For poses, use none or standard.')
         return arrange(self, config).changed(augment=config.augment, workers=config.workers, device=config.device)
