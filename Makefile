@@ -17,8 +17,9 @@ CORE_TESTS  := $(addprefix tests/,optimizer methods sampler policies)
 
 .PHONY: demo test test-core test-oldest test-all lint format docs figures notebooks upgrade wheel release-check clean
 
+# sgd@0.2x0.5 is a tuned SGD: on validation samples (4 seeds, six lengths and batch sizes, four rates), none was 0.2 points better.
 demo: $(VENV)/.lab ## SAM, SGD and selection on digits with wrong labels: a table, the pages of a report and of six audits
-	$(BIN)/ausam compare sgd sgd@1x0.5 sam sam+random ausam-0.5 sam+trusted --model resnet-tiny-w32 --batch-size 128 \
+	$(BIN)/ausam compare sgd sgd@0.2x0.5 sam sam+random ausam-0.5 sam+trusted --model resnet-tiny-w32 --batch-size 128 \
 		--lr 0.1 --rho 0.4 --seeds 3 --out runs/demo
 	$(BIN)/ausam audit runs/demo
 

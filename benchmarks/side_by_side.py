@@ -7,7 +7,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 import torch
 
@@ -25,7 +24,7 @@ def conditions() -> None:
     here = environment("cpu")
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     versions = ", ".join(f"{name} {here.versions[name]}" for name in ("ausam", "torch", "python", "system"))
-    print(f"# python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".rstrip())
+    print(f"# python {' '.join(sys.argv)}")
     print(
         f"# one thread, freed memory kept; {here.hardware.cpu}, {here.hardware.cores} cores{load}; {versions}",
         flush=True,
