@@ -61,8 +61,7 @@ def train(
             yield state.epochs[-1]
         if state.best is not None:
             state.evaluated.load_state_dict(state.best.model)
-        model = ranks.for_evaluation(state.evaluated)
-        run = record(state, evaluate(model, state.data, "train", config.memory_format))
+        run = record(state, evaluate(state.evaluated, state.data, "train", config.memory_format))
         if ranks.rank == 0:
             auditing.write(out, state.audit)
             store.write(out / "result.json", run)
@@ -157,7 +156,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
         epoch=epoch + 1,
         lr=lr,
         train_loss=loss / finite if finite else math.nan,
-        test=evaluate(ranks.for_evaluation(state.evaluated), state.data, "test", config.memory_format),
+        test=evaluate(state.evaluated, state.data, "test", config.memory_format),
         seconds=state.seconds,
         samples=count,
         samples_forward=forward,
@@ -172,7 +171,7 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
 def select(state: State, held: Problem, epoch: int) -> int:
     """Keep the weights if they are the best so far on the held-out samples. Their number, which counts as cost."""
     start = time.perf_counter()
-    score = evaluate(state.ranks.for_evaluation(state.evaluated), held, "test", state.config.memory_format)
+    score = evaluate(state.evaluated, held, "test", state.config.memory_format)
     state.best = weights.better_of(state.best, epoch, score, state.evaluated)
     state.seconds += time.perf_counter() - start
     state.opt.samples_forward += len(held.test_y) if state.ranks.rank == 0 else 0  # rank 0 counts for all

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
 from ausam.common.random import generator
-from ausam.common.ranks import gather
 from ausam_lab.records.files import RunError
 
 T = TypeVar("T")
@@ -86,28 +84,8 @@ class Ranks:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
-    def for_evaluation(self, model: nn.Module) -> nn.Module:
-        """The network for evaluation: each rank computes its share of a batch, and all get the whole output."""
-        return model if self.world_size == 1 else _SplitBatches(model, self)
-
 
 SINGLE_PROCESS = Ranks()
-
-
-class _SplitBatches(nn.Module):
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
-        super().__init__()
-        self.model, self.ranks = model, ranks
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, world, rank = len(x), self.ranks.world_size, self.ranks.rank
-        if n < world:
-            whole: Tensor = self.model(x)
-            return whole
-        cuts = [n * r // world for r in range(world + 1)]
-        z: Tensor = self.model(x[cuts[rank] : cuts[rank + 1]])
-        parts = gather(z.flatten(), [(b - a) * z[0].numel() for a, b in itertools.pairwise(cuts)])
-        return torch.cat(parts).view(n, *z.shape[1:]).to(z.device)
 
 
 def rank_and_world() -> tuple[int, int]:
