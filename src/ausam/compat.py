@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ausam.common.settings import NON_NEGATIVE, checked_value
-from ausam.common.tensors import CPU, present
+from ausam.common.tensors import present
 from ausam.methods import Plain
 from ausam.optimizer.buffers import Snapshot
 from ausam.optimizer.errors import as_module, check_state_dict, checked_base
 from ausam.optimizer.nonfinite import nonfinite_flag
+from ausam.optimizer.parameters import radius_key
 from ausam.optimizer.wrapper import OptimizerWrapper
 
 WARNINGS = {
@@ -32,21 +33,6 @@ WARNINGS = {
         "first_step was called twice without second_step. The weights go back to w before they move again, but the "
         "last gradient was computed at w + e. To accumulate, call backward for every micro-batch, first_step once, "
         "backward for every micro-batch again, and second_step once."
-    ),
-    "changed": (
-        "The gradients were changed between backward and first_step, by clipping or GradScaler.unscale_, but not "
-        "before second_step. first_step uses their direction only, and the optimizer steps with those of the second "
-        "pass: not clipped, or still multiplied by the scale. Clip or unscale between the second backward and "
-        "second_step, with scaler.update() after each of the two steps."
-    ),
-    "plain": (
-        "step() without a closure and without first_step is a step of the base optimizer, not of SAM. Call first_step, "
-        "backward again and second_step, or step(closure)."
-    ),
-    "stepped": (
-        "step() without a closure after first_step is taken as second_step(). Call second_step itself: GradScaler.step "
-        "leaves step() out if a gradient is not finite, and the weights would stay at w + e. Write "
-        "scaler.unscale_(opt); opt.second_step(); scaler.update()."
     ),
     "nonfinite": "The gradient is not finite, so this step is skipped. `opt.skipped` counts such steps.",
     "old": (
@@ -115,43 +101,24 @@ class SAM(OptimizerWrapper):
                 "Write SAM(model.parameters(), torch.optim.SGD, lr=0.1)."
             )
         checked_value("SAM", "rho", rho, NON_NEGATIVE)
-        self.base = base_optimizer(params, **kwargs)
+        self.base = self.base_optimizer = base_optimizer(params, **kwargs)
         checked_base(self.base, Plain())
-        self._radius = "sam_rho" if "rho" in self.base.defaults else "rho"
+        self._radius = radius_key(self.base)
         self._own = {self._radius: rho, "adaptive": adaptive}
+        self._complete_groups()
         self.model = None if model is None else as_module(model)
         self.skipped = 0
         self._warned: set[str] = set()
-        self._set_up()
+        self._saved: list[tuple[Tensor, Tensor]] = []  # (parameter, its value at w) between the two steps
+        self._buffers: Snapshot | None = None  # what the model's buffers were, between the two steps
         if model is None:
             self._warn_once("model")
-
-    def _set_up(self) -> None:
-        self._complete_groups()
-        self._saved: list[tuple[Tensor, Tensor]] = []  # (parameter, its value at w) between the two steps
-        self._buffers = Snapshot()
-        # The gradient of one small parameter right after backward, to see whether it was clipped or unscaled since.
-        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad and p.is_leaf]
-        self._watched = min(params, key=Tensor.numel, default=None)
-        self._noted = noted = list[Tensor]()
-        self._changed = torch.tensor(False, device=CPU)  # whether that of the first pass was
-
-        def note(p: Tensor) -> None:
-            noted[:] = [p.grad.clone()] if p.grad is not None and p.grad.layout == torch.strided else []
-
-        if self._watched is not None:
-            self._watched.register_post_accumulate_grad_hook(note)
 
     def _complete_groups(self) -> None:
         for group in self.param_groups:
             for name, value in self._own.items():
                 group.setdefault(name, value)
             checked_value("SAM", f"{self._radius} of a parameter group", group[self._radius], NON_NEGATIVE)
-
-    @property
-    def base_optimizer(self) -> Optimizer:
-        """The optimizer that takes the step. Its groups and state are shared."""
-        return self.base
 
     # -- the two steps -------------------------------------------------------------------------------------------
 
@@ -167,12 +134,12 @@ class SAM(OptimizerWrapper):
                 "No parameter has a gradient, so there is no direction to perturb in. Call loss.backward() before "
                 "first_step, and before step(closure) too."
             )
-        self._changed = self._changed_since_backward()
         device = self.param_groups[0]["params"][0].device
         # In the order of davda54/sam, so that the sum rounds in the same way.
         norms = [((p.abs() if g["adaptive"] else 1.0) * p.grad).norm(p=2).to(device) for g, p in moved]
         norm = torch.stack(norms).norm(p=2) + 1e-12
         if self.model is not None:
+            self._buffers = Snapshot()
             self._buffers.take(list(self.model.modules()))
         self._saved = [(p, p.detach().clone()) for _, p in moved]
         for g, p in moved:
@@ -189,15 +156,9 @@ class SAM(OptimizerWrapper):
                 "second_step was called without first_step, so the gradient is not SAM's. Call first_step after the "
                 "first backward, and backward again before second_step."
             )
-        changed = self._changed & ~self._changed_since_backward()
         self._return()
-        if self.model is not None:
-            self._buffers.restore()
-        bad = nonfinite_flag(present([p.grad for g in self.param_groups for p in g["params"]]))
-        skip, unequal = torch.stack([bad, changed.to(bad)]).tolist()  # the only synchronisation with the device
-        if unequal:
-            self._warn_once("changed")
-        if skip:
+        gradients = present([p.grad for g in self.param_groups for p in g["params"]])
+        if nonfinite_flag(gradients):  # the only synchronisation with the device
             self.skipped += 1
             self._warn_once("nonfinite")
         else:
@@ -211,17 +172,12 @@ class SAM(OptimizerWrapper):
 
         Like davda54/sam's, it returns nothing: the closure's loss is that of the perturbed weights.
         """
-        if closure is None:
-            self._warn_once("stepped" if self._saved else "plain")
-            if self._saved:
-                self.second_step()
-            else:
-                self.base.step()
-            return
         if not callable(closure):
             raise TypeError(
-                f"step got a {type(closure).__name__}, but it takes a closure that runs forward and backward. After "
-                "loss.backward() call first_step, backward again and second_step, or step(closure)."
+                f"step got {'no closure' if closure is None else f'a {type(closure).__name__}'}, but it takes a "
+                "closure that runs forward and backward. After loss.backward() call step(closure), or first_step, "
+                "backward again and second_step. With a GradScaler: scaler.unscale_(opt); opt.second_step(); "
+                "scaler.update()."
             )
         self.first_step(zero_grad=True)
         with torch.enable_grad():
@@ -238,18 +194,12 @@ class SAM(OptimizerWrapper):
         self._complete_groups()
 
     def _return(self) -> None:
-        """Restore the weights from the copy: w + e - e would differ from w."""
+        """Restore weights and buffers from their copies: w + e - e would differ from w."""
         for p, value in self._saved:
             p.copy_(value)
-        self._saved = []
-
-    def _changed_since_backward(self) -> Tensor:
-        """Whether the gradient of the watched parameter differs from what its last backward left."""
-        grad = None if self._watched is None else self._watched.grad
-        if grad is None or not self._noted or grad.layout != torch.strided:
-            return torch.tensor(False, device=CPU)
-        same: Tensor = grad.isclose(self._noted[0], rtol=0, atol=0, equal_nan=True).all()
-        return ~same
+        if self._buffers is not None:
+            self._buffers.restore()
+        self._saved, self._buffers = [], None
 
     def _warn_once(self, key: str) -> None:
         if key not in self._warned:
@@ -270,22 +220,17 @@ class SAM(OptimizerWrapper):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class, of the base optimizer or of davda54/sam."""
         check_state_dict(state_dict)
-        states = state_dict["state"]
-        if any("old_p" in state for state in states.values()):
-            states = {p: {k: v for k, v in state.items() if k != "old_p"} for p, state in states.items()}
-            states = {p: state for p, state in states.items() if state}
-            if not states:
-                self._warn_once("old")
+        # davda54/sam's own states hold a copy of the weights, and nothing of the base's.
+        states = {p: state for p, state in state_dict["state"].items() if "old_p" not in state}
+        if len(states) < len(state_dict["state"]):
+            self._warn_once("old")
         radii = [{name: group[name] for name in self._own} for group in self.param_groups]
         self.base.load_state_dict({**state_dict, "state": states})
         for group, own in zip(self.param_groups, radii, strict=True):  # the base's own state dict has neither
             group.update({name: group.get(name, value) for name, value in own.items()})
 
     def __getstate__(self) -> dict[str, Any]:
-        # A scheduler leaves a bound `step` on the instance.
-        transient = {"step", "_saved", "_buffers", "_watched", "_noted", "_changed"}
-        return {k: v for k, v in self.__dict__.items() if k not in transient}
+        return {k: v for k, v in vars(self).items() if k != "step"}  # a scheduler leaves a bound step here
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._set_up()
+        vars(self).update(state)
