@@ -530,13 +530,21 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_setting_that_cannot_be_honoured_is_refused(name, tmp_path):
     changes, policy, remedy = REFUSED[name]
-    args = arguments(tmp_path)
-    for field, value in changes.items():  # past checks of Transformers itself, some of which need other packages
-        setattr(args, field, value)
-    if name == "accelerator_config":
-        args = arguments(tmp_path, **changes)
+    late = {} if name == "accelerator_config" else changes
+
+    class Configured(transformers.Trainer):
+        """Sets them past the checks of Transformers itself, some of which need other packages."""
+
+        def __init__(self, *args, **kw):
+            super().__init__(*args, **kw)
+            vars(self.args).update(late)
+
+    class Ours(SharpnessAwareTrainer, Configured):
+        pass
+
+    args = arguments(tmp_path, **({} if late else changes))
     with refused(ValueError, f"{name}: ", remedy):
-        SharpnessAwareTrainer(classifier(), args, train_dataset=Sentences(), method=SAM(), policy=policy)
+        Ours(classifier(), args, train_dataset=Sentences(), method=SAM(), policy=policy)
 
 
 @pytest.mark.parametrize("name", [*METHODS, *VARIANTS])

@@ -77,16 +77,15 @@ class Numbered(Indexed):
         return sample, index
 
 
-class NumberedCollator:
-    """Wraps a collator that makes dicts, so that it takes pairs of a sample and its index."""
+def collate_pair(collate: Callable[[list[Any]], Any], pairs: list[tuple[Any, int]]) -> tuple[Any, Tensor]:
+    """The batch of pairs of a sample and its index, and the indices."""
+    return collate([sample for sample, _ in pairs]), torch.tensor([index for _, index in pairs])
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self.collate = collate
 
-    def __call__(self, pairs: list[tuple[Any, int]]) -> Any:
-        batch = self.collate([sample for sample, _ in pairs])
-        batch[INDEX] = torch.tensor([index for _, index in pairs])
-        return batch
+def collate_dict(collate: Callable[[list[Any]], Any], pairs: list[tuple[Any, int]]) -> Any:
+    """The same for a collator that makes dicts: the indices are one of the entries."""
+    batch, index = collate_pair(collate, pairs)
+    return {**batch, INDEX: index}
 
 
 class SelectiveLoader:
@@ -104,7 +103,7 @@ class SelectiveLoader:
     """
 
     def __init__(self, dataset: Any, sampler: SelectiveBatchSampler, **kwargs: Any) -> None:
-        collate = partial(_collate, kwargs.pop("collate_fn", default_collate))
+        collate = partial(collate_pair, kwargs.pop("collate_fn", default_collate))
         self.batches = Batches(sampler)
         self.loader: DataLoader[Any] = DataLoader(
             Numbered(dataset), batch_sampler=self.batches, collate_fn=collate, **kwargs
@@ -132,7 +131,3 @@ class SelectiveLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the state was saved."""
         self.batches.load_state_dict(state)
-
-
-def _collate(collate: Callable[[list[Any]], Any], pairs: list[tuple[Any, int]]) -> tuple[Any, Tensor]:
-    return collate([sample for sample, _ in pairs]), torch.tensor([index for _, index in pairs])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from accelerate import Accelerator
@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from ausam.common.ranks import rank_and_world_size
 from ausam.feedback import Feedback
 from ausam.integrations._batches import Batches
-from ausam.integrations._refusals import DISPATCHED, OWNED, STATIC_GRAPH, UNORDERED, refuse
 from ausam.optimizer.errors import Reduction
 from ausam.optimizer.passes import LossFn
 from ausam.optimizer.sharpness_aware import SharpnessAware
@@ -24,48 +23,54 @@ from ausam.sampler import SelectiveBatchSampler, SelectiveStream
 
 # Distributed types that shard or own the parameters themselves: the prepared optimizer is not the one that steps.
 OWNERS = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM, DistributedType.XLA)
+OWNED = (
+    "with it, another library owns the parameters and the step, so the weights cannot be perturbed in between. Use one "
+    "device or DDP."
+)
+STATIC_GRAPH = "a step has passes with and without averaging, so the graph changes. Leave it off."
+UNORDERED = "False lets batches overtake each other, and the sampler counts them in order. Leave it True."
+DISPATCHED = "one process would read for all, but the sampler gives each process its own batches. Leave it None."
 
-# Settings of an accelerator that cannot be honoured; for a loader of ours, with its sampler, also the second table.
-REFUSED = (
+# A setting, the test of its value, and the reason and the remedy.
+Refusal = tuple[str, Callable[[Any], Any], str]
+
+REFUSED: tuple[Refusal, ...] = (
     (
         "num_processes",
-        lambda accelerator: accelerator.num_processes != rank_and_world_size()[1],
+        lambda number: number != rank_and_world_size()[1],
         "Accelerate and torch.distributed see different numbers of processes, so each would train its own model. On "
         "CPUs, use Accelerator(cpu=True), or use_cpu=True for the Trainer.",
     ),
-    ("distributed_type", lambda accelerator: accelerator.distributed_type in OWNERS, OWNED),
-    ("parallelism_config", lambda accelerator: getattr(accelerator, "parallelism_config", None), OWNED),
+    ("distributed_type", lambda kind: kind in OWNERS, OWNED),
+    ("parallelism_config", bool, OWNED),
     (
         "mixed_precision",
-        lambda accelerator: accelerator.mixed_precision == "fp8",
+        lambda precision: precision == "fp8",
         '"fp8" replaces layers and the optimizer by those of another library. Use "bf16", "fp16" or "no".',
     ),
-    (
-        "kwargs_handlers",
-        lambda accelerator: getattr(getattr(accelerator, "ddp_handler", None), "static_graph", False),
-        f"DDP has static_graph=True, but {STATIC_GRAPH}",
-    ),
+    ("ddp_handler", lambda handler: getattr(handler, "static_graph", False), f"static_graph=True, but {STATIC_GRAPH}"),
 )
-REFUSED_WITH_SAMPLER = (
-    (
-        "split_batches",
-        lambda config, sampler: config.split_batches and not sampler.split,
-        "True divides each mini-batch among the processes, but the sampler was built with split=False. Use "
-        "SelectiveBatchSampler(..., split=True).",
-    ),
-    (
-        "split_batches",
-        lambda config, sampler: sampler.split and not config.split_batches,
-        "False, but the sampler has split=True, so schedulers would step once per process for a mini-batch that all "
-        "share. Use Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True)).",
-    ),
-    ("dispatch_batches", lambda config, _: config.dispatch_batches, DISPATCHED),
+REFUSED_WITH_SAMPLER: tuple[Refusal, ...] = (
+    ("dispatch_batches", bool, DISPATCHED),
     (
         "use_stateful_dataloader",
-        lambda config, _: config.use_stateful_dataloader,
-        "True saves the position a second time: save_state already contains the sampler's. Leave it False.",
+        bool,
+        "it saves the position a second time: save_state already contains the sampler's. Leave it False.",
     ),
 )
+
+# What a prepared loader has from the given one.
+KEPT = (
+    *("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers"),
+)
+
+
+def refuse(table: Iterable[Refusal], settings: Any) -> None:
+    """Raise a ValueError for the first setting whose value cannot be honoured."""
+    for name, is_refused, why in table:
+        if is_refused(getattr(settings, name, None)):
+            raise ValueError(f"{name}: {why}")
 
 
 class PreparedOptimizer(AcceleratedOptimizer):
@@ -141,7 +146,13 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     refuse(REFUSED, accelerator)
     for obj in objects:
         if isinstance(obj, DataLoader) and isinstance(obj.batch_sampler, SelectiveBatchSampler):
-            refuse(REFUSED_WITH_SAMPLER, accelerator.dataloader_config, obj.batch_sampler)
+            refuse(REFUSED_WITH_SAMPLER, accelerator.dataloader_config)
+            if obj.batch_sampler.split != accelerator.dataloader_config.split_batches:
+                raise ValueError(
+                    "split_batches: the accelerator and the sampler disagree whether processes share a mini-batch. Use "
+                    "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True)) together with "
+                    "SelectiveBatchSampler(..., split=True), or neither."
+                )
     # accelerator.prepare takes prepared objects as they are, so ours go first: models, then what depends on them.
     models = {id(obj): accelerator.prepare(obj) for obj in objects if isinstance(obj, nn.Module)}
     return accelerator.prepare(*(models.get(id(obj)) or _prepare_ours(accelerator, obj, models) for obj in objects))
@@ -175,24 +186,15 @@ def _prepared_model(accelerator: Accelerator, opt: SharpnessAware, models: dict[
     )
 
 
-def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any], batches: Batches) -> DataLoader[Any]:
+def prepare_loader(
+    accelerator: Accelerator, loader: DataLoader[Any], batches: Batches, **changed: Any
+) -> DataLoader[Any]:
     """The loader with these batches on the accelerator's device. Each process has its own. None is split again."""
     if not loader.in_order:
         raise ValueError(f"DataLoader(in_order=False): {UNORDERED}")
+    kept = {name: getattr(loader, name) for name in KEPT}
     prepared: DataLoader[Any] = prepare_data_loader(
-        DataLoader(
-            loader.dataset,
-            batch_sampler=batches,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-        ),
+        DataLoader(**{**kept, **changed}, batch_sampler=batches),
         accelerator.device,
         num_processes=1,
         process_index=0,

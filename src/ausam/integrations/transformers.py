@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import signature
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -14,57 +13,52 @@ from typing import Any
 import torch
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import seed_worker
 
 from ausam.audit import Audit
 from ausam.feedback import Feedback
-from ausam.integrations._batches import INDEX, Batches, Numbered, NumberedCollator, Placeholders, mean_loss
-from ausam.integrations._refusals import DISPATCHED, OWNED, STATIC_GRAPH, UNORDERED, refuse
+from ausam.integrations._batches import INDEX, Batches, Numbered, Placeholders, collate_dict, mean_loss
 from ausam.integrations._sequences import per_sample, shifts
+from ausam.integrations.accelerate import DISPATCHED, OWNED, STATIC_GRAPH, UNORDERED, Refusal, prepare_loader, refuse
 from ausam.integrations.accelerate import REFUSED as ACCELERATOR_REFUSED
-from ausam.integrations.accelerate import prepare_loader
 from ausam.optimizer.sharpness_aware import SharpnessAware
 from ausam.optimizer.step import Method
 from ausam.pairing import check
 from ausam.policies import Policy
 from ausam.sampler import SelectiveBatchSampler
 
-STATE, AUDIT = "sampler.pt", "audit.pt"
+STATE = "sampler.pt"
 FIGURES = ("_metrics", "_stored_metrics", "_total_train_tokens")  # what TRL's trainers log: added to in compute_loss
 
-# TrainingArguments that cannot be honoured: the name, what is wrong with them, and the reason and remedy.
-REFUSED = (
-    *(
-        (name, lambda args, name=name: getattr(args, name), OWNED)
-        for name in ("parallelism_config", "fsdp", "deepspeed")
-    ),
+# TrainingArguments that cannot be honoured: the name, the test of its value, and the reason and the remedy.
+REFUSED: tuple[Refusal, ...] = (
+    *((name, bool, OWNED) for name in ("parallelism_config", "fsdp", "deepspeed")),
     (
         "optim",
-        lambda args: bool(re.search("lomo|layerwise", str(getattr(args.optim, "value", args.optim)))),
+        lambda optim: re.search("lomo|layerwise", str(getattr(optim, "value", optim))),
         "it steps inside backward, which runs several times per step. Use another, such as adamw_torch.",
     ),
-    ("ddp_static_graph", lambda args: args.ddp_static_graph, STATIC_GRAPH),
+    ("ddp_static_graph", bool, STATIC_GRAPH),
 )
-REFUSED_WITH_POLICY = (
+REFUSED_WITH_POLICY: tuple[Refusal, ...] = (
     (
         "train_sampling_strategy",
-        lambda args: args.train_sampling_strategy != "random",
+        lambda strategy: strategy != "random",
         'it orders the samples, but the policy\'s sampler draws them. Leave it at "random", or leave out the policy.',
     ),
-    ("dataloader_in_order", lambda args: not args.dataloader_in_order, UNORDERED),
+    ("dataloader_in_order", lambda in_order: not in_order, UNORDERED),
     (
         "ignore_data_skip",
-        lambda args: args.ignore_data_skip,
+        bool,
         "it would restart the epoch, but the sampler continues where it stopped and skips at no cost. Leave it False.",
     ),
-    ("accelerator_config", lambda args: getattr(args.accelerator_config, "dispatch_batches", None), DISPATCHED),
+    ("accelerator_config", lambda config: getattr(config, "dispatch_batches", None), f"dispatch_batches: {DISPATCHED}"),
 )
-REFUSED_BY_ROWS = (
+REFUSED_BY_ROWS: tuple[Refusal, ...] = (
     (
         "use_liger_kernel",
-        lambda args: args.use_liger_kernel,
+        bool,
         "its fused loss computes no logits, and without them there is no loss per sample. Leave it False, or override "
         "losses(model, inputs).",
     ),
@@ -75,7 +69,7 @@ class AuditCallback(TrainerCallback):
     """Feed an :class:`ausam.audit.Audit`: ``SharpnessAwareTrainer(..., callbacks=[AuditCallback(audit)])``.
 
     It needs a policy, because only then are the dataset indices known. ``Full()`` uses all samples. The audit is shared
-    among the processes and saved in the Trainer's checkpoints, as ``audit.pt``. The plain Trainer does not feed it.
+    among the processes and saved in the Trainer's checkpoints. The plain Trainer does not feed it.
 
     Arguments:
         audit: ``Audit(len(dataset), labels)``.
@@ -111,6 +105,10 @@ class SharpnessAwareTrainer(Trainer):
     docs/frameworks.md.
     """
 
+    optimizer: Any
+    sharpness_aware: SharpnessAware | None
+    batches: Batches | None
+
     def __init__(
         self,
         *args: Any,
@@ -120,34 +118,30 @@ class SharpnessAwareTrainer(Trainer):
         on_feedback: Callable[[Feedback], Any] | None = None,
         **kw: Any,
     ) -> None:
-        named = {**dict(zip(list(signature(Trainer.__init__).parameters)[1:], args, strict=False)), **kw}
-        given = named.get("optimizers", (None, None))[0]
-        self.method: Method = _one_method(given, method, settings)
-        if policy is not None:
-            check(self.method, policy)
-        if on_feedback is not None and policy is None:
-            raise TypeError(
-                "on_feedback needs the loss and the dataset index of each sample, and without a policy there are none. "
-                "Pass policy=Full() to train on all samples."
-            )
-        self.on_feedback = on_feedback
+        super().__init__(*args, **kw)
+        self.method: Method = _one_method(self.optimizer, method, settings)
+        self.policy, self.settings, self.on_feedback = policy, dict(settings or {}), on_feedback
+        self.sharpness_aware = self.optimizer if isinstance(self.optimizer, SharpnessAware) else None
+        self.batches = None
         own_losses = type(self).losses is not SharpnessAwareTrainer.losses
         self.by_rows = policy is not None or own_losses or getattr(self.method, "needs_rows", False)
-        self.policy, self.settings = policy, dict(settings or {})
-        self.sharpness_aware: SharpnessAware | None = given if isinstance(given, SharpnessAware) else None
-        self.batches: Batches | None = None
+        refuse(ACCELERATOR_REFUSED, self.accelerator)
+        refuse(REFUSED, self.args)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"This process sees {self.args.n_gpu} GPUs and would run DataParallel, whose replicas a method cannot "
+                "perturb. Start one process per GPU with torchrun, or make one visible: CUDA_VISIBLE_DEVICES=0."
+            )
         if self.by_rows and not own_losses:
-            self._refuse_batch_losses(named.get("compute_loss_func"))
-        if named.get("args") is not None:
-            refuse(REFUSED, named["args"])
-            refuse(REFUSED_WITH_POLICY if policy is not None else (), named["args"])
-            refuse(REFUSED_BY_ROWS if self.by_rows and not own_losses else (), named["args"])
-        super().__init__(*args, **kw)
-        self._refuse_combinations(own_losses)
+            self._require_losses()
+        if policy is not None:
+            self._require_choice(policy)
 
-    def _refuse_batch_losses(self, compute_loss_func: Any) -> None:
+    def _require_losses(self) -> None:
+        """Raise for settings under which :meth:`losses` would not compute the loss that the user means."""
+        refuse(REFUSED_BY_ROWS, self.args)
         who = type(self.policy if self.policy is not None else self.method).__name__
-        if compute_loss_func is not None:
+        if self.compute_loss_func is not None:
             raise TypeError(
                 f"compute_loss_func returns one loss per batch, but {who} needs one per sample. "
                 "Override losses(model, inputs)."
@@ -158,21 +152,17 @@ class SharpnessAwareTrainer(Trainer):
                 f"{owner.__name__} overrides compute_loss, which returns one loss per batch, but {who} needs one per "
                 "sample. Override losses(model, inputs) as well: training uses losses, evaluation uses compute_loss."
             )
-
-    def _refuse_combinations(self, own_losses: bool) -> None:
-        refuse(ACCELERATOR_REFUSED, self.accelerator)
-        if self.args.n_gpu > 1:
-            raise ValueError(
-                f"This process sees {self.args.n_gpu} GPUs and would run DataParallel, whose replicas a method cannot "
-                "perturb. Start one process per GPU with torchrun, or make one visible: CUDA_VISIBLE_DEVICES=0."
-            )
-        if self.by_rows and not own_losses and "labels" not in self.label_names:
+        if "labels" not in self.label_names:
             raise ValueError(
                 f"The labels of this model are {', '.join(self.label_names) or 'unknown'}, and losses per sample are "
                 "computed from labels. Override losses(model, inputs)."
             )
-        policy = self.policy
-        if policy is not None and isinstance(self.train_dataset, IterableDataset):
+
+    def _require_choice(self, policy: Policy) -> None:
+        """Raise for settings under which the policy could not choose the samples."""
+        check(self.method, policy)
+        refuse(REFUSED_WITH_POLICY, self.args)
+        if isinstance(self.train_dataset, IterableDataset):
             raise TypeError(
                 f"{type(self.train_dataset).__name__} is a stream, from which the Trainer cannot choose. Leave out the "
                 "policy, or train in your own loop with ausam.SelectiveStream, which chooses before decoding."
@@ -214,33 +204,23 @@ class SharpnessAwareTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader. With a policy, a loader of the batches that it chose."""
+        theirs = super().get_train_dataloader()
         if self.policy is None:
-            if self._audits():
+            if self.on_feedback is not None or self._audits():
                 raise TypeError(
-                    "AuditCallback needs the loss and the dataset index of each sample, and without a policy there are "
-                    "none. Pass policy=Full() to train on all samples."
+                    "on_feedback and AuditCallback need the loss and the dataset index of each sample, and without a "
+                    "policy there are none. Pass policy=Full() to train on all samples."
                 )
-            return super().get_train_dataloader()
-        args, size, given = self.args, self._train_batch_size, self.train_dataset
-        data = Numbered(self._remove_unused_columns(given) if hasattr(given, "remove_columns") else given)
+            return theirs
+        args, size, data = self.args, self._train_batch_size, Numbered(theirs.dataset)
         if self.batches is None or not self.batches.fits(size, len(data)):
             seed = args.seed if args.data_seed is None else args.data_seed
             split = bool(self.accelerator.split_batches)
             options: dict[str, Any] = {"drop_last": args.dataloader_drop_last, "seed": seed, "split": split}
             self.batches = Placeholders(SelectiveBatchSampler(data, size, self.policy, **options))
         self.batches.selective.set_total_epochs(_epochs(args, len(self.batches)))
-        collate = self._get_collator_with_removed_columns(self.data_collator, description="Training")
-        loader = DataLoader(
-            data,
-            collate_fn=NumberedCollator(collate),
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-            multiprocessing_context=args.dataloader_multiprocessing_context,
-            worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
-        )
-        return prepare_loader(self.accelerator, loader, self.batches)
+        collate = partial(collate_dict, theirs.collate_fn)
+        return prepare_loader(self.accelerator, theirs, self.batches, dataset=data, collate_fn=collate)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """All passes of the method in place of one forward and backward."""
@@ -303,14 +283,14 @@ class SharpnessAwareTrainer(Trainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
+        if self.batches is None:
+            return
         for audit in self._audits():
             audit.exchange()
-        if self._audits() and self.args.should_save:
-            torch.save([audit.state_dict() for audit in self._audits()], Path(output_dir) / AUDIT)
-        if self.batches is not None:
-            state = self.batches.state_dict()  # in every process: they exchange their scores
-            if self.args.should_save:
-                torch.save(state, Path(output_dir) / STATE)
+        # In every process: they exchange their scores.
+        state = {**self.batches.state_dict(), "audits": [audit.state_dict() for audit in self._audits()]}
+        if self.args.should_save:
+            torch.save(state, Path(output_dir) / STATE)
 
     def _init_training_state(self, *args: Any) -> tuple[int, int]:
         begun: tuple[int, int] = super()._init_training_state(*args)
@@ -320,11 +300,10 @@ class SharpnessAwareTrainer(Trainer):
         if folder is None or not (Path(folder) / STATE).is_file():
             self.batches.selective.set_epoch(begun[0])
             return begun
-        self.batches.load_state_dict(torch.load(Path(folder) / STATE, map_location="cpu", weights_only=True))
-        if self._audits() and (Path(folder) / AUDIT).is_file():
-            states = torch.load(Path(folder) / AUDIT, map_location="cpu", weights_only=True)
-            for audit, state in zip(self._audits(), states, strict=True):
-                audit.load_state_dict(state)
+        state = torch.load(Path(folder) / STATE, map_location="cpu", weights_only=True)
+        self.batches.load_state_dict(state)
+        for audit, of_audit in zip(self._audits(), state.get("audits", ()), strict=False):
+            audit.load_state_dict(of_audit)
         return self.batches.selective.epoch, self.batches.resumed
 
 
