@@ -16,7 +16,6 @@ from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
 from ausam_lab.report import summary
 from ausam_lab.report.pages import comparison as comparison_page
-from ausam_lab.report.pages import tuning
 from ausam_lab.report.text import Screen
 
 
@@ -45,9 +44,7 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
         files.write(out, comparison_page.render(comparison))
         return summary.text(comparison, screen, verbose=verbose), out
     if (results / tune.DATABASE).exists():
-        study = tune.load(results)
-        files.write(results / "tuning.html", tuning.render(study))
-        return tuning.text(study, screen, verbose=verbose), results / "tuning.html"
+        return tune.text(tune.load(results), results, screen), results / tune.DATABASE
     page = results / "report.html"
     if (table := reproduce.rewrite(results)) is not None:
         return tables.text(table, screen), page

@@ -7,10 +7,9 @@ import math
 from pathlib import Path
 
 from ausam_lab.cli import settings, terminal
-from ausam_lab.cli.flags import Command, Parser, add_common, add_settings, add_verbose, flag_of
+from ausam_lab.cli.flags import Command, Parser, add_common, add_settings, flag_of
 from ausam_lab.cli.terminal import Progress, count
-from ausam_lab.experiments.tune import HELD_OUT, POLICY, Search, tune, values
-from ausam_lab.report.pages import tuning
+from ausam_lab.experiments.tune import HELD_OUT, POLICY, text, tune, values
 
 OWN = {"policy": POLICY, "validation": HELD_OUT}  # defaults of a search
 
@@ -23,30 +22,24 @@ def flags(made: Parser, everything: bool) -> None:
     )
     made.add_argument("--over", action="append", default=[], metavar="NAME=VALUES", help=over)
     add_common(made, "runs/tune", "search", "trial")
-    add_verbose(made)
     add_settings(made, everything, {"sync_perturbation"}, OWN)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train what is missing, print the trials and write the page."""
+    """Train what is missing, and print the trials."""
     given = OWN | settings.given(args, elsewhere={"sync_perturbation"})
     config = settings.of_method(given)
     over = values(args.over, config)
     if twice := sorted(over.keys() & given.keys()):
-        raise ValueError(
-            f"{twice[0]} is one of the settings to search, so {flag_of(twice[0])} has no effect. Leave it out."
-        )
+        raise ValueError(f"{flag_of(twice[0])} has no effect, because --over searches for it. Leave it out.")
     settings.use_threads(config.threads)
     settings.prepare(config, [config], given)
-    out = Path(args.out)
-    seeds = list(range(config.seed, config.seed + args.seeds))
-    trials = math.prod(map(len, over.values()))
-    size = f"{count(trials, 'trial')} with {count(len(seeds), 'seed')}: {count(trials * len(seeds), 'run')} at most"
-    terminal.write_error(f"{settings.announcement(config, given)}\n{size}\n")
-    search = Search(over, seeds, config, given, out, args.command)
-    with Progress("tune", total=trials * len(seeds) * config.epochs) as progress:
-        study = tune(search, progress.of_cell, progress.say)
-    terminal.write(f"{tuning.text(study, terminal.screen(), verbose=args.verbose)}\n\n{out / 'tuning.html'}\n")
+    out, seeds = Path(args.out), list(range(config.seed, config.seed + args.seeds))
+    runs = math.prod(map(len, over.values())) * len(seeds)
+    terminal.write_error(f"{settings.announcement(config, given)}\n{count(runs, 'run')} at most\n")
+    with Progress("tune", total=runs * config.epochs) as progress:
+        study = tune(over, seeds, config, out, progress.of_cell, progress.say)
+    terminal.write(f"{text(study, out, terminal.screen())}\n")
     return 0
 
 
@@ -57,5 +50,5 @@ COMMAND = Command(
     ("ausam tune --over rho=0.05,0.1,0.2,0.4 --seeds 2", "ausam tune --over lr=0.01,0.03,0.1 --policy full"),
     "Search for settings on held-out training samples. The test samples are never used. All combinations of the "
     "values are tried with Optuna. After half of the epochs, a trial that is worse than half of the earlier ones "
-    "is stopped. Stop it at any time: the same command continues.",
+    "is stopped. Stop it at any time: the same command continues. tuning.db is for optuna-dashboard.",
 )

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from ausam.audit import Audit, Decision, apply, read_decisions
 from ausam.audit.review import read_labels, write_labels
 from ausam_lab.config import PAIR_SETTINGS, Config
-from ausam_lab.data.catalogue import changes, resolve, split_problem
+from ausam_lab.data.catalogue import changes, split_problem
 from ausam_lab.data.datasets import UserSet
 from ausam_lab.data.folders import SIZED
 from ausam_lab.data.images import ImageSet
@@ -24,7 +24,7 @@ from ausam_lab.data.loading import DataError
 from ausam_lab.data.samples import description, plain, show
 from ausam_lab.data.sources import DownloadError
 from ausam_lab.experiments.cells import runs_in
-from ausam_lab.names.from_config import with_own_rho
+from ausam_lab.experiments.commands import flags
 from ausam_lab.names.pairs import PAIRS, label
 from ausam_lab.names.user_code import is_code, is_own, refuse_strangers
 from ausam_lab.records import files, store
@@ -225,7 +225,7 @@ def _next_steps(folder: Path, config: Config) -> tuple[str, ...]:
 def _train(folder: Path, config: Config, labels: Path) -> str:
     """The command that repeats a run on the corrected labels."""
     where = shlex.join(["--labels", str(labels), "--out", f"{folder}-corrected"])
-    return f"ausam train {_flags(config, ['labels'])}{where}"
+    return f"ausam train {flags(config, ['labels'])}{where}"
 
 
 def _before_and_after(folder: Path, config: Config, labels: Path) -> str:
@@ -238,26 +238,13 @@ def _before_and_after(folder: Path, config: Config, labels: Path) -> str:
     name = [*known, config.method if policy == "Full" else f"{config.method} + {policy}"][0]
     drawn = [] if config.data_seed is not None else ["--data-seed", str(config.seed)]  # one draw, which was reviewed
     where = shlex.join([*drawn, "--out", f"{folder}-compared", "--labels", "given", str(labels)])
-    return f"ausam compare {shlex.quote(name)} {_flags(config, OF_A_PAIR)}{where}"
+    return f"ausam compare {shlex.quote(name)} {flags(config, OF_A_PAIR)}{where}"
 
 
 def _compare(pair: str, config: Config) -> str:
     """The command that compares a pair with SGD, SAM, and its random-subset baseline, on the data of the run."""
     names = ["sgd", "sam", pair.replace("Trusted", "Random"), pair]
-    return f"ausam compare {shlex.join(names)} {_flags(config, OF_PAIRS)}".rstrip()
-
-
-def _flags(config: Config, without: Sequence[str] = ()) -> str:
-    """The settings of a run, as flags. Those that its data has anyway are left out. Ends with a space."""
-    usual = asdict(with_own_rho(resolve(data=config.data, method=config.method, policy=config.policy)))
-    words = ["--data", config.data]
-    for name, value in asdict(config).items():
-        default = Config.__dataclass_fields__[name].default if name in ("method", "policy") else usual[name]
-        if value in (default, None) or name in ("data", "label", "kind", *without):
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        words += [flag] if value is True else [flag, str(value)]
-    return f"{shlex.join(words)} "
+    return f"ausam compare {shlex.join(names)} {flags(config, OF_PAIRS)}".rstrip()
 
 
 # -- the data ----------------------------------------------------------------------------------------------------------

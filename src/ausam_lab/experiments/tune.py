@@ -8,84 +8,59 @@ runs are ordinary ones, so a search that was killed continues where it stopped.
 from __future__ import annotations
 
 import itertools
+import json
 import random
-import typing
+import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import ExitStack, closing
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from ausam_lab.config import NOT_PART_OF_IDENTITY, Config, differences
 from ausam_lab.experiments.cells import run_folder as folder_of
+from ausam_lab.experiments.commands import flags
 from ausam_lab.experiments.run_cells import OnEpoch
-from ausam_lab.names.from_config import method_and_policy, refuse_idle
-from ausam_lab.names.lookup import find
-from ausam_lab.records import files, store
+from ausam_lab.names.from_config import method_and_policy, refuse_idle, typed_settings
+from ausam_lab.records import store
 from ausam_lab.records.files import file_lock
-from ausam_lab.records.run import Epoch, Run, Score
-from ausam_lab.report.pages import tuning
+from ausam_lab.records.run import Epoch, Run
+from ausam_lab.report.summary import times
+from ausam_lab.report.table import Table, to_text
+from ausam_lab.report.text import NONE, Screen, show, wrapped
 from ausam_lab.training import run_folder
-from ausam_lab.training.failures import explain
 from ausam_lab.training.loop import train
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
 
 HELD_OUT = 0.2  # default fraction of the training samples
 DATABASE = "tuning.db"
 POLICY = "AUSampling"  # default: Full has nothing to search for
+SET_BY_SEARCH = ("seed", "epochs", "validation", *NOT_PART_OF_IDENTITY)  # or without effect on learning
 
 Settings = dict[str, Any]  # one value per setting
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search is made of.
-
-    Attributes:
-        over: the values of each setting.
-        seeds: the seeds of each trial.
-        config: all other settings. ``validation`` is the fraction of the training samples to evaluate on.
-        given: the settings that the user gave, for the command to paste.
-        out: the folder.
-        command: the command that the user typed.
-    """
-
-    over: Mapping[str, Sequence[float]]
-    seeds: Sequence[int]
-    config: Config
-    given: Mapping[str, Any]
-    out: Path
-    command: str
+Grid = Mapping[str, Sequence[float]]  # the values of each setting
 
 
 def values(texts: Sequence[str], config: Config) -> dict[str, list[float]]:
     """``["rho=0.1,0.2", "alpha=0.5"]`` as numbers by setting. Without texts, defaults for the method and policy."""
     if not texts:
         return _suggested(config)
-    kinds = {name: _number(hint) for name, hint in typing.get_type_hints(Config).items()}
-    own = {"seed", "epochs", "validation", *NOT_PART_OF_IDENTITY}  # set by the search, or without effect on learning
-    searchable = {name: kind for name, kind in kinds.items() if kind and name not in own}
     grid: dict[str, list[float]] = {}
     for text in texts:
         name, _, numbers = text.partition("=")
         name = name.strip().replace("-", "_")
-        kind = find("number to search for", name, searchable)
-        if name in grid:
-            raise ValueError(f"--over {name} is given twice. Put all of its values in one: {name}=0.1,0.2.")
         try:
-            grid[name] = list(dict.fromkeys(kind(number) for number in numbers.split(",")))
-        except ValueError:
-            whole = "whole numbers" if kind is int else "numbers"
-            raise ValueError(f'--over "{text}": put {whole} after the name, e.g. {name}=1,2.') from None
+            tried = [typed_settings({name: json.loads(number)})[name] for number in numbers.split(",")]
+        except json.JSONDecodeError:
+            tried = []
+        if name in SET_BY_SEARCH or not tried or not all(isinstance(value, int | float) for value in tried):
+            raise ValueError(f'--over "{text}": write a numeric setting and its values, e.g. rho=0.1,0.2.')
+        grid[name] = list(dict.fromkeys([*grid.get(name, ()), *tried]))
     return grid
-
-
-def _number(hint: Any) -> type[int] | type[float] | None:
-    """The numeric type of a setting. None if it is not a number."""
-    kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
-    return kinds[0] if kinds in ([int], [float]) else None
 
 
 def _suggested(config: Config) -> dict[str, list[float]]:
@@ -99,36 +74,104 @@ def _suggested(config: Config) -> dict[str, list[float]]:
     return grid
 
 
-def tune(search: Search, on_epoch: OnEpoch, say: Callable[[str], None]) -> Study:
-    """Search, running what is missing in the folder. Write tuning.html after every trial. Return Optuna's study.
+def tune(
+    over: Grid, seeds: Sequence[int], config: Config, out: Path, on_epoch: OnEpoch, say: Callable[[str], None]
+) -> Study:
+    """Search, running what is missing in the folder. Return Optuna's study.
 
-    ``on_epoch`` is called with the name of the trial and each epoch, ``say`` with a line about each finished trial. An
-    error in a trial stops no other trial. The next search in the folder tries it again.
+    An error stops the search. The next one in the folder tries that trial again.
+
+    Arguments:
+        over: the values of each setting.
+        seeds: the seeds of each trial.
+        config: all other settings. ``validation`` is the fraction of the training samples to evaluate on.
+        out: the folder.
+        on_epoch: called with the name of the trial and each epoch.
+        say: called with a line about each trial that has ended.
     """
-    config, out = search.config, search.out
     if not config.validation:
         raise ValueError("validation is 0, but a search needs held-out samples. Use --validation 0.2.")
-    every: list[Settings] = [
-        dict(zip(search.over, combined, strict=True)) for combined in itertools.product(*search.over.values())
-    ]
+    every: list[Settings] = [dict(zip(over, one, strict=True)) for one in itertools.product(*over.values())]
     for settings in every:
         method_and_policy(replace(config, **settings), steps=1)  # refuses impossible pairs before anything runs
         refuse_idle(settings, [replace(config, **settings)])
+
+    def objective(trial: Trial) -> float:
+        settings: Settings = {name: trial.suggest_categorical(name, tried) for name, tried in over.items()}
+        return _train(trial, [replace(config, **settings, seed=seed) for seed in seeds], out, on_epoch)
+
     run_folder.make(out)
     with file_lock(out / run_folder.LOCK) as mine:
         if not mine:
             raise ValueError(f"Another process is searching in {out}. Wait for it to end, or choose another --out.")
-        study = _study(search)
-        done = [trial.params for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+        study = _study(config, seeds, out)
+        done = [trial.params for trial in ended(study)]
         for settings in random.Random(0).sample(every, len(every)):
             if settings not in done:
                 study.enqueue_trial(settings)
-                study.optimize(lambda trial: _objective(trial, search, on_epoch), n_trials=1, catch=Exception)
-                say(tuning.outcome(study.trials[-1]))
-            files.write(out / "tuning.html", tuning.render(study))
-    if not tuning.completed(study):
-        raise ValueError(f"Every trial failed. The last: {study.trials[-1].user_attrs['failed']}")
+                study.optimize(objective, n_trials=1)
+                value = study.trials[-1].value
+                say(f"{_called(settings)}: {'stopped early' if value is None else f'{value:.2f} %'}")
     return study
+
+
+def _study(config: Config, seeds: Sequence[int], out: Path) -> Study:
+    """The study in the folder, which is new or belongs to the same search. A trial that was killed begins again."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        study_name="tuning",
+        storage=f"sqlite:///{out / DATABASE}",
+        load_if_exists=True,
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=config.epochs // 2),
+    )
+    mine = asdict(config) | {"seeds": list(seeds)}
+    theirs = mine | study.user_attrs.get("settings", {}) | {name: mine[name] for name in NOT_PART_OF_IDENTITY}
+    if theirs != mine:
+        changed = "; ".join(differences(theirs, mine))
+        raise ValueError(f"{out} contains another search: {changed}. Choose another --out.")
+    study.set_user_attr("settings", mine)
+    return study
+
+
+def _train(trial: Trial, configs: Sequence[Config], out: Path, on_epoch: OnEpoch) -> float:
+    """Train the runs of a trial side by side. The mean score."""
+    from optuna import TrialPruned
+
+    name = _called(trial.params)
+    folders = [folder_of(out, name, config.seed) for config in configs]
+    scores: list[float] = []
+    with ExitStack() as until:
+        runs = [until.enter_context(closing(_run(*of))) for of in zip(configs, folders, strict=True)]
+        for number, epochs in enumerate(zip(*runs, strict=True), start=1):
+            for epoch in epochs:
+                on_epoch(name, epoch)
+            scores = [epoch.test.value for epoch in epochs]
+            trial.report(fmean(scores), number)
+            if number < configs[0].epochs and trial.should_prune():
+                raise TrialPruned
+    ended = [store.read_finished(folder / "result.json", Run) for folder in folders]
+    trial.set_user_attr("std", stdev(scores) if len(scores) > 1 else None)
+    trial.set_user_attr("unfitted", all(run.audit is not None and run.audit.unfitted for run in ended))
+    passed = fmean((run.samples_forward + run.samples_backward) / (2 * run.data.train * run.epochs) for run in ended)
+    trial.set_user_attr("cost", times(passed))
+    return fmean(scores)
+
+
+def _run(config: Config, folder: Path) -> Generator[Epoch, None, None]:
+    """The epochs of a run: those that it has, then those that it lacks."""
+    yield from run_folder.epochs(folder)
+    yield from train(config, folder, resume=True)
+
+
+def _called(settings: Mapping[str, float]) -> str:
+    """A trial's name, which also names a folder: ``rho=0.1,alpha=0.5``."""
+    return ",".join(f"{name}={value:g}" for name, value in settings.items())
+
+
+# -- the result --------------------------------------------------------------------------------------------------------
 
 
 def load(out: Path) -> Study:
@@ -138,80 +181,30 @@ def load(out: Path) -> Study:
     return optuna.load_study(study_name="tuning", storage=f"sqlite:///{out / DATABASE}")
 
 
-def _study(search: Search) -> Study:
-    """The study in the folder, which is new or belongs to the same search. A trial that was killed begins again."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        study_name="tuning",
-        storage=f"sqlite:///{search.out / DATABASE}",
-        load_if_exists=True,
-        direction="maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=search.config.epochs // 2),
-    )
-    mine = {k: v for k, v in asdict(search.config).items() if k not in NOT_PART_OF_IDENTITY}
-    mine |= {"seeds": list(search.seeds)}
-    theirs = study.user_attrs.get("settings", mine)
-    if theirs != mine:
-        changed = "; ".join(differences(theirs, mine))
-        raise ValueError(f"{search.out} contains another search: {changed}. Choose another --out.")
-    about = {"settings": mine, "given": dict(search.given), "out": str(search.out), "command": search.command}
-    for name, value in about.items():
-        study.set_user_attr(name, value)
-    return study
+def ended(study: Study) -> list[FrozenTrial]:
+    """The trials that ran to their end, best first, then those that were stopped early."""
+    trials = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+    return sorted(trials, key=lambda trial: (trial.state.name, -(trial.value or 0.0)))
 
 
-def _objective(trial: Trial, search: Search, on_epoch: OnEpoch) -> float:
-    """Train with the settings of a trial, with every seed, side by side. The mean score, larger for better."""
-    from optuna import TrialPruned
-
-    settings: Settings = {name: trial.suggest_categorical(name, tried) for name, tried in search.over.items()}
-    name = tuning.called(settings)
-    folders = [folder_of(search.out, name, seed) for seed in search.seeds]
-    runs = [
-        _run(replace(search.config, **settings, seed=seed), folder)
-        for seed, folder in zip(search.seeds, folders, strict=True)
-    ]
-    try:
-        for number, epochs in enumerate(zip(*runs, strict=True), start=1):
-            for epoch in epochs:
-                on_epoch(name, epoch)
-            trial.report(_merit([epoch.test for epoch in epochs]), number)
-            if number < search.config.epochs and trial.should_prune():
-                trial.set_user_attr("scores", [epoch.test.value for epoch in epochs])
-                raise TrialPruned
-    except TrialPruned:
-        raise
-    except Exception as error:
-        known = explain(error)
-        reason = known.text if known else f"{type(error).__name__}: {error}"
-        trial.set_user_attr("failed", reason.partition("\n")[0])
-        raise
-    finally:
-        for run in runs:
-            run.close()  # releases its folder
-    results = [store.read_finished(folder / "result.json", Run) for folder in folders]
-    work = [(r.samples_forward + r.samples_backward) / (2 * r.data.train * r.epochs) for r in results]
-    spent = [r.cpu_seconds if r.environment.hardware.device == "cpu" else r.train_seconds for r in results]
-    attributes = {
-        "score": asdict(replace(results[0].test, parts={})),
-        "scores": [r.test.value for r in results],
-        "unfitted": all(r.audit is not None and r.audit.unfitted for r in results),
-        "cost": fmean(work),
-        "seconds": fmean(spent),
-    }
-    for key, value in attributes.items():
-        trial.set_user_attr(key, value)
-    return _merit([r.test for r in results])
+def text(study: Study, out: Path, screen: Screen | None = None) -> str:
+    """For a terminal: every trial, best first, and the command that trains with the best settings."""
+    trials, about = ended(study), study.user_attrs["settings"]
+    lines = []
+    for trial in trials:
+        epochs, score = max(trial.intermediate_values.items())
+        figures = show(score, 2, trial.user_attrs.get("std")), trial.user_attrs.get("cost", NONE)
+        lines.append([*(f"{value:g}" for value in trial.params.values()), epochs, *figures])
+    table = to_text(Table.of([*trials[0].params, "Epochs", "Score %", "Cost"], lines, left=()), screen)
+    rule = f"Scores are on {100 * about['validation']:g} % of the training samples. No test sample was used."
+    if all(trial.user_attrs.get("unfitted", True) for trial in trials):
+        advice = "The model has not fitted the data in any trial. Train longer, or use --over lr=0.01,0.03,0.1."
+        return "\n\n".join([table, wrapped(rule, screen), wrapped(advice, screen)])
+    return f"{table}\n\n{wrapped(rule, screen)}\n\nTo train with the best settings:\n{best_command(study, out)}"
 
 
-def _run(config: Config, folder: Path) -> Generator[Epoch, None, None]:
-    """The epochs of a run: those that it has, then those that it lacks."""
-    yield from run_folder.epochs(folder)
-    yield from train(config, folder, resume=True)
-
-
-def _merit(scores: Sequence[Score]) -> float:
-    """The mean score of the seeds, larger for better."""
-    return fmean(-score.value if score.lower_is_better else score.value for score in scores)
+def best_command(study: Study, out: Path) -> str:
+    """The command that trains with the best settings, on all training samples."""
+    settings = {name: value for name, value in study.user_attrs["settings"].items() if name != "seeds"}
+    best = replace(Config(**settings), **ended(study)[0].params, validation=0.0)
+    return f"ausam train {flags(best)}--out {shlex.quote(f'{out}/best')}"

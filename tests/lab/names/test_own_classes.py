@@ -4,10 +4,9 @@ import textwrap
 
 import pytest
 
-from ausam_lab.experiments.tune import load
+from ausam_lab.experiments.tune import best_command, load
 from ausam_lab.names.expressions import canonical, construct, has_radius, parse, uses
 from ausam_lab.names.pairs import pair
-from ausam_lab.report.pages import tuning
 from tests.lab.helpers import read, run
 
 MINE = '''
@@ -138,7 +137,7 @@ def test_train_compare_and_tune_take_them(mine, tmp_path, capsys):
     assert methods[1:3] == ["RandomDirection(rho=0.1)", "RandomDirection(rho=0.3)"]
     tune = ["tune", "--method", method, "--policy", policy, "--over", "rho=0.1,0.2", *FEW, "--seeds", 1]
     assert run(*tune, "--out", "tuned") == 0
-    assert f"--method {method} --policy {policy}" in tuning.train_command(load(tmp_path / "tuned"))
+    assert f"--method {method} --policy {policy}" in best_command(load(tmp_path / "tuned"), tmp_path)
 
 
 def test_a_report_is_rebuilt_where_their_module_is_not(mine, tmp_path, monkeypatch, capsys):
