@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ausam_lab.config import Config
 from ausam_lab.data.catalogue import entry
@@ -30,25 +32,26 @@ def sample_seconds(config: Config) -> float:
     model = build(config.model, about.num_outputs, about.image[0]).to(config.device)
     if config.quantize:
         model = quantize(model, config.quantize)
-    clock = time.process_time if config.device == "cpu" else time.perf_counter
-    threads, seconds = torch.get_num_threads(), 0.0
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for batch in BATCHES:
             x = torch.randn(batch, *about.image, device=config.device)
-            spent = []
-            for _ in range(STEPS):
-                start = clock()
-                torch.autograd.backward(model(x).square().mean())
-                if x.is_cuda:
-                    torch.cuda.synchronize(x.device)
-                spent.append(clock() - start)
-            seconds = min(spent)
+            seconds = min(_step(model, x) for _ in range(STEPS))
             if seconds > ENOUGH:
                 break
     finally:
         torch.set_num_threads(threads)
     return seconds / batch
+
+
+def _step(model: nn.Module, x: Tensor) -> float:
+    clock = time.perf_counter if x.is_cuda else time.process_time
+    start = clock()
+    torch.autograd.backward(model(x).square().mean())
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+    return clock() - start
 
 
 def samples_of(config: Config, epochs: int) -> float:
@@ -61,31 +64,22 @@ def samples_of(config: Config, epochs: int) -> float:
 
 
 def plan(cells: list[Cell], out: Path) -> str:
-    """The total first, then each block, and the estimate of each network."""
-    speed: dict[tuple[str, str, int], float] = {}  # of a network on images of a size, in so many bits
-    lines, count, total = [], 0, 0.0
-    for block in dict.fromkeys(cell.block for cell in cells):
-        left = [(c.config, c.config.epochs - len(run_folder.epochs(c.folder(out)))) for c in cells if c.block == block]
-        left = [(config, epochs) for config, epochs in left if epochs > 0]
-        samples = seconds = 0.0
-        for config, epochs in left:
-            network = config.model, "x".join(map(str, entry(config.data).image)), config.quantize
+    """The total, and what is left of each block."""
+    speed: dict[tuple[Any, ...], float] = {}  # of a network on images of a size, in so many bits
+    left = {cell.block: (0, 0, 0.0, 0.0) for cell in cells}  # cells, epochs, samples and seconds
+    for cell in cells:
+        config, done = cell.config, len(run_folder.epochs(cell.folder(out)))
+        if (epochs := config.epochs - done) > 0:
+            network = config.model, entry(config.data).image, config.quantize
             if network not in speed:
                 speed[network] = sample_seconds(config)
-            samples += (of_cell := samples_of(config, epochs))
-            seconds += of_cell * speed[network]
-        every = str(sum(epochs for _, epochs in left))
-        lines.append((block, str(len(left)), every, f"{samples:,.0f}", duration(seconds)))
-        count, total = count + len(left), total + seconds
-    where = cells[0].config.device
-    head = f"{count} of {len(cells)} cells are left: about {duration(total)} in one process on {where}."
+            samples, (a, b, c, d) = samples_of(config, epochs), left[cell.block]
+            left[cell.block] = a + 1, b + epochs, c + samples, d + samples * speed[network]
+    lines = [(name, str(a), str(b), f"{c:,.0f}", duration(d)) for name, (a, b, c, d) in left.items()]
+    total = duration(sum(seconds for *_, seconds in left.values()))
+    head = f"{sum(count for count, *_ in left.values())} of {len(cells)} cells are left: about {total} in one process"
     table = text_table(("Block", "Cells", "Epochs", "Samples", "Time"), lines)
-    clock = "CPU time of one thread" if where == "cpu" else "time"
-    of_each = [
-        f"{model}{f' in {bits} bits' if bits else ''} on {image}: {1000 * seconds:.3g} ms"
-        for (model, image, bits), seconds in speed.items()
-    ]
-    conditions = wrapped(
-        f"From steps on {BATCHES[0]} to {BATCHES[-1]} random samples: {clock} for a sample forward and backward."
+    note = wrapped(
+        f"Time is from steps on random samples, on {cells[0].config.device}. On a CPU it is that of one thread."
     )
-    return "\n".join([head, "", table, "", conditions, *of_each])
+    return f"{head}.\n\n{table}\n\n{note}"

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 log = logging.getLogger("ausam")
 
+FIRST_AND_LAST = 8  # bits of the first and the last layer
 MOMENTUM = 0.01  # weight of a new batch in the moving averages of the ranges, after the first 1 / MOMENTUM batches
 
 
@@ -76,27 +77,19 @@ class MovingRange(nn.Module):
         return grid(self.low, self.high, self.bits)
 
 
-class OwnRange(nn.Module):
-    """Weights: the range is the current range of the tensor."""
-
-    def __init__(self, bits: int) -> None:
-        super().__init__()
-        self.bits = bits
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The weights on their grid."""
-        return on_grid(x, *grid(*extremes(x), self.bits), self.bits)
+def weight_on_grid(w: Tensor, bits: int) -> Tensor:
+    """Weights on the grid over their current range."""
+    return on_grid(w, *grid(*extremes(w), bits), bits)
 
 
 class QuantConv2d(nn.Conv2d):
     """A convolution with quantised inputs and weights. Its bias and output are not quantised."""
 
     inputs: MovingRange
-    weights: OwnRange
 
     def forward(self, x: Tensor) -> Tensor:
         """Like nn.Conv2d."""
-        out: Tensor = self._conv_forward(self.inputs(x), self.weights(self.weight), self.bias)
+        out: Tensor = self._conv_forward(self.inputs(x), weight_on_grid(self.weight, self.inputs.bits), self.bias)
         return out
 
 
@@ -104,27 +97,25 @@ class QuantLinear(nn.Linear):
     """A linear layer with quantised inputs and weights. Its bias and output are not quantised."""
 
     inputs: MovingRange
-    weights: OwnRange
 
     def forward(self, x: Tensor) -> Tensor:
         """Like nn.Linear."""
-        return F.linear(self.inputs(x), self.weights(self.weight), self.bias)
+        return F.linear(self.inputs(x), weight_on_grid(self.weight, self.inputs.bits), self.bias)
 
 
 KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Conv2d: QuantConv2d, nn.Linear: QuantLinear}
 
 
-def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
+def quantize(model: nn.Module, bits: int = 4) -> nn.Module:
     """A copy of the network whose Conv2d and Linear layers quantise their inputs and weights to ``bits``, 2 to 8.
 
-    The first and the last of these layers get ``first_last`` bits. Pixels and class scores suffer most from few bits,
+    The first and the last of these layers get eight bits. Pixels and class scores suffer most from few bits,
     and these layers cost least (DoReFa-Net, Zhou et al. 2016, does not quantise them at all). All parameters keep their
     names. The new buffers are ``LAYER.inputs.low``, ``.high`` and ``.seen``. Everything else (BatchNorm, additions,
     pooling) is unchanged.
     """
-    for name, value in (("bits", bits), ("first_last", first_last)):
-        if not 2 <= value <= 8:
-            raise ValueError(f"{name} is {value}. Use 2 <= {name} <= 8.")
+    if not 2 <= bits <= 8:
+        raise ValueError(f"bits is {bits}. Use 2 <= bits <= 8.")
     model = copy.deepcopy(model)
     layers = [(name, m) for name, m in model.named_modules() if type(m) in KINDS]
     if not layers:
@@ -133,10 +124,8 @@ def quantize(model: nn.Module, bits: int = 4, first_last: int = 8) -> nn.Module:
     if others:
         log.warning("Not quantised, because they are subclasses of Conv2d or Linear: %s.", ", ".join(others))
     for name, layer in layers:
-        its_bits = first_last if name in (layers[0][0], layers[-1][0]) else bits
-        device = next(layer.parameters()).device
+        its_bits = FIRST_AND_LAST if name in (layers[0][0], layers[-1][0]) else bits
         # Change the class of the layer itself, so that names, shared weights, hooks and settings are kept.
         layer.__class__ = KINDS[type(layer)]
-        layer.inputs = MovingRange(its_bits).to(device).train(layer.training)
-        layer.weights = OwnRange(its_bits)
+        layer.inputs = MovingRange(its_bits).to(next(layer.parameters()).device).train(layer.training)
     return model

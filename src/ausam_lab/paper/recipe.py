@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,7 @@ class RecipeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A network on a data set: the columns of the table that share their settings."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=r"^\w[\w.+-]{0,99}\Z")]  # of its folder, too
     column: str
     group: str = ""  # its heading in the table
     settings: Settings = {}  # of all rows
@@ -52,12 +51,8 @@ class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extra: tuple[str, ...] = ()  # rows that the paper does not have
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w][\w.+-]{0,99}", self.name):
-            what = f'name is "{self.name:.40}", but a block is a folder of this name'
-            raise ValueError(f"{what}. Use at most 100 letters, digits and -.")
         if not self.rows and not self.extra:
             raise ValueError(f'block "{self.name}" has no rows')
-        _check_settings(self)
 
     @property
     def title(self) -> str:
@@ -88,20 +83,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.blocks or len({block.name for block in self.blocks}) < len(self.blocks):
             raise ValueError("it needs at least one [[block]], each with a name of its own")
-        _check_settings(self)
 
     @property
     def folder(self) -> str:
         """The default name of its folder."""
         return "-".join(filter(None, (Path(self.table).stem, self.scale)))
-
-
-def _check_settings(part: Block | Recipe) -> None:
-    """Raise a ValueError for a setting that no run has, or a value of another type."""
-    small = dict(part.small or {})
-    rows = [part.settings_of, typed(dict[str, Settings], small.pop(OF_ROWS, {}))]
-    for settings in (part.settings, small, *(own for of_rows in rows for own in of_rows.values())):
-        typed_settings(settings)
 
 
 def files() -> dict[str, Path]:
@@ -132,8 +118,6 @@ def read(table: str, scale: str = "", seeds: int | None = None) -> Recipe:
 
 
 def _written(path: Path) -> Recipe:
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file. Give the path of a recipe.")  # a pipe would wait for a writer
     try:
         return typed(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -154,10 +138,13 @@ def _at_scale(block: Block, recipe: Recipe, scale: str) -> Block:
         for row, own in layer.get(OF_ROWS, {}).items():
             settings_of[row] = settings_of.get(row, {}) | own
     rows = (*block.rows, *map(RecipeRow, block.extra))
-    for row in settings_of:
-        if row not in {r.name for r in rows}:
-            raise ValueError(f"{block.name} has settings of {row}, which is not one of its rows.")
-    return msgspec.structs.replace(block, settings=settings, settings_of=settings_of, small={}, rows=rows, extra=())
+    if strange := settings_of.keys() - {row.name for row in rows}:
+        raise ValueError(f"{block.name} has settings of {min(strange)}, which is not one of its rows.")
+    whole = {
+        "settings": typed_settings(settings),
+        "settings_of": {k: typed_settings(v) for k, v in settings_of.items()},
+    }
+    return msgspec.structs.replace(block, **whole, small={}, rows=rows, extra=())
 
 
 def base(block: Block, **here: Any) -> Config:

@@ -13,7 +13,6 @@ import numpy as np
 
 from ausam_lab.data.sources import DownloadError
 from ausam_lab.paper.pose.people import SC_BIAS, Array, People, PoseSet, estimated_head
-from ausam_lab.paper.pose.simcc import JOINTS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,26 +49,15 @@ def mpii(data_dir: str, size: int = SIZE) -> PoseSet:
 def annotated(annotation: Path, images: Path) -> People:
     """The people of an annotation file, with centre and scale corrected and pixels counted from 0, as in HRNet."""
     content = json.loads(annotation.read_text(encoding="utf-8"))
-    try:
-        paths = [images / str(person["image"]) for person in content]
-        centre, scale, joints, visible = (
-            np.array([person[key] for person in content], np.float64)
-            for key in ("center", "scale", "joints", "joints_vis")
-        )
-        n = len(paths)
-        fits = centre.shape == (n, 2) and scale.shape == (n,) and visible.shape == joints.shape[:2] == (n, len(JOINTS))
-        if not (n and fits and joints.shape[2:] == (2,)):
-            raise ValueError(f"shapes {centre.shape}, {scale.shape}, {joints.shape} and {visible.shape}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{annotation} is not in HRNet's format ({error!r}). Use a list of people with image, center, scale, "
-            f"joints and joints_vis of {len(JOINTS)} joints."
-        ) from None
+    paths = [images / str(person["image"]) for person in content]
+    centre, scale, joints, visible = (
+        np.array([person[key] for person in content], np.float64) for key in ("center", "scale", "joints", "joints_vis")
+    )
     known = centre[:, 0] != -1
     centre[known, 1] += 15 * scale[known]  # the annotators' centre is too high for the feet
     scale[known] *= 1.25
     head = estimated_head(joints, visible)
-    return People(partial(_picture, paths), np.arange(n), centre - 1, scale, joints - 1, visible, head)
+    return People(partial(_picture, paths), np.arange(len(paths)), centre - 1, scale, joints - 1, visible, head)
 
 
 def _picture(paths: list[Path], i: int) -> Image:
@@ -85,11 +73,7 @@ def head_sizes(path: Path, test: People) -> Array:
 
     contents = loadmat(path)
     boxes, joints = contents["headboxes_src"], np.transpose(contents["pos_gt_src"], (2, 0, 1))
-    if joints.shape != test.joints.shape:
-        raise ValueError(
-            f"{path} has {len(joints)} people, but valid.json has {len(test)}. Take both from the same source."
-        )
-    seen = test.visible > 0
-    if np.median(np.abs(joints - 1 - test.joints)[seen]) > 1:
-        raise ValueError(f"{path} and valid.json list people in different orders. Take both from the same source.")
+    same = joints.shape == test.joints.shape
+    if not same or np.median(np.abs(joints - 1 - test.joints)[test.visible > 0]) > 1:
+        raise ValueError(f"{path} and valid.json list other people, or in another order. Take both from one source.")
     return np.asarray(SC_BIAS * np.linalg.norm(boxes[1] - boxes[0], axis=0), np.float64)

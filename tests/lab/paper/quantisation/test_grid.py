@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ausam_lab.paper.quantisation import MOMENTUM, MovingRange, OwnRange, extremes, grid, on_grid, quantize
+from ausam_lab.paper.quantisation import MOMENTUM, MovingRange, extremes, grid, on_grid, quantize, weight_on_grid
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_values_and_gradients_against_a_slow_transcription(bits):
 def test_a_range_gets_no_gradient():
     """The extremes of the weights define the range; their gradient is as everybody's, 1, and not the range's too."""
     w = torch.tensor([-2.0, -0.4, 0.3, 1.0], requires_grad=True)
-    OwnRange(4)(w).sum().backward()
+    weight_on_grid(w, 4).sum().backward()
     assert w.grad.tolist() == [1.0, 1.0, 1.0, 1.0]
     x = torch.tensor([0.0, 0.5, 3.0], requires_grad=True)
     MovingRange(4)(x).sum().backward()

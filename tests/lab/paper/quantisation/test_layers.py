@@ -12,7 +12,7 @@ from torch import nn
 from ausam import METHODS, SharpnessAware
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.networks.build import build
-from ausam_lab.paper.quantisation import QuantConv2d, QuantLinear, extremes, grid, quantize
+from ausam_lab.paper.quantisation import QuantConv2d, QuantLinear, extremes, grid, quantize, weight_on_grid
 
 
 def layers(model):
@@ -28,10 +28,10 @@ def test_names_and_bits_and_what_is_left_alone():
     new = set(quantised.state_dict()) - set(before)
     assert new == {f"{k}.inputs.{b}" for k in layers(quantised) for b in ("low", "high", "seen")}
     assert all(torch.equal(quantised.state_dict()[k], v) for k, v in before.items())
-    bits = {k: (m.inputs.bits, m.weights.bits) for k, m in layers(quantised).items()}
+    bits = {k: m.inputs.bits for k, m in layers(quantised).items()}
     assert len(bits) == 21  # 17 convolutions, 3 projections, 1 linear
-    assert bits.pop("features.0") == bits.pop("head") == (8, 8)
-    assert set(bits.values()) == {(4, 4)}
+    assert bits.pop("features.0") == bits.pop("head") == 8
+    assert set(bits.values()) == {4}
     x = torch.randn(4, 3, 32, 32)
     quantised.load_state_dict(before, strict=False)
     wide = quantize(model, bits=8)  # 8 bits hardly change what the network answers, 4 do
@@ -89,8 +89,9 @@ def seen_by(model, x):
     """What goes in and out of every quantised layer: {name: (its input, quantised input, quantised weight, output)}."""
     seen, hooks = {}, []
     for name, layer in layers(model).items():
-        seen[name] = {}
-        for what, module in (("input", layer.inputs), ("weight", layer.weights), ("output", layer)):
+        w = layer.weight.detach()
+        seen[name] = {"weight": (w, weight_on_grid(w, layer.inputs.bits))}
+        for what, module in (("input", layer.inputs), ("output", layer)):
 
             def keep(_, inputs, output, name=name, what=what):
                 seen[name][what] = (inputs[0].detach(), output.detach())
@@ -122,8 +123,8 @@ def test_weights_and_activations_have_at_most_sixteen_values(case):
 
 def integer_layer(layer, x):
     """The layer in integers: q of inputs and weights, sums of products in int64, one multiplication at the end."""
-    (sx, zx), (sw, zw) = layer.inputs.grid(), grid(*extremes(layer.weight), layer.weights.bits)
-    top = 2**layer.weights.bits - 1
+    (sx, zx), (sw, zw) = layer.inputs.grid(), grid(*extremes(layer.weight), layer.inputs.bits)
+    top = 2**layer.inputs.bits - 1
     qx = (torch.round(x / sx).long() + zx).clamp(0, top) - zx
     qw = (torch.round(layer.weight.detach() / sw).long() + zw).clamp(0, top) - zw
     assert qx.dtype == qw.dtype == torch.int64
