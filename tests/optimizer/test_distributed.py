@@ -557,12 +557,12 @@ def test_refusals(outcomes):
         assert seeds[0] == tables[0] == "RuntimeError"
         assert "seed differs between the processes: [0, 5] by rank" in seeds[1]
         assert "the same seed" in seeds[1]
-        assert "sampler.load_state_dict(state), in every process" in tables[1]
+        assert "load one saved state in all" in tables[1]
         assert mine["check_apart"][:3] + mine["check_apart"][5:] == [
             (
                 "RuntimeError",
                 "The epoch differs between the processes: [0, 3] by rank. "
-                "Begin every pass in every process, and load the same state in all.",
+                "Give the same seed in all, begin every pass in all, and load one saved state in all.",
             ),
             (
                 "RuntimeError",
@@ -571,9 +571,8 @@ def test_refusals(outcomes):
             ),
             (
                 "ValueError",
-                "The policy chose 1 samples for epoch 0, but 2 are needed: min_batch=1 for each of 2 processes. Use "
-                "fewer processes or a smaller min_batch, let the policy keep more, or begin the next epoch with "
-                "set_epoch(1).",
+                "1 samples are chosen for epoch 0, but 2 are needed: min_batch=1 for each of 2 processes. Use fewer "
+                "processes or a smaller min_batch, let the policy keep more, or begin the next epoch with set_epoch.",
             ),
             (
                 "ValueError",

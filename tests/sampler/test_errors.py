@@ -1,6 +1,5 @@
 """Mistakes that a beginner makes: each gets a sentence with the remedy, and correct use gets none."""
 
-import copy
 import warnings
 
 import pytest
@@ -68,7 +67,7 @@ def test_wrong_datasets_are_refused():
                 build(source)
     with refused(ValueError, 'a key "index"', 'Indexed(dataset, key="...")'):
         Indexed([{"index": 1}])[0]
-    with refused(TypeError, "Subset(Indexed(dataset))", "Indexed(Subset(dataset, ...))"):
+    with refused(TypeError, "inside Subset", "Indexed(Subset(...))"):
         SelectiveBatchSampler(Subset(Indexed(range(10)), [1, 2]), 2, Full())
     data = Indexed(DATA)
     for arguments in ({"batch_size": 8}, {}):
@@ -88,8 +87,6 @@ def test_wrong_feedback_and_indices_are_refused():
     with refused(TypeError, "loss", "is a list", "tensor"):
         sampler.update(Feedback(torch.arange(2), [1.0, 2.0], torch.ones(2)))
     assert torch.equal(sampler.weight([1, 2]), sampler.weight(torch.tensor([1, 2])))
-    with refused(TypeError, "index is 'a'", "indices of one batch"):
-        sampler.weight("a")
     with refused(ValueError, f"outside the dataset of {N}", f"from 0 to {N - 1}"):
         sampler.weight([N])
 
@@ -174,35 +171,9 @@ def test_indices_are_whole_numbers():
 
 
 def test_parts_that_are_indexed_each():
-    with refused(TypeError, "from 0", "Indexed(ConcatDataset([a, b]))"):
+    with refused(TypeError, "Indexed(ConcatDataset(...))"):
         SelectiveBatchSampler(ConcatDataset([Indexed(DATA), Indexed(DATA)]), 4, Full())
     SelectiveBatchSampler(Indexed(ConcatDataset([DATA, DATA])), 4, Full())
-
-
-class Growing:
-    n = N
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        return torch.tensor(float(i))
-
-
-@pytest.mark.parametrize("n", [N - 1, N + 1])
-def test_a_dataset_must_not_change_its_length(n):
-    data = Growing()
-    sampler = SelectiveBatchSampler(Indexed(data), 4, Full())
-    loader = DataLoader(Indexed(data), batch_sampler=sampler)
-    list(loader)
-    data.n = n
-    with refused(RuntimeError, f"had {N} samples", f"{n} now", "a new SelectiveBatchSampler"):
-        list(loader)
-    copied = copy.deepcopy(sampler)  # without the dataset
-    assert sum(map(len, copied)) == N
-    if n < N:
-        with refused(IndexError, f"has {n} samples now", "a new SelectiveBatchSampler"):
-            list(DataLoader(Indexed(data), batch_sampler=copied))
 
 
 def test_random_may_begin_with_whole_epochs():

@@ -583,9 +583,8 @@ def test_picks_can_be_reproduced_and_resumed():
 def test_pick_errors():
     sampler = fed(AUSampling(ramp=30), [1.0, 2.0, 3.0])
     before = sampler.state_dict()
-    for bad, shape in ((torch.zeros(2, 2, dtype=torch.int64), "(2, 2)"), (torch.zeros(0, dtype=torch.int64), "(0,)")):
-        with refused(ValueError, f"index has shape {shape}", "shape (n,)"):
-            sampler.pick(bad)
+    with refused(ValueError, "index has shape (2, 2)", "shape (n,)"):
+        sampler.pick(torch.zeros(2, 2, dtype=torch.int64))
     for bad in (-1, 3):
         with refused(ValueError, "outside the dataset of 3 samples"):
             sampler.pick(torch.tensor([0, bad]))
@@ -644,7 +643,7 @@ def test_update_errors_change_nothing(feedback, parts):
     [
         *(({"dataset": bad}, ValueError, ">= 1") for bad in (0, 2.5)),
         *(({"dataset": bad}, TypeError, ">= 1") for bad in (True, None)),
-        ({"dataset": []}, ValueError, "at least 1"),
+        ({"dataset": []}, ValueError, ">= 1"),
         *(({"batch_size": bad}, ValueError, ">= 1") for bad in (0, 2.5, float("inf"))),
         *(({"batch_size": bad}, TypeError, ">= 1") for bad in ("4", True)),
         ({"min_batch": 0}, ValueError, ">= 1"),
@@ -653,8 +652,8 @@ def test_update_errors_change_nothing(feedback, parts):
         ({"seed": "zero"}, TypeError, ">= 0"),
         *(({"drop_last": bad}, TypeError, "True or False") for bad in ("no", 1)),
         ({"split": None}, TypeError, "True or False"),
-        ({"rank": 0.5, "world_size": 2}, ValueError, ">= 0, or None"),
-        ({"world_size": 0, "rank": 0}, ValueError, ">= 1, or None"),
+        ({"rank": 2, "world_size": 2}, ValueError, "from 0 to 1"),
+        ({"rank": 0}, ValueError, "Pass both"),
         *(({"policy": bad}, TypeError, "an instance, such as") for bad in (Full, "full")),
         ({"batch_size": 10, "drop_last": True}, ValueError, "smaller batch_size"),
     ],

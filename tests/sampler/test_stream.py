@@ -273,13 +273,8 @@ REFUSED = {
         "Leave both at their defaults",
     ),
     "a second batch size": (
-        lambda: SelectiveStream(Source(), decode, sampler(), batch_size=4),
-        "does not take batch_size",
-        "The sampler has the batch size",
-    ),
-    "workers that stay": (
-        lambda: SelectiveStream(Source(), decode, sampler(), num_workers=1, persistent_workers=True),
-        "does not take persistent_workers",
+        lambda: list(SelectiveStream(Source(), decode, sampler(), batch_size=4)),
+        "batch_size",
     ),
     "keys that are no indices": (
         lambda: list(SelectiveStream(Source(names=[f"a{i}" for i in range(N)]), decode, sampler())),

@@ -18,8 +18,8 @@ from ausam.policies.base import Policy, validate_policy, with_epochs
 from ausam.policies.signals import measure, signal_name
 from ausam.sampler.errors import (
     OWNER,
-    batch_index,
     checked_ranks,
+    dataset_index,
     dataset_length,
     feedback_index,
     refuse_rebuilding,
@@ -34,6 +34,7 @@ from ausam.sampler.plan import (
     EpochIterator,
     Plan,
     batch_count,
+    batch_starts,
     choice_number,
     choose_among_all,
     plan_batches,
@@ -41,7 +42,6 @@ from ausam.sampler.plan import (
     put_weights,
     require_batches,
     samples_used,
-    split_into_batches,
 )
 from ausam.sampler.scores import Scores, SharedScores, on_accelerator
 
@@ -111,7 +111,6 @@ class SelectiveBatchSampler(BatchSampler):
         min_batch: int = 1,
     ) -> None:
         n = dataset_length(dataset)
-        self._dataset: Sized | int = dataset
         validate_policy(policy)
         # Batches differ in length. Code that reads batch_size (Accelerate's shards) would drop the shorter ones.
         self.batch_size = None  # type: ignore[assignment]
@@ -180,12 +179,6 @@ class SelectiveBatchSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
-        now = dataset_length(self._dataset)
-        if now != len(self._scores):
-            raise RuntimeError(
-                f"The dataset had {len(self._scores)} samples when the sampler was built, but it has {now} now. "
-                "Build a new SelectiveBatchSampler for it."
-            )
         self.exchange()
         self._unasked = None
         plan = self._interrupted or self._plan()
@@ -204,9 +197,10 @@ class SelectiveBatchSampler(BatchSampler):
         world_size = self.rank_and_world_size[1]
         if self._interrupted is not None:
             return len(self._interrupted.split(world_size, self.min_batch))
-        spans = split_into_batches(*self._samples_and_kept(), world_size * self.min_batch)
-        require_batches(spans, self.epoch, world_size, self.min_batch)
-        return len(spans)
+        samples, kept = self._samples_and_kept()
+        starts = batch_starts(samples, kept, world_size * self.min_batch)
+        require_batches(starts, f"{samples} samples are chosen for epoch {self.epoch}", world_size, self.min_batch)
+        return len(starts)
 
     def _plan(self) -> Plan:
         """Plan the next epoch."""
@@ -248,7 +242,7 @@ class SelectiveBatchSampler(BatchSampler):
 
     def _prepare(self, epoch: int) -> None:
         """Let the policy derive what it needs from all scores, before the first choice of an epoch."""
-        warn_if_unscored(self.policy, self.scores, epoch, updated=self._updated)
+        warn_if_unscored(self.policy, self.scores, epoch)
         fit = self.policy.fit(self.scores, epoch)
         self._scores.fit, self._scores.fit_epoch = tuple(map(float, fit)), epoch  # NumPy's numbers are in no file
 
@@ -260,7 +254,7 @@ class SelectiveBatchSampler(BatchSampler):
         ``set_epoch``. With several processes, each chooses from its own batches. Call ``exchange`` in all of them once
         per epoch. ``min_batch`` does not apply, because there is no other batch to join.
         """
-        candidates = batch_index(index, len(self._scores))
+        candidates = dataset_index(index, len(self._scores))
         self._unasked = None
         epoch = self.epoch + self._picked * self.rank_and_world_size[1] // len(self._scores)
         if epoch != self._scores.fit_epoch or not self.scores.known:
@@ -290,7 +284,7 @@ class SelectiveBatchSampler(BatchSampler):
         self._weighed = True
         if self._weight is None:
             return None
-        return self._weight[batch_index(index, len(self._scores))].to(getattr(index, "device", CPU))
+        return self._weight[dataset_index(index, len(self._scores))].to(getattr(index, "device", CPU))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for frameworks that count. An interrupted pass of that epoch continues."""
@@ -339,8 +333,8 @@ class SelectiveBatchSampler(BatchSampler):
     def _warn_of_mistakes(self, index: Tensor) -> None:
         """Warn if this is feedback on other samples than the sampler gave, or if its weights are not in use."""
         current = self._current
-        if current is not None and not (current.consumed or self._misled or on_accelerator(index)):
-            self._misled = warn_of_positions(index, current.given())
+        if current is not None and not (current.consumed or current.finished or self._misled or on_accelerator(index)):
+            self._misled = warn_of_positions(index, current.plan.index[: current.handed_out])
         if self._weight is not None and not self._weighed and bool((self._weight != 1).any()):
             self._weighed = True
             warn_that_unweighted(self.policy)
@@ -349,8 +343,7 @@ class SelectiveBatchSampler(BatchSampler):
         """Share the scores among all processes. Runs at the start of every pass. Every process must call it."""
         world = self.rank_and_world_size[1]
         if world > 1:
-            left = len(self._interrupted.split(world, self.min_batch)) if self._interrupted else 0
-            self._scores.exchange((self.epoch, left), self.seed)
+            self._scores.exchange(self.epoch, self._interrupted.done if self._interrupted else 0, self.seed)
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -413,8 +406,7 @@ class SelectiveBatchSampler(BatchSampler):
         """For copies: a pass that is under way is interrupted here, so that the copy continues it."""
         plan = self._rest()
         epoch = self.epoch if plan is None else plan.epoch
-        changed = {"_interrupted": plan, "_current": None, "epoch": epoch, "_dataset": len(self._scores)}
-        return {**self.__dict__, **changed}
+        return {**self.__dict__, "_interrupted": plan, "_current": None, "epoch": epoch}
 
     def __repr__(self) -> str:
         rank, world = self.rank_and_world_size

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Sampler, Subset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Sampler
 
-from ausam.common.settings import COUNT, POSITIVE_COUNT, checked_value
+from ausam.common.settings import POSITIVE_COUNT, checked_value
 from ausam.common.tensors import CPU
 from ausam.feedback import Feedback
 from ausam.policies.base import Policy
 from ausam.policies.signals import AT_PERTURBED_WEIGHTS, signal_name
-from ausam.sampler.indexed import Indexed
+from ausam.sampler.indexed import Indexed, no_random_access
 
 if TYPE_CHECKING:
     from ausam.sampler.scores import Scores
@@ -25,33 +25,22 @@ OWNER = "SelectiveBatchSampler"
 
 def dataset_length(dataset: Sized | int) -> int:
     """The number of samples."""
-    if isinstance(dataset, Subset) and isinstance(dataset.dataset, Indexed):
-        raise TypeError(
-            "Subset(Indexed(dataset)) delivers indices of the whole dataset, but the sampler counts the subset. "
-            "Swap the two: Indexed(Subset(dataset, ...))."
-        )
-    if isinstance(dataset, ConcatDataset) and any(isinstance(part, Indexed) for part in dataset.datasets):
-        raise TypeError(
-            "ConcatDataset([Indexed(a), Indexed(b)]) counts the samples of each part from 0, but the sampler counts "
-            "them all. Swap the two: Indexed(ConcatDataset([a, b]))."
-        )
     if isinstance(dataset, DataLoader):
         raise TypeError(
             "A DataLoader counts batches, but the sampler chooses samples. Pass the dataset: "
             "SelectiveBatchSampler(dataset, ...), and then DataLoader(dataset, batch_sampler=sampler)."
         )
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__")):
+        raise no_random_access(dataset)
+    parts = dataset.datasets if isinstance(dataset, ConcatDataset) else [getattr(dataset, "dataset", None)]
+    if any(isinstance(part, Indexed) for part in parts):  # inside a Subset or a ConcatDataset
+        name = type(dataset).__name__
         raise TypeError(
-            f"{type(dataset).__name__} is iterable but has no random access, so no sample can be left out before "
-            "loading. Pass the number of samples, and use SelectiveStream(source, decode, sampler) to choose before "
-            "decoding, or sampler.pick(index) to choose inside a loaded batch."
+            f"Indexed is inside {name}, so it numbers other samples than the sampler. Swap the two: "
+            f"Indexed({name}(...))."
         )
-    if isinstance(dataset, Sized) and getattr(dataset, "shape", None) != ():  # a tensor without dimensions has no len
-        n = len(dataset)
-        if n < 1:
-            raise ValueError(f"{OWNER}: the dataset has {n} samples. There must be at least 1.")
-        return n
-    number: int = checked_value(OWNER, "dataset", dataset, POSITIVE_COUNT)
+    n = len(dataset) if isinstance(dataset, Sized) else dataset
+    number: int = checked_value(OWNER, "dataset", n, POSITIVE_COUNT)
     return number
 
 
@@ -70,23 +59,12 @@ def feedback_index(feedback: Any) -> Tensor:
     return feedback.index
 
 
-def batch_index(index: Any, n: int) -> Tensor:
+def dataset_index(index: Any, n: int) -> Tensor:
     """Dataset indices of one batch as whole numbers on the CPU. Lists and arrays will do."""
-    if not isinstance(index, Tensor):
-        try:
-            index = torch.as_tensor(index, device=CPU)
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(
-                f"index is {index!r:.60}. Pass the dataset indices of one batch, as a tensor or a list."
-            ) from None
-    if index.dim() != 1 or not len(index):
+    index = index if isinstance(index, Tensor) else torch.as_tensor(index, device=CPU)
+    if index.dim() != 1:
         raise ValueError(f"index has shape {tuple(index.shape)}. Pass the dataset indices of one batch, shape (n,).")
-    return dataset_index(index, n)
-
-
-def dataset_index(index: Tensor, n: int) -> Tensor:
-    """Dataset indices as whole numbers on the CPU. An error if one is outside the dataset of ``n`` samples."""
-    if len(index) and (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool):
+    if len(index) and (index.is_floating_point() or index.dtype == torch.bool):
         raise TypeError(
             f"index has type {index.dtype}, but dataset indices are whole numbers, and a float32 holds them up to 2^24 "
             "only. Pass the index as it comes from Indexed(dataset)."
@@ -103,15 +81,11 @@ def dataset_index(index: Tensor, n: int) -> Tensor:
 
 def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
     """Rank and number of processes as given. An error if one is missing, or if they contradict each other."""
-    if rank is None and world_size is None:
-        return None, None
-    if rank is None or world_size is None:
+    if (rank is None) != (world_size is None):
         raise ValueError(
             f"rank is {rank} and world_size is {world_size}. Pass both, or neither to use torch.distributed's."
         )
-    rank = checked_value(OWNER, "rank", rank, COUNT, optional=True)
-    world_size = checked_value(OWNER, "world_size", world_size, POSITIVE_COUNT, optional=True)
-    if rank >= world_size:
+    if rank is not None and world_size is not None and not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}, but with world_size {world_size} it must be from 0 to {world_size - 1}.")
     return rank, world_size
 
@@ -126,12 +100,10 @@ def refuse_rebuilding(*args: Any, **kwargs: Any) -> None:
         )
 
 
-def warn_if_unscored(policy: Policy, scores: Scores, epoch: int, *, updated: bool) -> None:
-    """Warn if a policy has to choose but no score has arrived. ``updated``: update was called at least."""
-    perturbed = signal_name(policy.signal) in AT_PERTURBED_WEIGHTS
-    unreliable = perturbed or callable(policy.signal)  # an update may bring no score
-    expected = unreliable or (getattr(policy, "reads_scores", False) and not updated)
-    if epoch > 0 and expected and not scores.known:
+def warn_if_unscored(policy: Policy, scores: Scores, epoch: int) -> None:
+    """Warn if a policy has to choose but no value has arrived. Of "progress", the first value is no score yet."""
+    if epoch > 0 and policy.reads_scores and not scores.known and bool(scores.last.isnan().all()):
+        perturbed = signal_name(policy.signal) in AT_PERTURBED_WEIGHTS
         method = ", with a method that evaluates the loss at perturbed weights" if perturbed else ""
         warnings.warn(
             f"No score has reached the sampler before epoch {epoch}: {type(policy).__name__} has nothing to choose by. "
@@ -152,9 +124,9 @@ def warn_that_unused(policy: Policy, n: int) -> None:
     )
 
 
-def warn_of_positions(index: Tensor, given: Tensor | None) -> bool:
+def warn_of_positions(index: Tensor, given: Tensor) -> bool:
     """Warn if a pass begins with feedback on samples that the sampler did not give. Returns whether it did."""
-    others = set() if given is None else set(index.tolist()) - set(given.tolist())
+    others = set(index.tolist()) - set(given.tolist())
     if others:
         warnings.warn(
             f"The first update of this pass is of sample {min(others)}, which the sampler has not given yet. The index "

@@ -24,14 +24,9 @@ class Indexed(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, key: str = "index") -> None:
-        if isinstance(dataset, IterableDataset) or not (
-            hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-        ):
-            raise TypeError(
-                f"{type(dataset).__name__} has no random access, so no sample can be left out before loading. "
-                "Use SelectiveStream(source, decode, sampler) to choose before decoding, or sampler.pick(index) to "
-                "choose inside a loaded batch."
-            )
+        indexable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if isinstance(dataset, IterableDataset) or not indexable:
+            raise no_random_access(dataset)
         if isinstance(dataset, Indexed):
             raise TypeError("The dataset is already Indexed: its samples would carry two indices. Wrap it once.")
         self.dataset = dataset
@@ -50,11 +45,6 @@ class Indexed(Dataset[Any]):
                 "An index is itself a list of indices: a batch sampler was passed as DataLoader(sampler=...). Write "
                 "DataLoader(dataset, batch_sampler=sampler), without batch_size, shuffle and drop_last."
             )
-        if indices and max(indices) >= len(self.dataset):
-            raise IndexError(
-                f"Sample {max(indices)} is asked for, but the dataset has {len(self.dataset)} samples now. If it has "
-                "shrunk, build a new SelectiveBatchSampler for it."
-            )
         if hasattr(self.dataset, "__getitems__"):
             samples = self.dataset.__getitems__(indices)
         else:
@@ -71,3 +61,12 @@ class Indexed(Dataset[Any]):
         if isinstance(sample, (tuple, list)):
             return (*sample, index)
         return sample, index
+
+
+def no_random_access(dataset: Any) -> TypeError:
+    """What to say of a dataset that can only be iterated over."""
+    return TypeError(
+        f"{type(dataset).__name__} has no random access, so no sample can be left out before loading. "
+        "Use SelectiveStream(source, decode, sampler) to choose before decoding, or sampler.pick(index) to "
+        "choose inside a loaded batch."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -42,15 +43,12 @@ class Plan:
     weight: Tensor | None = None
     done: int = 0
 
-    def after(self, samples: int) -> Plan:
-        """The rest of the plan, after so many samples."""
-        return replace(self, index=self.index[samples:].clone(), done=self.done + samples)
-
-    def split(self, world_size: int, min_batch: int) -> BatchSpans:
-        """The batches of the plan for so many processes. Raises if there are too few samples."""
-        spans = split_into_batches(len(self.index), self.kept, world_size * min_batch)
-        require_batches(spans, self.epoch, world_size, min_batch, resumed=self.done > 0)
-        return spans
+    def split(self, world_size: int, min_batch: int) -> range:
+        """Where the batches begin, for so many processes. Raises if there are too few samples."""
+        starts = batch_starts(len(self.index), self.kept, world_size * min_batch)
+        what = "are left of" if self.done else "are chosen for"
+        require_batches(starts, f"{len(self.index)} samples {what} epoch {self.epoch}", world_size, min_batch)
+        return starts
 
 
 @dataclass(frozen=True)
@@ -155,55 +153,27 @@ def _check_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tens
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BatchSpans:
-    """``total`` samples split into ``count`` batches of ``step`` samples each. The last takes the rest."""
+def batch_starts(total: int, kept: int, least: int) -> range:
+    """Where each batch begins: mini-batches of ``kept`` samples, joined until each has ``least``.
 
-    total: int
-    step: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def span(self, batch: int) -> tuple[int, int]:
-        """The first sample of a batch, and the first after it."""
-        return batch * self.step, self.total if batch == self.count - 1 else (batch + 1) * self.step
-
-    def complete(self, samples: int, rank: int, world_size: int) -> int:
-        """How many batches are complete once a process has used ``samples`` samples of its shares."""
-
-        def share(batch: int) -> int:
-            start, stop = self.span(batch)
-            return (stop - start - rank + world_size - 1) // world_size
-
-        done = min(samples // share(0), self.count - 1)
-        last = done == self.count - 1 and samples - done * share(0) >= share(done)
-        return done + last
-
-
-def split_into_batches(total: int, kept: int, least: int) -> BatchSpans:
-    """Mini-batches of ``kept`` samples, joined until each has ``least``. A remainder joins the batch before it.
-
-    No batches if there are fewer than ``least`` samples in all.
+    A remainder joins the batch before it. No batches if there are fewer than ``least`` samples in all.
     """
     step = kept * -(-least // kept)
-    return BatchSpans(total, step, total // step + (total % step >= least))
+    return range(0, step * (total // step + (total % step >= least)), step)
 
 
-def require_batches(spans: BatchSpans, epoch: int, world_size: int, min_batch: int, *, resumed: bool = False) -> None:
+def require_batches(starts: range, what: str, world_size: int, min_batch: int) -> None:
     """Raise if there are too few samples for one batch in each process."""
-    if not len(spans):
-        what = f"{spans.total} samples are left of" if resumed else f"The policy chose {spans.total} samples for"
+    if not starts:
         raise ValueError(
-            f"{what} epoch {epoch}, but {world_size * min_batch} are needed: min_batch={min_batch} for each of "
-            f"{world_size} processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin "
-            f"the next epoch with set_epoch({epoch + 1})."
+            f"{what}, but {world_size * min_batch} are needed: min_batch={min_batch} for each of {world_size} "
+            "processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin the next epoch "
+            "with set_epoch."
         )
 
 
 class EpochIterator:
-    """Hands out one process's share of the batches of a plan, and counts which batches were consumed.
+    """Hands out one process's share of the batches of a plan, and counts what was consumed.
 
     Arguments:
         plan: the plan.
@@ -215,28 +185,35 @@ class EpochIterator:
 
     def __init__(self, plan: Plan, rank: int, world_size: int, min_batch: int, *, updated: bool) -> None:
         self.plan = plan
-        self.handed_out = 0  # batches
+        self.handed_out = 0  # samples, of all processes
         self.consumed = 0  # samples of this process, as update counts them
         self._rank, self._world_size, self._updated = rank, world_size, updated
-        self._spans = plan.split(world_size, min_batch)
+        self._starts = plan.split(world_size, min_batch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in range(len(self._spans)):
-            start, stop = self._spans.span(batch)
-            self.handed_out = batch + 1
+        for start, stop in itertools.pairwise(itertools.chain(self._starts, [len(self.plan.index)])):
+            self.handed_out = stop
             # Dealt in turn, so the shares of the processes differ by at most one.
             yield self.plan.index[start + self._rank : stop : self._world_size].tolist()
 
-    def given(self) -> Tensor | None:
-        """The samples that were handed out so far, to all processes. None once there are no more batches."""
-        if self.handed_out == len(self._spans):
-            return None
-        return self.plan.index[: self._spans.span(self.handed_out)[0]]
+    @property
+    def finished(self) -> bool:
+        """Whether every batch was handed out."""
+        return self.handed_out == len(self.plan.index)
 
     def rest(self) -> Plan | None:
         """The plan of what is not consumed yet. None at the end of the epoch."""
         # Loaders prefetch, so a batch that was handed out is not consumed yet. It counts if nobody calls update.
-        done = self.handed_out
-        if self.consumed or self._updated:
-            done = self._spans.complete(self.consumed, self._rank, self._world_size)
-        return None if done == len(self._spans) else self.plan.after(self._spans.span(done)[0])
+        done = self._completed() if self.consumed or self._updated else self.handed_out
+        if done == len(self.plan.index):
+            return None
+        return replace(self.plan, index=self.plan.index[done:].clone(), done=self.plan.done + done)
+
+    def _completed(self) -> int:
+        """Samples of all processes in the batches of which this one has consumed its whole share."""
+        share = len(range(self._rank, self._starts.step, self._world_size))
+        last = len(self._starts) - 1
+        done = min(self.consumed // share, last)
+        share_of_last = len(range(self._starts[last] + self._rank, len(self.plan.index), self._world_size))
+        complete = done == last and self.consumed - last * share >= share_of_last
+        return len(self.plan.index) if complete else self._starts[done]

@@ -22,20 +22,7 @@ READ, CHUNK = 1 << 16, 1 << 20
 
 Entry = tuple[Tensor, Tensor]  # index and value
 
-BEGIN_ALL = "Begin every pass in every process, and load the same state in all."
-EQUAL_IN_ALL = (
-    ("epoch", BEGIN_ALL),
-    ("number of batches left", BEGIN_ALL),
-    (
-        "seed",
-        "All share one plan, so give the same seed in all. The rank decides which part of a batch a process gets.",
-    ),
-    (
-        "checksum of the scores",
-        "An earlier exchange was interrupted in one of them, or their states are not the same. Load one saved state, "
-        "sampler.load_state_dict(state), in every process.",
-    ),
-)
+EQUAL_IN_ALL = ("epoch", "number of samples used before", "seed", "checksum of the scores")
 
 
 class Scores:
@@ -135,15 +122,14 @@ class Scores:
         """
         self._set(*self._valid_setting(index, values))
 
-    def validate(self, index: Tensor, value: Tensor, *, repeats: bool = False) -> Entry:
+    def validate(self, index: Any, value: Tensor, *, repeats: bool = False) -> Entry:
         """Index and value on the CPU in the table's types. An error unless there is one value per sample.
 
         ``repeats``: a sample may occur several times.
         """
-        value = value.detach().to(CPU, torch.float32)
-        if index.shape != value.shape or index.dim() != 1:
-            raise ValueError(f"There are {index.numel()} indices and {value.numel()} values. Pass one value per index.")
-        index = dataset_index(index, len(self))
+        index, value = dataset_index(index, len(self)), value.detach().to(CPU, torch.float32)
+        if index.shape != value.shape:
+            raise ValueError(f"There are {len(index)} indices and {value.numel()} values. Pass one value per index.")
         if not repeats and len(torch.unique(index)) < len(index):
             once, visits = torch.unique(index, return_counts=True)
             raise ValueError(
@@ -154,7 +140,7 @@ class Scores:
         return index, value
 
     def _valid_setting(self, index: Any, values: Any) -> Entry:
-        index, values = self.validate(torch.as_tensor(index), torch.as_tensor(values))
+        index, values = self.validate(index, torch.as_tensor(values))
         if not values.isfinite().all():
             bad = int(index[~values.isfinite()][0])
             raise ValueError(f"The value of sample {bad} is not finite. Set finite scores only.")
@@ -275,10 +261,10 @@ class SharedScores(Scores):
         for new in (self._waiting, self._unshared, self._unshared_settings):
             new.clear()
 
-    def exchange(self, position: tuple[int, int], seed: int = 0) -> None:
+    def exchange(self, epoch: int, done: int, seed: int) -> None:
         """Record the new values of all processes in the same order, so that the tables stay equal bit for bit.
 
-        ``position`` (epoch, batches left of a resumed pass), the seed and the table must be the same in all processes.
+        The epoch, the samples used before in a resumed pass, the seed and the table must be the same in all processes.
         Collective.
         """
         self.flush()
@@ -291,11 +277,14 @@ class SharedScores(Scores):
                 "torch.distributed.init_process_group(...) before the first pass, and leave out rank and world_size."
             )
         new, settings = _joined(self._unshared), _joined(self._unshared_settings)
-        head = torch.tensor([len(new[0]), len(settings[0]), *position, seed % (1 << 63), self._digest()], device=CPU)
+        head = torch.tensor([len(new[0]), len(settings[0]), epoch, done, seed % (1 << 63), self._digest()], device=CPU)
         by_rank = torch.stack(gather(head))
-        for (what, remedy), numbers in zip(EQUAL_IN_ALL, by_rank[:, 2:].T.tolist(), strict=True):
+        for what, numbers in zip(EQUAL_IN_ALL, by_rank[:, 2:].T.tolist(), strict=True):
             if len(set(numbers)) > 1:
-                raise RuntimeError(f"The {what} differs between the processes: {numbers} by rank. {remedy}")
+                raise RuntimeError(
+                    f"The {what} differs between the processes: {numbers} by rank. Give the same seed in all, begin "
+                    "every pass in all, and load one saved state in all."
+                )
         lengths = by_rank[:, :2].T.tolist()
         values, set_values = (_of_all(own, n) for own, n in zip((new, settings), lengths, strict=True))
         self._unshared, self._unshared_settings = [], []

@@ -21,9 +21,6 @@ from ausam.sampler.batch_sampler import SelectiveBatchSampler
 from ausam.sampler.indexed import Indexed
 from ausam.sampler.plan import STREAM
 
-# Arguments of a DataLoader that would be ignored, or would break the count of batches.
-REFUSED = ("batch_size", "drop_last", "shuffle", "sampler", "batch_sampler", "persistent_workers", "in_order")
-
 Pair = tuple[Hashable, Any]
 
 
@@ -78,7 +75,7 @@ class SelectiveStream:
         sharded: bool = False,
         **kwargs: Any,
     ) -> None:
-        _check(source, sampler, kwargs)
+        _check(source, sampler)
         self.sampler = sampler
         self.sharded = sharded
         self._source, self._decode, self._keys = source, decode, keys
@@ -96,8 +93,9 @@ class SelectiveStream:
         sampler.begin_stream(self._epoch)
         reader = _Reader(self._frozen(), self._epoch, sampler.rank_and_world_size, list(self._done))
         offered = 0
-        loader: DataLoader[Any] = DataLoader(reader, batch_size=None, **{**self._kwargs, "collate_fn": _as_it_is})
-        for choice in loader:
+        # Explicit, so that another batch size, order or lifetime of the workers raises a TypeError.
+        fixed: Any = {"batch_size": None, "collate_fn": _as_it_is, "persistent_workers": False, "in_order": True}
+        for choice in DataLoader(reader, **fixed, **self._kwargs):
             if choice is None:
                 continue
             offered += choice.candidates
@@ -217,7 +215,7 @@ class _Reader(IterableDataset[_Choice | None]):
         kept, weight = sampler.policy.choose(sampler.scores, self.epoch, candidates[None], rng)
         index = candidates[kept[0]]
         decoded = Indexed([self.stream._decode(pairs[k][1]) for k in kept[0].tolist()])
-        numbered = [decoded._with_index(decoded.dataset[k], int(i)) for k, i in enumerate(index)]
+        numbered = [decoded._with_index(sample, int(i)) for sample, i in zip(decoded.dataset, index, strict=True)]
         return _Choice(self.stream._collate(numbered), index, None if weight is None else weight[0], worker, len(pairs))
 
     def _index(self, key: Hashable) -> int:
@@ -243,7 +241,7 @@ def _as_it_is(choice: _Choice | None) -> _Choice | None:
     return choice
 
 
-def _check(source: Any, sampler: SelectiveBatchSampler, kwargs: dict[str, Any]) -> None:
+def _check(source: Any, sampler: SelectiveBatchSampler) -> None:
     if isinstance(source, Iterator):
         raise TypeError(
             f"source is a {type(source).__name__}, which can be iterated only once, but every pass restarts it. "
@@ -258,9 +256,4 @@ def _check(source: Any, sampler: SelectiveBatchSampler, kwargs: dict[str, Any]) 
         raise ValueError(
             "The sampler has split=True or min_batch > 1, but a mini-batch of a stream belongs to one process and "
             "cannot be joined to another. Leave both at their defaults."
-        )
-    for name in kwargs.keys() & set(REFUSED):
-        raise ValueError(
-            f"SelectiveStream does not take {name}. The sampler has the batch size and drop_last, the source has the "
-            "order, and each pass starts new workers, whose batches are counted in order."
         )
