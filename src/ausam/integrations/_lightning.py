@@ -38,11 +38,6 @@ class Losses:
 
     def training_step(self, batch: Any) -> dict[str, Any]:
         """Called by Lightning's loop, in the contexts of the strategy and the precision. Do not override it."""
-        if "_make_closure" not in vars(self.trainer.fit_loop.epoch_loop.automatic_optimization):
-            raise RuntimeError(
-                f"{type(self).__name__}.configure_callbacks does not return the SharpnessAwareCallback. "
-                "Return [*super().configure_callbacks(), ...]."
-            )
         return {"loss": torch.zeros(()), "losses": self.losses(batch)}  # the loop requires a loss, but does not use it
 
     def configure_callbacks(self) -> list[Any]:
@@ -55,6 +50,7 @@ class Attachment:
     """What a SharpnessAwareCallback does, in either package: attach every SharpnessAware to the trainer for one fit."""
 
     _step_hooks: Sequence[Any] = ()
+    _sampler: SelectiveBatchSampler | None = None  # of the loader, once there is one
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Let the trainer ask us for closures and show us loaders. No strategy may own the parameters."""
@@ -69,7 +65,7 @@ class Attachment:
         loop, connector = trainer.fit_loop.epoch_loop.automatic_optimization, trainer._data_connector
         loop._make_closure = partial(self._make_closure, loop, module)
         # Every loader passes here, also one from a hook, before Lightning rebuilds its sampler.
-        connector._prepare_dataloader = partial(_prepare_dataloader, trainer, connector)
+        connector._prepare_dataloader = partial(self._prepare_dataloader, connector)
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Attach the optimizers."""
@@ -77,7 +73,7 @@ class Attachment:
         self._attach_optimizers(trainer, module)
 
     def _attach_optimizers(self, trainer: Any, module: Any) -> None:
-        """Give each optimizer the model as wrapped by the strategy, and the learning rate its usual name."""
+        """Give each optimizer the model as wrapped by the strategy."""
         _refuse_module(module, trainer.optimizers)
         ours = [opt for opt in trainer.optimizers if isinstance(opt, SharpnessAware)]
         self._step_hooks = [opt.register_step_pre_hook(_run_closure) for opt in ours]
@@ -89,10 +85,6 @@ class Attachment:
                 # Lightning's wrapper inherits our methods and would keep the attributes that they set.
                 for name in ("backward", "accumulate", "load_state_dict"):
                     setattr(wrapper, name, getattr(wrapper.optimizer, name))
-        for config in trainer.lr_scheduler_configs:
-            opt = config.scheduler.optimizer
-            if config.name is None and isinstance(opt, SharpnessAware):
-                config.name = f"lr-{type(opt.base).__name__}"
 
     def _make_closure(self, loop: Any, module: Any, kwargs: Any, opt: Any, batch_idx: int) -> Any:
         """In place of the loop's method: the closure of a batch, ours if the optimizer is."""
@@ -110,20 +102,37 @@ class Attachment:
         kind = RowsClosure if isinstance(module, Losses) else BatchClosure
         return kind(loop, opt, kwargs, batch_idx)
 
-    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+    def _prepare_dataloader(self, connector: Any, loader: Any, **how: Any) -> Any:
+        """In place of the connector's method: raise an error for a loader of ours that nothing would update."""
+        automatic = connector.trainer.lightning_module.automatic_optimization
+        if automatic and isinstance(loader, SelectiveStream):
+            raise TypeError(
+                "Lightning's loop does not update a SelectiveStream. Call stream.update yourself, in a module with "
+                "automatic_optimization=False or in your own loop."
+            )
+        if automatic and isinstance(getattr(loader, "batch_sampler", None), SelectiveBatchSampler):
+            raise TypeError(
+                "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces when there "
+                "are several devices. Use SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
+            )
+        if isinstance(loader, SelectiveLoader):
+            if self._sampler not in (None, loader.batches.selective):
+                raise RuntimeError(
+                    "train_dataloader created another SelectiveBatchSampler, so the scores of the first are lost. "
+                    "Create the sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader."
+                )
+            self._sampler = loader.batches.selective
+        return type(connector)._prepare_dataloader(connector, loader, **how)
+
+    def teardown(self, trainer: Any, module: Any, stage: Any = None) -> None:
         """Leave the trainer and the optimizers as they were."""
         del module, stage
-        self._detach(trainer)
-
-    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """Leave the trainer and the optimizers as they were."""
-        del module, exception
-        self._detach(trainer)
-
-    def _detach(self, trainer: Any) -> None:
         self._detach_optimizers()
+        self._sampler = None
         vars(trainer.fit_loop.epoch_loop.automatic_optimization).pop("_make_closure", None)
         vars(trainer._data_connector).pop("_prepare_dataloader", None)
+
+    on_exception = teardown
 
     def _detach_optimizers(self) -> None:
         for hook in self._step_hooks:
@@ -159,17 +168,6 @@ class Attachment:
         for state in trainer.fit_loop._combined_loader_states_to_load:
             loader.load_state_dict(state)
         trainer.fit_loop._combined_loader_states_to_load = []
-        self._sampler = loader.batches.selective
-
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Raise an error for a loader with a new sampler, which has no scores."""
-        del module
-        loader = selective_loader(trainer)
-        if loader is not None and loader.batches.selective is not self._sampler:
-            raise RuntimeError(
-                "train_dataloader created another SelectiveBatchSampler, so the scores of the first are lost. "
-                "Create the sampler once, e.g. in __init__, and only the SelectiveLoader in train_dataloader."
-            )
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the mean loss of the batch."""
@@ -269,22 +267,6 @@ def _refuse_module(module: Any, optimizers: Sequence[Any]) -> None:
                 f"{type(opt.method).__name__} needs the loss of each sample, which {name}.training_step does not "
                 "return. Derive from SharpnessAwareModule, and define losses(batch) in place of training_step."
             )
-
-
-def _prepare_dataloader(trainer: Any, connector: Any, loader: Any, **how: Any) -> Any:
-    """In place of the connector's method: raise an error for a loader of ours that nothing would update."""
-    automatic = trainer.lightning_module.automatic_optimization
-    if automatic and isinstance(loader, SelectiveStream):
-        raise TypeError(
-            "Lightning's loop does not update a SelectiveStream. Call stream.update yourself, in a module with "
-            "automatic_optimization=False or in your own loop."
-        )
-    if automatic and isinstance(getattr(loader, "batch_sampler", None), SelectiveBatchSampler):
-        raise TypeError(
-            "The DataLoader has a SelectiveBatchSampler, which Lightning does not save, and replaces when there are "
-            "several devices. Use SelectiveLoader(dataset, sampler) from ausam.integrations.lightning."
-        )
-    return type(connector)._prepare_dataloader(connector, loader, **how)
 
 
 def _run_closure(opt: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[None], dict[str, Any]]:
