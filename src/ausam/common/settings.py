@@ -16,17 +16,10 @@ import math
 import numbers
 from dataclasses import dataclass, fields
 from functools import cache
-from types import GeneratorType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
-from torch.nn import Parameter
-from torch.optim import Optimizer
-
-WRAP = (
-    " Wrap the optimizer: SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model). To keep "
-    "first_step and second_step, import SAM from ausam.compat."
-)
 
 
 @dataclass(frozen=True)
@@ -47,19 +40,13 @@ class Range:
         below = x < self.high if self.high_open else x <= self.high
         return above and below and math.isfinite(x)
 
-    @property
-    def words(self) -> str:
-        """What it allows, in words."""
-        return f"{'a whole number' if self.whole else 'a finite number'} {self}".rstrip()
-
     def __str__(self) -> str:
-        if math.isinf(self.low) and math.isinf(self.high):
-            return ""
-        if math.isinf(self.high):
-            return f"{'>' if self.low_open else '>='} {self.low:g}"
-        if math.isinf(self.low):
-            return f"{'<' if self.high_open else '<='} {self.high:g}"
-        return f"in {'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
+        kind = "a whole number" if self.whole else "a finite number"
+        if math.isfinite(self.high):
+            return (
+                f"{kind} in {'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
+            )
+        return f"{kind} {'>' if self.low_open else '>='} {self.low:g}" if math.isfinite(self.low) else kind
 
 
 @dataclass(frozen=True)
@@ -143,10 +130,9 @@ def checked_value(owner: str, name: str, value: Any, rule: Rule, *, optional: bo
         plain = _number(value)
     if plain is not None and rule.holds(plain):
         return int(plain) if isinstance(rule, Duration) and plain == int(plain) else plain
-    remedy = WRAP if is_for_another_constructor(value) else ""
-    allowed = f"{rule.words if isinstance(rule, Range) else rule}{', or None' if optional else ''}"
+    shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
     error = TypeError if plain is None else ValueError
-    raise error(f"{owner}: {name} is {_shown(value)}. It must be {allowed}.{remedy}")
+    raise error(f"{owner}: {name} is {shown}. It must be {rule}{', or None' if optional else ''}.")
 
 
 @cache
@@ -172,15 +158,3 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
-def is_for_another_constructor(value: Any) -> bool:
-    """Whether this is for davda54/sam's constructor, ``SAM(model.parameters(), SGD)``, or a wrapped optimizer."""
-    entries = value if isinstance(value, (list, tuple)) else ()
-    return isinstance(value, (GeneratorType, Optimizer)) or any(isinstance(v, Parameter) for v in entries)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}" if is_for_another_constructor(value) else repr(value)

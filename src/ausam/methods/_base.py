@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import GeneratorType
 from typing import Any, Self
 
-from ausam.common.settings import WRAP, is_for_another_constructor, validate
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from ausam.common.settings import validate
 
 # A method inside another. With ``second(step, g)`` it starts from an existing gradient ``g = grad L(w)``. With
 # ``reuse(step, g)`` (LookSAM) it improves a gradient without a second pass. Both are optional.
@@ -16,8 +20,14 @@ class Settings:
 
     def __new__(cls, *args: Any, **_: Any) -> Self:
         """Name the remedy for ``SAM(model.parameters(), SGD, lr=0.1)``: Python would only complain about ``lr``."""
-        if args and is_for_another_constructor(args[0]):
-            raise TypeError(f"{cls.__name__} is a method, and takes no parameters of a network.{WRAP}")
+        first = args[0] if args else None
+        entries = first if isinstance(first, (list, tuple)) else ()
+        if isinstance(first, (GeneratorType, Optimizer)) or any(isinstance(entry, Parameter) for entry in entries):
+            raise TypeError(
+                f"{cls.__name__} is a method, and takes no parameters of a network. Wrap the optimizer: "
+                "SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(rho=0.05), model). To keep first_step and "
+                "second_step, import SAM from ausam.compat."
+            )
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

@@ -56,11 +56,6 @@ class SAF(Settings):
     passes: ClassVar[tuple[float, float]] = (1.0, 1.0)
     needs_rows: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.device is not None:
-            torch.device(self.device)  # raises what torch says of a name that it does not know
-
     def gradient(self, step: Step) -> Vector:
         """The gradient of the loss with the trajectory term."""
         losses = step.forward()
@@ -96,8 +91,6 @@ def make_room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, devic
             f"SAF: the memory holds {tuple(ring[0].shape[1:])} numbers per sample (gap + 1, classes), but {shape} are "
             "needed. Resume with the gap and the classes of the saved run, or start a new one."
         )
-    if int(index.min()) < 0:
-        raise ValueError(f"SAF: an index is {int(index.min())}. Pass the dataset index that Indexed(dataset) returns.")
     missing = int(index.max()) + 1 - len(ring[0])
     if missing > 0:
         fills = (0, -slots, 0)  # a stamp that is never `gap` visits ago

@@ -65,15 +65,12 @@ def _slope(losses: Tensor, outputs: Any) -> Tensor:
             f"FunctionalSAM: the outputs are {what}, but a tensor with one row for each of the {len(losses)} samples "
             'is needed. Return it from loss_fn: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
         )
-    if not outputs.requires_grad:
-        raise TypeError(
-            "FunctionalSAM: the outputs carry no gradient, but their Jacobian is needed. "
-            "Return them from loss_fn as the model produced them, not detached."
-        )
-    (slope,) = torch.autograd.grad(losses.sum(), outputs, retain_graph=True, allow_unused=True)
+    slope = None
+    if outputs.requires_grad:
+        (slope,) = torch.autograd.grad(losses.sum(), outputs, retain_graph=True, allow_unused=True)
     if slope is None:
         raise TypeError(
-            "FunctionalSAM: the losses were not computed from the outputs that loss_fn returned. "
-            'Return the ones they were computed from: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
+            "FunctionalSAM: the losses were not computed from the outputs that loss_fn returned. Return these, not "
+            'detached: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
         )
     return slope.to(losses.dtype)
