@@ -137,7 +137,7 @@ def train(data: Data, name: str, row: str, policy: str, seed: int) -> dict[str, 
         "flagged": len(errors),
         "hits": int(wrong[errors.index].sum()),
         "auc": float(roc_auc_score(wrong, rank)) if wrong.any() else None,
-        "least_visits": int(audit.columns()["visits"].min()),
+        "least_visits": int(audit.table()["visits"].min()),
     }
 
 

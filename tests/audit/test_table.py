@@ -210,8 +210,6 @@ def test_a_state_that_was_loaded_onto_another_device_comes_back():
     "change",
     [
         {"visits": torch.zeros(3, dtype=torch.int32)},
-        {"best": torch.zeros(40, dtype=torch.int32)},
-        {"sum": torch.empty(40, device="meta")},
         {"touched": None},
         {"newer": 1},
         {"classes": 1},

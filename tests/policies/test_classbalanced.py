@@ -57,21 +57,9 @@ def test_labels_of_any_kind(kind):
         assert torch.equal(other.choose(Scores(4), 0, rows, generator(0))[0], kept)
 
 
-@pytest.mark.parametrize(
-    ("labels", "shown"),
-    [
-        (None, "None"),
-        (3, "3"),
-        ([], "[]"),
-        ([0.5, 1.0], "[0.5, 1.0]"),
-        ([[0, 1]], "[[0, 1]]"),
-        (["cat", "dog"], "['cat', 'dog']"),
-        (torch.rand(3), "shape (3,) and type torch.float32"),
-        (torch.zeros(2, 2, dtype=torch.int64), "shape (2, 2) and type torch.int64"),
-    ],
-)
-def test_what_are_no_classes_is_refused(labels, shown):
-    with refused(TypeError, "ClassBalanced: labels are ", shown, "one whole number per sample"):
+@pytest.mark.parametrize("labels", [None, 3, [], [0.5, 1.0], [[0, 1]], ["cat", "dog"], torch.rand(3)], ids=repr)
+def test_what_are_no_classes_is_refused(labels):
+    with refused(ValueError, "ClassBalanced: labels has shape", "one whole number per sample"):
         ClassBalanced(labels)
 
 

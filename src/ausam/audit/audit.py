@@ -25,7 +25,7 @@ from ausam.audit.table import (
 )
 from ausam.audit.verdict import Redundant, Verdict, redundant, verdict
 from ausam.common.label_errors import LabelErrors
-from ausam.common.margin import against_rival, require_columns, usable
+from ausam.common.margin import against_rival, class_labels, require_columns, usable
 from ausam.common.ranks import gather, rank_and_world_size
 from ausam.common.settings import POSITIVE, POSITIVE_COUNT, checked_value
 from ausam.feedback import Feedback
@@ -73,7 +73,7 @@ class Audit:
         self._waiting: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # index, loss, margin loss, rival
         self._fed = self._fed_by_all = 0  # samples since the losses were last judged; those that all processes know
         self._best = NEVER  # how far apart the groups stood at best
-        self.labels = None if labels is None else _checked_labels(labels, n)
+        self.labels = None if labels is None else class_labels("Audit", labels, n)
         self._targets = None if self.labels is None else torch.from_numpy(self.labels)
         self._largest = -1 if self.labels is None else int(self.labels.max())
         self._warned = False
@@ -248,11 +248,11 @@ class Audit:
 
     def redundant(self) -> Redundant:
         """The samples that were learned early and never forgotten, and the ``alpha`` that their share suggests."""
-        return redundant(self.columns())
+        return redundant(self.table())
 
     def verdict(self) -> Verdict:
         """What to do, in words: underfitting first, then wrong labels, then what selection could save."""
-        return verdict(self.columns(), self.label_errors(), self.redundant(), self.chance_loss())
+        return verdict(self.table(), self.label_errors(), self.redundant(), self.chance_loss())
 
     def chance_loss(self) -> float:
         """The chance-level loss: as given, or log C."""
@@ -274,9 +274,11 @@ class Audit:
         keep_best(table, self._best)
         return table
 
-    def columns(self) -> dict[str, Array]:
-        """What is known of every sample, one array per column. A sample that was never visited has NaN for its losses.
+    def table(self) -> dict[str, Array]:
+        """What is known of every sample, one array per column: ``pandas.DataFrame(audit.table())`` works.
 
+        ``index`` is that of the sample, and ``label`` its label, where known. A sample that was never visited has NaN
+        for its losses.
         ``mean``, ``spread`` and ``last`` are the mean, the standard deviation and the latest value of the loss over all
         visits. ``margin`` is the average of the margin loss over the later visits. ``best`` is the same when the groups
         stood farthest apart, and NaN if they never did. ``visits`` counts. ``learned`` is the visit since which the
@@ -289,6 +291,8 @@ class Audit:
             mean = table["sum"].astype(np.float64) / visits
             variance = table["square"].astype(np.float64) / visits - mean**2
         return {
+            "index": np.arange(len(self)),
+            **({} if self.labels is None else {"label": self.labels.copy()}),
             "mean": mean,
             "spread": np.sqrt(np.maximum(0, variance)),
             "last": table["last"].astype(np.float64),
@@ -297,11 +301,6 @@ class Audit:
             **{name: table[name].astype(np.int64) for name in ("visits", "learned", "forgotten")},
             "likely": likely_class(table).astype(np.int64),
         }
-
-    def table(self) -> dict[str, Array]:
-        """All columns, with ``index`` and, where known, ``label``: ``pandas.DataFrame(audit.table())`` works."""
-        given = {} if self.labels is None else {"label": self.labels.copy()}
-        return {"index": np.arange(len(self)), **given, **self.columns()}
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -318,36 +317,14 @@ class Audit:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved audit. One of another number of samples raises an error and changes nothing."""
-        kinds = {**COLUMNS, "touched": np.bool_}
-        columns = {name: _column(state.get(name), len(self), kind) for name, kind in kinds.items()}
-        classes, best = state.get("classes"), state.get("best_distance")
-        loaded = {name: column for name, column in columns.items() if column is not None}
-        if len(loaded) < len(kinds) or best is None or (classes is not None and classes <= self._largest):
+        classes = state.get("classes")
+        fits = all(getattr(state.get(name), "shape", None) == (len(self),) for name in (*COLUMNS, "touched"))
+        if not fits or (classes is not None and classes <= self._largest):
             raise ValueError(
                 f"This is not the state of an audit of {len(self)} samples. Load it with the data set and the "
                 "version that it was saved with, or start a new audit."
             )
-        self._touched = loaded.pop("touched")
-        self._table, self._waiting = loaded, []
-        self._fed, self._fed_by_all = map(int, state["fed"])
-        self._best, self.classes = float(best), classes
-
-
-def _column(value: Any, n: int, kind: Any) -> Array | None:
-    """The saved column as an array of its own. None if it is not one of ``n`` values of this kind."""
-    if not isinstance(value, Tensor) or value.is_meta or value.shape != (n,):
-        return None
-    array = value.cpu().numpy()
-    return array.copy() if array.dtype == kind else None
-
-
-def _checked_labels(labels: Any, n: int) -> Array:
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.shape != (n,) or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"labels has shape {array.shape} and type {array.dtype}, but one whole number per sample is needed: "
-            f"shape ({n},). Leave it out for targets of another kind."
-        )
-    if n and (array.min() < 0 or array.max() > np.iinfo(np.int32).max):
-        raise ValueError(f"labels range from {array.min()} to {array.max()}. Number the classes from 0.")
-    return array.astype(np.int64)
+        self._touched = state["touched"].cpu().numpy().copy()
+        self._table, self._waiting = {name: state[name].cpu().numpy().copy() for name in COLUMNS}, []
+        self._fed, self._fed_by_all = state["fed"]
+        self._best, self.classes = state["best_distance"], classes

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from ausam.audit.table import NEVER, empty_table, judge, keep_best, visit
 from ausam.common.label_errors import VISITS, LabelErrors
-from ausam.common.margin import against_rival, require_columns
+from ausam.common.margin import against_rival, class_labels, require_columns
 
 TINY = 1e-12  # least probability
 
@@ -39,7 +39,7 @@ def find_label_errors(
         losses: cross-entropy of each sample, shape (samples,), or (epochs, samples), with NaN where a sample was not
             visited. Give exactly one of the three.
     """
-    labels = np.asarray(labels)
+    labels = class_labels("find_label_errors", labels)
     given = {"probabilities": probabilities, "logits": logits, "losses": losses}
     values = {name: np.asarray(value, np.float64) for name, value in given.items() if value is not None}
     if len(values) != 1:
@@ -47,8 +47,6 @@ def find_label_errors(
             f"find_label_errors got {', '.join(values) or 'no predictions'}. Give exactly one of {', '.join(given)}."
         )
     ((name, value),) = values.items()
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any():
-        raise ValueError(f"labels has shape {labels.shape} and type {labels.dtype}. Give one whole number >= 0 each.")
     axis = -1 if name == "losses" else -2  # of the samples
     if value.ndim not in (-axis, 1 - axis) or value.shape[axis] != len(labels):
         shape = "(samples,) or (epochs, samples)" if name == "losses" else "(samples, classes)"
@@ -61,7 +59,7 @@ def find_label_errors(
     if name != "losses":
         require_columns(int(labels.max(initial=0)), epochs.shape[-1])
     table, best = empty_table(len(labels)), NEVER
-    every, targets = np.arange(len(labels)), torch.from_numpy(labels.astype(np.int64))
+    every, targets = np.arange(len(labels)), torch.from_numpy(labels)
     for scores in epochs:
         loss, rival = scores, np.full(len(labels), -1)
         if name != "losses":

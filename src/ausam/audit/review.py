@@ -68,21 +68,17 @@ def read_labels(path: str | Path) -> dict[int, int]:
     for line, row in _rows(path, ("index", "label"), remedy):
         try:
             index, label = int(row["index"]), int(row["label"])
+            if label < -1:
+                raise ValueError
         except (TypeError, ValueError):
-            why = f"index is {row['index']!r}, label {row['label']!r}. Use whole numbers."
+            why = f"index is {row['index']!r}, label {row['label']!r}. Use whole numbers, -1 for a removed sample."
             raise _bad_row(path, line, why) from None
-        if index < 0 or label < -1:
-            raise _bad_row(path, line, f"index is {index}, label {label}. Use -1 for a removed sample.")
-        if index in labels:
-            raise _bad_row(path, line, f"sample {index} is there twice. Keep one of the rows.")
         labels[index] = label
     return labels
 
 
 def _rows(path: str | Path, columns: Sequence[str], remedy: str) -> list[tuple[int, dict[str, str]]]:
     """The rows of a CSV file with the numbers of their lines. A ValueError without these columns."""
-    if Path(path).exists() and not Path(path).is_file():
-        raise ValueError(f"{path} is not a regular file. {remedy}")  # a pipe would wait for its writer
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)

@@ -1,12 +1,28 @@
-"""The margin loss: that of the label against the strongest other class, the statistic by which labels are ranked."""
+"""Labels and class scores, and the margin loss of a label against the strongest other class, which ranks labels."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
+
+
+def class_labels(owner: str, labels: Any, n: int | None = None) -> NDArray[np.int64]:
+    """The labels as one whole number >= 0 per sample, of n if given. An error in the name of the owner otherwise."""
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or n not in (None, len(array)):
+        samples = "sample" if n is None else f"sample, {n} in all"
+        raise ValueError(
+            f"{owner}: labels has shape {array.shape} and type {array.dtype}. Give one whole number per {samples}: its "
+            "class."
+        )
+    if (array < 0).any():
+        raise ValueError(f"{owner}: labels contain {array.min()}. Number the classes from 0.")
+    return array.astype(np.int64)
 
 
 def usable(outputs: Any, n: int) -> bool:

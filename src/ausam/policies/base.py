@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Generator, Tensor
 
 from ausam.common.settings import POSITIVE_COUNT, OneOf, Range, YesNo, checked_value, validate
-from ausam.common.tensors import CPU
 from ausam.policies.draws import Choice, everything, kept_count
 from ausam.policies.signals import SIGNAL, AnySignal
 
@@ -163,20 +161,10 @@ def validate_policy(policy: Policy) -> None:
     checked_value(name, "spread", policy.spread, YesNo())
 
 
-def class_indices(owner: str, labels: Any) -> Tensor:
-    """Labels as whole numbers >= 0, one per sample. An error in the name of the owner otherwise."""
-    try:
-        classes = torch.as_tensor(labels, device=CPU).detach()
-    except (TypeError, ValueError, RuntimeError):
-        classes = torch.empty(0, 0)
-    if classes.dim() != 1 or not len(classes) or classes.is_floating_point() or classes.is_complex():
-        raise TypeError(f"{owner}: labels are {_shown(labels)}. Pass one whole number per sample: its class.")
-    if int(classes.min()) < 0:
-        raise ValueError(f"{owner}: labels contain {int(classes.min())}. Number the classes from 0.")
-    return classes.long()
-
-
-def _shown(labels: Any) -> str:
-    if isinstance(labels, Tensor):
-        return f"a tensor of shape {tuple(labels.shape)} and type {labels.dtype}"
-    return f"{labels!r:.60}"
+def require_as_many(labels: Tensor, scores: Scores, owner: str) -> None:
+    """Raise if there is not one label for every sample."""
+    if len(labels) != len(scores):
+        raise ValueError(
+            f"{owner} has {len(labels)} labels, but the dataset has {len(scores)} samples. "
+            "Pass the label of every sample, in the order of the dataset."
+        )

@@ -11,10 +11,10 @@ import torch
 from torch import Generator, Tensor
 
 from ausam.common.label_errors import EVEN, VISITS, LabelErrors, flag
-from ausam.common.margin import against_rival, require_columns, usable
+from ausam.common.margin import against_rival, class_labels, require_columns, usable
 from ausam.common.settings import Decay, Epochs, Part, Positive, PositiveCount, Range
 from ausam.common.tensors import CPU
-from ausam.policies.base import Policy, class_indices, in_epochs
+from ausam.policies.base import Policy, in_epochs, require_as_many
 from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Trusted(Policy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.labels is not None:
-            object.__setattr__(self, "labels", class_indices("Trusted", self.labels))
+            object.__setattr__(self, "labels", torch.from_numpy(class_labels("Trusted", self.labels)))
         elif self.chance_loss is None:
             raise ValueError(
                 "Trusted needs the labels, or the chance-level loss: Trusted(labels) with the class of every sample, "
@@ -107,11 +107,8 @@ class Trusted(Policy):
 
     def fit(self, scores: Scores, epoch: int) -> tuple[float, ...]:
         """The limit, the mean of the others' capped losses, and the classes that are not learned yet."""
-        if self.labels is not None and len(self.labels) != len(scores):
-            raise ValueError(
-                f"Trusted has {len(self.labels)} labels, but the dataset has {len(scores)} samples. "
-                "Pass the label of every sample, in the order of the dataset."
-            )
+        if self.labels is not None:
+            require_as_many(self.labels, scores, "Trusted")
         if self.alpha == 1 or not self.decides(epoch) or not scores.known:
             return ()
         errors = self.label_errors(scores)

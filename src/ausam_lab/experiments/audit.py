@@ -102,7 +102,7 @@ def read(folder: Path, command: str = "", **here: Any) -> Audited:
             f"{folder} is a run on {config.data}, whose targets are not classes, so there are no labels to check. Its "
             f"{auditing.FILE} holds the losses of every sample."
         )
-    columns = audit.columns()
+    columns = audit.table()
     if not columns["visits"].any():
         raise ValueError(f"{folder}: {config.method} does not report losses per sample, so there is nothing to audit.")
     data, hidden = _data(config)

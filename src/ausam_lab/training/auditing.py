@@ -50,7 +50,7 @@ def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
 
 def findings(audit: Audit, data: Problem, policy: str) -> Findings | None:
     """What the record of a run says about its data. None if the losses say nothing about labels."""
-    if audit.labels is None or not audit.columns()["visits"].any():
+    if audit.labels is None or not audit.table()["visits"].any():
         return None
     said, errors, labels = audit.verdict(), audit.label_errors(), audit.labels
     origin = data.origin

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Generator, Tensor
 
+from ausam.common.margin import class_labels
 from ausam.common.settings import Part
-from ausam.policies.base import Policy, class_indices
+from ausam.policies.base import Policy, require_as_many
 from ausam.policies.draws import Choice, kept_count, weighted_sample
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class ClassBalanced(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "labels", class_indices("ClassBalanced", self.labels))
+        object.__setattr__(self, "labels", torch.from_numpy(class_labels("ClassBalanced", self.labels)))
 
     @cached_property
     def _odds(self) -> Tensor:
@@ -55,11 +57,7 @@ class ClassBalanced(Policy):
 
     def choose(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:
         """As every policy, once the number of labels is known to fit."""
-        if len(self.labels) != len(scores):
-            raise ValueError(
-                f"ClassBalanced has {len(self.labels)} labels, but the dataset has {len(scores)} samples. "
-                "Pass the label of every sample, in the order of the dataset."
-            )
+        require_as_many(self.labels, scores, "ClassBalanced")
         return super().choose(scores, epoch, candidates, rng)
 
     def select(self, scores: Scores, epoch: int, candidates: Tensor, rng: Generator) -> Choice:  # noqa: ARG002
