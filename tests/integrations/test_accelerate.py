@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
 from ausam import SAM, AUSampling, Indexed, InfoBatch, LookSAM, SelectiveBatchSampler, SelectiveStream, SharpnessAware
@@ -17,7 +18,6 @@ from accelerate.utils import (  # noqa: E402
     DataLoaderConfiguration,
     DistributedDataParallelKwargs,
     DistributedType,
-    GradientAccumulationPlugin,
 )
 
 from ausam.integrations.accelerate import PreparedOptimizer, prepare  # noqa: E402
@@ -55,7 +55,7 @@ class Training:
     def losses(self, x, y):
         return F.cross_entropy(self.model(x), y, reduction="none")
 
-    def epoch(self, stop=None):
+    def epoch(self, stop=None, scheduler=None):
         for b, (x, y, index) in enumerate(self.loader):
             if b == stop:
                 return
@@ -63,9 +63,11 @@ class Training:
             with self.accelerator.accumulate(self.model):
                 self.sampler.update(self.handle.backward(self.losses, x, y, index=index, weight=weight))
                 self.handle.step()
+                if scheduler is not None:
+                    scheduler.step()
                 self.handle.zero_grad()
 
-    def plain_epoch(self):
+    def plain_epoch(self, scheduler=None):
         total = len(self.loader)
         for b, (x, y, index) in enumerate(self.loader):
             back = lambda loss: (loss / self.parts).backward()  # noqa: E731
@@ -73,6 +75,8 @@ class Training:
             self.sampler.update(self.opt.backward(self.losses, x, y, index=index, weight=weight, backward=back))
             if (b + 1) % self.parts == 0 or b + 1 == total:
                 self.opt.step()
+                if scheduler is not None:
+                    scheduler.step()
                 self.opt.zero_grad()
 
     def same(self, other):
@@ -92,6 +96,7 @@ def test_it_trains_as_a_plain_loop(policy, parts):
         a.epoch()
         b.plain_epoch()
     a.same(b)
+    assert a.handle.optimizer is a.opt
     assert a.data.read == b.data.read  # what was not chosen was never read
     assert len(a.data.read) < 3 * N
     used = 3 * 6 if isinstance(policy, AUSampling) else len(b.data.read) // 8
@@ -113,19 +118,6 @@ def test_it_continues_from_accelerates_checkpoint(stop, tmp_path):
     second.same(whole)
     assert second.data.read == whole.data.read[-len(second.data.read) :]
     assert len(second.data.read) == 4 * (6 if stop is None else 6 + 3)
-
-
-def test_the_handles_stay(tmp_path):
-    t = Training()
-    assert isinstance(t.handle, PreparedOptimizer)
-    assert t.handle.optimizer is t.opt
-    assert t.opt.model is t.model
-    assert t.loader.batch_sampler.selective is t.sampler
-    assert t.accelerator._optimizers == [t.handle]
-    scheduler = t.accelerator.prepare(torch.optim.lr_scheduler.StepLR(t.opt, 1, gamma=0.5))
-    t.epoch(1)
-    scheduler.step()
-    assert t.opt.base.param_groups[0]["lr"] == 0.05
 
 
 def refusal(accelerator, loader=None, **changes):
@@ -192,39 +184,6 @@ def test_a_setting_that_cannot_be_honoured_is_refused(case, monkeypatch):
     assert remedy in message
 
 
-@pytest.mark.parametrize("plugin", [{"sync_each_batch": True}, {"sync_with_dataloader": False}], ids=str)
-def test_the_accumulation_plugin_is_honoured(plugin):
-    """The weights and the learning rate are those of a plain loop that does what the plugin says."""
-    t, plain = Training(prepared=False), Training(prepared=False)
-    t.accelerator = Accelerator(
-        cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4, **plugin)
-    )
-    t.model, t.handle, t.loader = prepare(t.accelerator, t.model, t.opt, t.loader)
-    scheduler = t.accelerator.prepare(torch.optim.lr_scheduler.ExponentialLR(t.handle, 0.9))
-    steps = 0
-    for _ in range(2):
-        for x, y, index in t.loader:
-            with t.accelerator.accumulate(t.model):
-                t.sampler.update(t.handle.backward(t.losses, x, y, index=index))
-                t.handle.step()
-                scheduler.step()
-                t.handle.zero_grad()
-        total = len(plain.loader)
-        for b, (x, y, index) in enumerate(plain.loader):
-            back = lambda loss: (loss / 4).backward()  # noqa: E731
-            plain.sampler.update(plain.opt.backward(plain.losses, x, y, index=index, backward=back))
-            steps += 1
-            last = b + 1 == total and plugin.get("sync_with_dataloader", True)
-            if last or steps % 4 == 0:
-                plain.opt.step()
-                plain.opt.zero_grad()
-                for group in plain.opt.param_groups:
-                    group["lr"] *= 0.9
-                steps = 0 if last else steps
-    t.same(plain)
-    assert t.opt.steps == (3 if "sync_with_dataloader" in plugin else 4)
-
-
 def test_split_batches_with_a_sampler_that_splits():
     t = Training(prepared=False)
     t.sampler = SelectiveBatchSampler(N, 8, AUSampling(0.5, ramp=1), drop_last=True, split=True)
@@ -280,31 +239,16 @@ def test_what_cannot_work_is_refused(monkeypatch):
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (2, 4, 0, 1, 3)])
 def test_it_takes_what_accelerator_prepare_takes_in_any_order(order):
     """Model, optimizer, training and evaluation loader, scheduler, as in Accelerate's own examples."""
-    t, plain = Training(prepared=False), Training(prepared=False)
+    t, plain = Training(prepared=False), Training(parts=2, prepared=False)
     t.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    scheduler = torch.optim.lr_scheduler.StepLR(t.opt, 4, gamma=0.5)
-    evaluation = DataLoader(t.data, batch_size=25)
-    given = [t.model, t.opt, t.loader, evaluation, scheduler]
+    given = [t.model, t.opt, t.loader, DataLoader(t.data, batch_size=25), StepLR(t.opt, 4, gamma=0.5)]
     prepared = dict(zip(order, prepare(t.accelerator, *(given[i] for i in order)), strict=True))
     t.model, t.handle, t.loader, evaluation, scheduler = (prepared[i] for i in range(5))
     assert type(evaluation).__name__ == "DataLoaderShard"
-    assert [x.device for x, _ in evaluation] == 2 * [t.accelerator.device]
-    rate = torch.optim.lr_scheduler.StepLR(plain.opt, 4, gamma=0.5)
-    plain.parts = 2
+    rate = StepLR(plain.opt, 4, gamma=0.5)
     for _ in range(2):
-        for x, y, index in t.loader:
-            with t.accelerator.accumulate(t.model):
-                t.sampler.update(t.handle.backward(t.losses, x, y, index=index))
-                t.handle.step()
-                scheduler.step()
-                t.handle.zero_grad()
-        for b, (x, y, index) in enumerate(plain.loader):
-            back = lambda loss: (loss / 2).backward()  # noqa: E731
-            plain.sampler.update(plain.opt.backward(plain.losses, x, y, index=index, backward=back))
-            if b % 2:
-                plain.opt.step()
-                rate.step()
-                plain.opt.zero_grad()
+        t.epoch(scheduler=scheduler)
+        plain.plain_epoch(rate)
     t.same(plain)
     assert t.opt.param_groups[0]["lr"] == plain.opt.param_groups[0]["lr"] < 0.1
 
