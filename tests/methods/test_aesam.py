@@ -68,33 +68,6 @@ def test_with_asam_inside_a_sharp_step_is_asams_own():
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), twin.state_dict().values(), strict=True))
 
 
-@pytest.mark.parametrize("growth", [1, 2])
-def test_judges_the_gradient_without_the_loss_scale(growth):
-    """The scale doubles every step or two; taken for a growing gradient, that would make every step a SAM step."""
-    plain, scaled = network(), network()
-    method = AESAM(SAM(0.2), total_steps=20)
-    opts = [SharpnessAware(sgd(m), method, m) for m in (plain, scaled)]
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=growth)
-    taken = []
-    for x, y in batches(20):
-        first = opts[0].backward(with_logits(plain), x, y)
-        opts[0].step()
-        second = opts[1].backward(with_logits(scaled), x, y, backward=lambda loss: scaler.scale(loss).backward())
-        scaler.step(opts[1])
-        scaler.update()
-        for opt in opts:
-            opt.zero_grad()
-        assert torch.equal(first.perturbed.isnan(), second.perturbed.isnan())
-        taken.append(bool(first.perturbed.isfinite().all()))
-    assert 3 < sum(taken) < 17
-    assert_same(plain, scaled, rtol=0, atol=1e-11)
-
-
-def test_wants_to_know_how_long_the_training_is():
-    with pytest.raises(TypeError, match="total_steps"):
-        AESAM()
-
-
 def test_an_inner_method_that_cannot_be_entered_half_way_is_refused():
     with refused(ValueError, "AESAM: inner is ", "Closed", "second(step, g)", "Use ASAM()"):
         AESAM(Closed(), total_steps=9)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD
 
 from ausam import MESA, VSAM, FriendlySAM, LookSAM, PreviousGradientSAM, SharpnessAware
-from tests.helpers import data, losses_of, network
+from tests.helpers import data, losses_of, network, with_logits
+from tests.methods import slow
 
 
 @pytest.mark.parametrize(
@@ -50,20 +52,33 @@ class Observer(nn.Module):
         return x
 
 
-def outputs_of(model):
-    def losses(x, y):
-        z = model(x)
-        return F.cross_entropy(z, y, reduction="none"), z
-
-    return losses
-
-
 def test_mesa_with_a_buffer_that_changes_its_shape():
     model = nn.Sequential(nn.Linear(4, 6), Observer(), nn.Linear(6, 3))
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), MESA(start=1), model)
     for step in range(4):
-        opt.backward(outputs_of(model), *data(step))
+        opt.backward(with_logits(model), *data(step))
         opt.step()
         opt.zero_grad()
     assert model[1].least.shape == (6,)
     assert [b.shape for b in opt._memory.values["teacher_buffers"]] == [(6,)]
+
+
+def test_looksam_resumed_without_its_vector_begins_with_a_sam_step():
+    model = slow.network(batchnorm=False)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.2), LookSAM(0.3, 5), model)
+    fn = losses_of(model)
+    for step in range(2):
+        opt.backward(fn, *slow.batch(step))
+        opt.step()
+        opt.zero_grad()
+    saved = copy.deepcopy(opt.state_dict())
+    saved["ausam"]["memory"]["values"] = {}
+    opt.load_state_dict(saved)
+    assert opt.steps == 2
+    w = [p.detach().clone() for p in model.parameters()]
+    feedback = opt.backward(fn, *slow.batch(2))
+    assert feedback.perturbed.isfinite().all()
+    for p, t in zip(model.parameters(), slow.sam_rule(0.3)(w, *slow.batch(2), 2), strict=True):
+        torch.testing.assert_close(p.grad, t, rtol=0, atol=1e-12)
+    opt.step()
+    assert opt.backward(fn, *slow.batch(3)).perturbed.isnan().all()

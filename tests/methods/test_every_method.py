@@ -20,6 +20,7 @@ COST = {"AESAM": (-0.35, 0.35), "RST": (-0.2, 0.2), "VSAM": (-0.8, 0.0)}
 SAMPLES, BATCH = 32, 16
 
 every_method = pytest.mark.parametrize("name", METHODS)
+with_parts = pytest.mark.parametrize("name", [*METHODS, "SAM-groups", "SAM-ascent"])
 every_variant = pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
 
 
@@ -126,7 +127,7 @@ def test_puts_the_weights_back_bit_for_bit(name):
         t.opt.zero_grad()
 
 
-@every_method
+@with_parts
 def test_moves_batchnorm_once_a_step(name):
     t = Training(name)
     for step in range(12):
@@ -229,7 +230,7 @@ def test_pickles_and_copies(name):
         assert_same(twin.run(6, start=5).tensors(), t.tensors())
 
 
-@every_method
+@with_parts
 def test_costs_the_passes_it_declares(name):
     steps, skip = 60 if name in COST else 12, EXAMPLES.get(name, {}).get("warmup", 0)
     t = Training(name).run(skip)

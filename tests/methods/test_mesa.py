@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from ausam import MESA, SharpnessAware
-from tests.helpers import with_logits
+from ausam import MESA, SAF, SharpnessAware
+from tests.helpers import losses_of, refused, with_logits
 from tests.methods.slow import EXACT, apply, assert_same, batches, network, poison, sgd, slow_ce, slow_kl
 
 
@@ -61,3 +61,17 @@ def test_keeps_the_teacher_finer_than_bfloat16():
     opt = SharpnessAware(sgd(model), MESA(start=0), model)
     opt.backward(with_logits(model), torch.ones(4, 2, dtype=torch.bfloat16), torch.tensor([0, 1, 2, 0]))
     assert [t.dtype for t in opt.state_dict()["ausam"]["memory"]["values"]["teacher"]] == [torch.float32] * 2
+
+
+@pytest.mark.parametrize("method", [SAF(), MESA()], ids=repr)
+def test_outputs_are_asked_for(method):
+    model = network()
+    opt = SharpnessAware(sgd(model), method, model)
+    (x, y), *_ = batches(1)
+    name = type(method).__name__
+    with refused(TypeError, "loss_fn returned only the losses", "z = model(x)", 'reduction="none"), z'):
+        opt.backward(losses_of(model), x, y, index=torch.arange(9))
+    with refused(TypeError, f"{name}: the outputs are of shape (9,)", "(n, classes)", 'reduction="none"), z'):
+        opt.backward(lambda x, y: (model(x).sum(1),) * 2, x, y, index=torch.arange(9))
+    with refused(TypeError, f"{name}: the outputs are a dict", "logits"):
+        opt.backward(lambda x, y: (model(x).sum(1), {}), x, y, index=torch.arange(9))

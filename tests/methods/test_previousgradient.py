@@ -18,7 +18,6 @@ from tests.methods.slow import (
     length,
     network,
     plus,
-    poison,
     sgd,
 )
 
@@ -52,21 +51,6 @@ def test_micro_batches_are_one_batch():
             opt.step()
             opt.zero_grad()
         assert_same(halves, whole)
-
-
-def test_a_bad_batch_is_not_remembered():
-    good, met = network(batchnorm=False), network(batchnorm=False)
-    opts = [SharpnessAware(sgd(model), PreviousGradientSAM(0.4), model) for model in (good, met)]
-    for step in range(4):
-        if step == 2:
-            with pytest.warns(RuntimeWarning, match="not finite"):
-                poison(opts[1], met)
-        for opt, model in zip(opts, (good, met), strict=True):
-            opt.backward(losses_of(model), *batch(step))
-            opt.step()
-            opt.zero_grad()
-    assert opts[1].skipped == 1
-    assert_same(met, good)
 
 
 def test_the_radius_of_a_parameter_group():

@@ -17,7 +17,6 @@ from tests.methods.slow import (
     ROUNDED,
     D,
     assert_follows,
-    assert_same,
     batch,
     batches,
     grad_at,
@@ -28,7 +27,6 @@ from tests.methods.slow import (
     sam_perturbation,
     sgd,
     slow_groups,
-    slow_two_passes,
     slow_weighted,
 )
 
@@ -37,22 +35,6 @@ from tests.methods.slow import (
 @pytest.mark.parametrize("batchnorm", [False, True])
 def test_step_by_step(batchnorm, base):
     assert_follows(SAM(rho=0.3), sam_perturbation(0.3), batchnorm, base)
-
-
-def test_with_weights_of_the_samples():
-    """Both passes use the weighted sum over n."""
-    model = network()
-    twin = copy.deepcopy(model)
-    fast, slow = BASES["sgd"](model, twin)
-    opt = SharpnessAware(fast, SAM(rho=0.3), model)
-    weight = torch.linspace(0.0, 2.0, 9, dtype=D)
-    for x, y in batches(steps=3):
-        opt.backward(losses_of(model), x, y, weight=weight)
-        opt.step()
-        opt.zero_grad()
-        *_, g = slow_two_passes(twin, x, y, sam_perturbation(0.3), weight)
-        slow.step(g)
-        assert_same(model, twin)
 
 
 @pytest.mark.parametrize("m", [None, 4])
@@ -72,11 +54,6 @@ def test_with_weights_in_one_pass(weighted, m):
         total = plus(total, slow_weighted(plus(w, g, 0.3 / length(g)), x, y, second, rows, 9))
     for p, g in zip(model.parameters(), total, strict=True):
         torch.testing.assert_close(p.grad, g, rtol=0, atol=1e-10)
-
-
-def test_an_unweighted_first_pass_is_refused_where_another_method_makes_it():
-    with refused(ValueError, "AESAM: inner is SAM(", "SAM() without m, ascent and weighted"):
-        AESAM(SAM(weighted="second"), total_steps=9)
 
 
 # -- by parts of the batch ---------------------------------------------------------------------------------------------
@@ -139,18 +116,6 @@ def test_the_perturbation_comes_from_the_drawn_rows(ascent, n, drawn):
     assert opt.samples_forward == opt.samples_backward == 6 * (n + drawn)
 
 
-def test_what_the_parts_cost():
-    for method, steps in ((SAM(0.1, m=2), 5), (SAM(0.1, ascent=0.25), 5)):
-        model = network()
-        opt = SharpnessAware(sgd(model), method, model)
-        for x, y in batches(steps, n=8):
-            opt.backward(losses_of(model), x, y)
-            opt.step()
-            opt.zero_grad()
-        assert (opt.samples_forward / (steps * 8), opt.samples_backward / (steps * 8)) == method.passes
-        assert int(model[1].num_batches_tracked) == steps
-
-
 @pytest.mark.parametrize("method", [SAM(0.3, m=3), SAM(0.3, ascent=0.5)])
 def test_samples_are_ranked_by_what_the_parts_measure(method):
     """A visit scores the rows that have both losses, and no others; selection works with it."""
@@ -174,6 +139,8 @@ def test_samples_are_ranked_by_what_the_parts_measure(method):
 def test_parts_are_refused_where_they_cannot_work():
     with refused(ValueError, "SAM: m is 4 and ascent is 0.5", "Use one of the two"):
         SAM(m=4, ascent=0.5)
+    with refused(ValueError, "AESAM: inner is SAM(", "SAM() without m, ascent and weighted"):
+        AESAM(SAM(weighted="second"), total_steps=9)
     for inner in (SAM(m=4), SAM(ascent=0.5)):
         with refused(ValueError, "AESAM: inner is SAM(", "SAM() without m, ascent and weighted"):
             AESAM(inner, total_steps=10)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ausam import ASAM, GSAM, METHODS, SAM, VSAM, FriendlySAM, LookSAM, SharpnessAware
+from ausam import ASAM, ESAM, GSAM, METHODS, SAM, VSAM, FriendlySAM, LookSAM, SharpnessAware
 from tests.helpers import VARIANTS, data, losses_of, make
 
 
@@ -57,3 +57,25 @@ def test_what_only_the_first_pass_reaches_gets_no_gradient(method):
     assert model.calls == 2
     assert all(p.grad is not None for p in model.always.parameters())
     assert all(p.grad is None for p in model.once.parameters())
+
+
+def test_esam_draws_among_the_tensors_that_have_a_gradient():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.ParameterList([nn.Parameter(torch.ones(2)) for _ in range(20)])
+            self.used = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.used(x)
+
+    torch.manual_seed(0)
+    model = Half()
+    x, y = data()
+    for seed in range(10):
+        model.zero_grad()
+        base = torch.optim.SGD(model.parameters(), lr=0.2)
+        opt = SharpnessAware(base, ESAM(0.3, beta=0.001, gamma=1), model, seed=seed)
+        feedback = opt.backward(losses_of(model), x, y)
+        assert (feedback.sharpness > 0).any()
+        assert all(p.grad is None for p in model.unused)

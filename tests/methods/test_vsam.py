@@ -9,7 +9,7 @@ import torch
 
 from ausam import VSAM
 from ausam.common.random import generator
-from ausam.methods.contrib.vsam import drift, due, observe, push, renew
+from ausam.methods.contrib.vsam import due
 from tests.methods.slow import SEED, assert_path, grad_at, length, ours, plus, theirs
 
 
@@ -90,23 +90,6 @@ def test_trains_on_before_its_windows_are_full():
     """The published program raises here: it divides zeros of the empty windows by each other."""
     path = ours(VSAM(0.3, window=6, blocks=2, warmup=1), 40)
     assert all(t.isfinite().all() for t in path[-1])
-
-
-def test_quota_functions():
-    assert drift(None) == 0.0
-    assert drift(torch.tensor([3.0])) == 0.0
-    assert drift(torch.tensor([1.0, 2.0, 1.0])) == 0.25
-    assert drift(torch.tensor([0.0, 2.0, 3.0])) == 0.5
-    assert drift(torch.tensor([1.0, 9.0])) == 1.0
-    assert push(torch.tensor([1.0, 2.0]), torch.tensor(3.0), 2).tolist() == [2.0, 3.0]
-    up, down = torch.tensor([1.0, 1.5]), torch.tensor([1.0, 0.5])
-    assert renew({"quota": 4.0, "ratios": up, "variances": down}, 0.2, 0.1, 40) == {"quota": 4.0 * 1.05, "used": 0}
-    assert renew({"quota": 4.0, "ratios": up}, 0.2, 0.1, 4)["quota"] == 4.0
-    assert renew({"quota": 1.0, "ratios": down}, 0.2, 0.1, 4)["quota"] == 1.0
-    seen = observe({"norms": torch.tensor([9.0, 1.0, 5.0])}, torch.tensor(3.0), torch.tensor(2.0), 4, 2)
-    assert seen["ratios"].tolist() == [1.5]
-    assert seen["variances"].tolist() == [(2.0 + 8.0) / 2]
-    assert "variances" not in observe({}, torch.tensor(3.0), torch.tensor(2.0), 4, 2)
 
 
 @pytest.mark.parametrize("quota", [1.0, 3.7, 8.0])

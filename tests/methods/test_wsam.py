@@ -27,7 +27,7 @@ RHO, GAMMA = 0.3, 0.8
 ALPHA = GAMMA / (1 - GAMMA)
 
 
-def decoupled_path(steps, lr=lambda step: LR, micro=1, clip=None):
+def decoupled_path(steps, micro=1, clip=None):
     """SGD with momentum and weight decay steps with g, then the weights move by lr * alpha * (g_s - g)."""
     w = [p.detach().clone() for p in network(batchnorm=False).parameters()]
     v, path = None, []
@@ -42,7 +42,7 @@ def decoupled_path(steps, lr=lambda step: LR, micro=1, clip=None):
         g, d = ([shorter * t for t in u] for u in (g, d))
         decayed = plus(g, w, DECAY)
         v = decayed if v is None else plus(decayed, v, MOMENTUM)
-        w = plus(plus(w, v, -lr(step)), d, -lr(step) * ALPHA)
+        w = plus(plus(w, v, -LR), d, -LR * ALPHA)
         path.append(w)
     return path
 
@@ -50,16 +50,13 @@ def decoupled_path(steps, lr=lambda step: LR, micro=1, clip=None):
 class Path:
     """The library's, with a hand in between: ``prepare(opt, model)`` runs between backward and step."""
 
-    def __init__(self, method=None, lr=None):
+    def __init__(self, method=None):
         self.model = network(batchnorm=False)
         self.opt = SharpnessAware(sgd(self.model), method or WSAM(RHO, GAMMA), self.model)
-        self.lr = lr
 
     def run(self, steps, micro=1, prepare=lambda opt, model: None, start=0, **how):
         path = []
         for step in range(start, start + steps):
-            if self.lr:
-                self.opt.param_groups[0]["lr"] = self.lr(step)
             for part in range(micro):
                 self.opt.backward(losses_of(self.model), *batch(micro * step + part), **how)
             prepare(self.opt, self.model)
@@ -72,13 +69,6 @@ class Path:
 def test_the_decoupled_form_equals_its_transcription():
     assert_path(Path().run(8), decoupled_path(8))
     assert not identical(Path().run(8), Path(WSAM(RHO, GAMMA, decouple=False)).run(8))
-
-
-def test_the_learning_rate_is_that_of_the_step():
-    def lr(step):
-        return 0.2 / (1 + step)
-
-    assert_path(Path(lr=lr).run(6), decoupled_path(6, lr=lr))
 
 
 def test_groups_have_their_own_learning_rate():
@@ -94,10 +84,6 @@ def test_groups_have_their_own_learning_rate():
     assert torch.equal(first, before[0])
     for p, w, a, b in zip(others, before[1:], g[1:], d[1:], strict=True):
         torch.testing.assert_close(p.detach(), w - LR * (a + ALPHA * b), rtol=0, atol=1e-9)
-
-
-def test_micro_batches_add_up():
-    assert_path(Path().run(5, micro=3), decoupled_path(5, micro=3))
 
 
 def test_clipping_shortens_both():
