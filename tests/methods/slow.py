@@ -165,21 +165,21 @@ def slow_sam(model, x, y, g, rho):
     return slow_moved(model, x, y, [rho * t / (length(g) + GUARD) for t in g])
 
 
-def slow_two_passes(model, x, y, perturbation, weight=1.0):
+def slow_two_passes(model, x, y, perturbation):
     """Losses at w, losses at w + e and the gradient at w + e; statistics are those that the pass at w left behind.
 
     ``perturbation`` gives e, by name, from the weights and the gradient of each name.
     """
     params = list(model.parameters())
     before = slow_ce(model(x), y)
-    g = torch.autograd.grad((weight * before).sum() / len(y), params)
+    g = torch.autograd.grad(before.mean(), params)
     statistics = {name: b.clone() for name, b in model.named_buffers()}
     saved = [p.detach().clone() for p in params]
     e = perturbation(dict(zip([n for n, _ in model.named_parameters()], zip(saved, g, strict=True), strict=True)))
     for p, name in zip(params, e, strict=True):
         p.data = p.data + e[name]
     after = slow_ce(model(x), y)
-    g_s = torch.autograd.grad((weight * after).sum() / len(y), params)
+    g_s = torch.autograd.grad(after.mean(), params)
     for p, w in zip(params, saved, strict=True):
         p.data = w.clone()
     for name, b in model.named_buffers():
@@ -195,48 +195,15 @@ def sam_perturbation(rho):
     return perturbation
 
 
-class SlowSGD:
-    def __init__(self, model):
-        self.model, self.v = model, None
-
-    def step(self, g):
-        d = [gi + DECAY * p.detach() for gi, p in zip(g, self.model.parameters(), strict=True)]
-        self.v = d if self.v is None else [MOMENTUM * v + di for v, di in zip(self.v, d, strict=True)]
-        for p, v in zip(self.model.parameters(), self.v, strict=True):
-            p.data = p.data - LR * v
-
-
-class SlowAdam:
-    def __init__(self, model, lr):
-        self.model, self.lr, self.t = model, lr, 0
-        self.m = [torch.zeros_like(p) for p in model.parameters()]
-        self.v = [torch.zeros_like(p) for p in model.parameters()]
-
-    def step(self, g):
-        self.t += 1
-        for i, p in enumerate(self.model.parameters()):
-            d = g[i] + DECAY * p.detach()
-            self.m[i] = 0.9 * self.m[i] + 0.1 * d
-            self.v[i] = 0.999 * self.v[i] + 0.001 * d * d
-            m, v = self.m[i] / (1 - 0.9**self.t), self.v[i] / (1 - 0.999**self.t)
-            p.data = p.data - self.lr * m / (v.sqrt() + 1e-8)
-
-
-BASES = {
-    "sgd": lambda model, twin: (sgd(model), SlowSGD(twin)),
-    "adam": lambda model, twin: (
-        torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=DECAY),
-        SlowAdam(twin, 0.02),
-    ),
-}
+# torch's own, for a model and for its twin.
+BASES = {"sgd": sgd, "adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=DECAY)}
 
 
 def assert_follows(method, perturbation, batchnorm, base):
     """A method of two passes over all rows: gradients, weights, statistics, feedback and counts, step by step."""
     model = network(batchnorm=batchnorm)
     twin = copy.deepcopy(model)
-    fast, slow = BASES[base](model, twin)
-    opt = SharpnessAware(fast, method, model)
+    opt, slow = SharpnessAware(BASES[base](model), method, model), BASES[base](twin)
     for x, y in batches(steps=6):
         feedback = opt.backward(losses_of(model), x, y)
         before, after, g = slow_two_passes(twin, x, y, perturbation)
@@ -244,7 +211,7 @@ def assert_follows(method, perturbation, batchnorm, base):
             torch.testing.assert_close(p.grad, gi, **EXACT)
         opt.step()
         opt.zero_grad()
-        slow.step(g)
+        apply(slow, g)
         assert_same(model, twin)
         torch.testing.assert_close(feedback.loss, before, **EXACT)
         torch.testing.assert_close(feedback.perturbed, after, **EXACT)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ausam import SAM, AUSampling, Indexed, SelectiveBatchSampler, SharpnessAware
 from tests.helpers import losses_of, slow_odds
-from tests.methods.slow import BASES, assert_same, network, sam_perturbation, slow_two_passes
+from tests.methods.slow import apply, assert_same, network, sam_perturbation, sgd, slow_two_passes
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ def test_ausam(batchnorm):
     x, y = torch.randn(n, 4, generator=rng, dtype=torch.float64), torch.randint(3, (n,), generator=rng)
     model = network(batchnorm=batchnorm)
     twin = copy.deepcopy(model)
-    fast, slow = BASES["sgd"](model, twin)
-    opt = SharpnessAware(fast, SAM(rho=rho), model)
+    opt, slow = SharpnessAware(sgd(model), SAM(rho=rho), model), sgd(twin)
     policy = Watched(alpha=alpha, s_min=0.1, s_max=0.5, ramp=3)
     sampler = SelectiveBatchSampler(n, batch_size=size, policy=policy, seed=3)
     loader = DataLoader(Indexed(TensorDataset(x, y)), batch_sampler=sampler)
@@ -53,7 +52,7 @@ def test_ausam(batchnorm):
             rows = index.tolist()
             used.append(rows)
             before, after, g = slow_two_passes(twin, x[rows], y[rows], sam_perturbation(rho))
-            slow.step(g)
+            apply(slow, g)
             for i, a, b in zip(rows, after.tolist(), before.tolist(), strict=True):
                 dlp[i].append(abs(a - b))
 

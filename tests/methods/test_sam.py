@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -41,7 +39,7 @@ def test_step_by_step(batchnorm, base):
 @pytest.mark.parametrize("weighted", ["both", "first", "second"])
 def test_with_weights_in_one_pass(weighted, m):
     model = network(batchnorm=False)
-    opt = SharpnessAware(BASES["sgd"](model, copy.deepcopy(model))[0], SAM(rho=0.3, m=m, weighted=weighted), model)
+    opt = SharpnessAware(sgd(model), SAM(rho=0.3, m=m, weighted=weighted), model)
     weight = torch.linspace(0.5, 2.0, 9, dtype=D)
     first, second = ((weight, torch.ones(9, dtype=D))[weighted == other] for other in ("second", "first"))
     w = [p.detach().clone() for p in model.parameters()]

@@ -19,7 +19,6 @@ from tests.methods.slow import (
     network,
     ours,
     plus,
-    poison,
     sgd,
 )
 
@@ -118,14 +117,6 @@ def test_a_gradient_that_is_cleared_takes_it_along():
     path.opt.backward(losses_of(path.model), *batch(7))
     path.model.zero_grad(set_to_none=False)
     assert_path(path.run(4), decoupled_path(4))
-
-
-def test_a_step_that_is_not_finite_moves_nothing():
-    path = Path()
-    begun = path.run(3)
-    with pytest.warns(RuntimeWarning, match="not finite"):
-        poison(path.opt, path.model)
-    assert_path([*begun, *path.run(3, start=3)], decoupled_path(6))
 
 
 def test_a_closure_takes_the_same_steps():
