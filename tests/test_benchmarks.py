@@ -28,15 +28,6 @@ def said(name, *flags):
     return done.stdout
 
 
-def test_interleaved_takes_turns(script):
-    side_by_side, calls = script("side_by_side"), []
-    tasks = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
-    times = side_by_side.interleaved(tasks, repeats=3, warmup=1)
-    assert "".join(calls) == "ba" + "ab" + "ba" + "ab"
-    assert {k: len(v) for k, v in times.items()} == {"a": 3, "b": 3}
-    assert side_by_side.median_ratio([4.0, 6.0, 100.0], [2.0, 3.0, 1.0]) == 3.0
-
-
 def test_all_ways_to_write_sam_take_the_same_step(script):
     """Else their costs could not be compared."""
     overhead = script("overhead")
@@ -53,18 +44,6 @@ def test_all_ways_to_write_sam_take_the_same_step(script):
         weights.append([p.detach().clone() for p in model.parameters()])
     for other in weights[1:]:
         torch.testing.assert_close(weights[0], other, rtol=1e-5, atol=1e-6)
-
-
-def test_the_parts_of_a_step_are_timed(script):
-    """Their names follow the optimizer's."""
-    overhead = script("overhead")
-    assert all(part in overhead._breakdown(lambda: overhead._tiny(8), 3) for part in overhead.PARTS)
-
-
-def test_a_step_is_split_by_the_papers_rule(script):
-    split = script("split")
-    times = split.Split(loading=1.0, passes=8.0, half=5.0, step=9.0)
-    assert (times.whole, times.rest, times.chosen(0.5)) == (10.0, 2.0, 6.0)
 
 
 @pytest.mark.nightly

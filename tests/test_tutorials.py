@@ -49,8 +49,3 @@ def test_it_runs_and_shows_what_it_computes(path):
             drawings += sum("image/svg+xml" in output.get("data", {}) for output in cell["outputs"])
     assert drawings
     CLAIMS[path.stem](scope)
-
-
-@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
-def test_it_is_small(path):
-    assert path.stat().st_size < 200_000
