@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
             progress.say(f"{begun}/{total} {name}")
 
         flat = diagnose(places, args.samples, args.command, on_run, trust=args.trust, **here)
-    screen = terminal.screen()
+    columns = terminal.columns()
     left_out = [f"{folder} was not measured: {why}" for folder, why in flat.failed.items()]
-    said = [wrapped(flatness.verdict(flat), screen), to_text(flatness.table(flat), screen)]
-    said += [wrapped(flatness.note(flat), screen), *left_out, str(places[0] / "flatness.html")]
+    said = [wrapped(flatness.verdict(flat), columns), to_text(flatness.table(flat), columns)]
+    said += [wrapped(flatness.note(flat), columns), *left_out, str(places[0] / "flatness.html")]
     terminal.write("\n\n".join(said) + "\n")
     return 0
 

@@ -135,11 +135,6 @@ def add_common(made: Parser, folder: str, what: str, seeds: str = "") -> None:
     made.add_argument("--config", metavar="FILE", help=file)
 
 
-def add_verbose(made: Parser) -> None:
-    """The flag of the commands that print a table."""
-    made.add_argument("--verbose", action="store_true", help="explain the table, and show the figures behind it")
-
-
 def add_trust(made: Parser) -> None:
     """The flag of the commands that read the folder of somebody else's run."""
     about = "run the code (data, network, method ...) that the folder's settings name. Without it, none of it runs"

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ausam_lab.cli import terminal
-from ausam_lab.cli.flags import Command, Parser, add_verbose
+from ausam_lab.cli.flags import Command, Parser
 from ausam_lab.experiments import compare, tune
 from ausam_lab.experiments.cells import pair_of
 from ausam_lab.names.pairs import PAIRS
@@ -16,24 +16,22 @@ from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Run
 from ausam_lab.report import summary
 from ausam_lab.report.pages import comparison as comparison_page
-from ausam_lab.report.text import Screen
 
 
 def flags(made: Parser, _: bool) -> None:
     """Where the results are."""
     about = "a folder made by reproduce, compare, tune or train, or a results.json"
     made.add_argument("folder", metavar="FOLDER", help=about)
-    add_verbose(made)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the pages again, and print the table."""
-    text, page = rebuild(Path(args.folder), terminal.screen(), verbose=args.verbose)
+    text, page = rebuild(Path(args.folder), terminal.columns())
     terminal.write(f"{text}\n\n{page}\n")
     return 0
 
 
-def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = False) -> tuple[str, Path]:
+def rebuild(results: Path, columns: int | None = None) -> tuple[str, Path]:
     """Rewrite all reports from the results. Return the table as text, and the page.
 
     ``results`` is the folder of ``ausam reproduce``, ``compare``, ``tune`` or a single run, or a results.json.
@@ -42,12 +40,12 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
         out = results.with_suffix(".html")
         comparison = store.read_finished(results, Comparison)
         files.write(out, comparison_page.render(comparison))
-        return summary.text(comparison, screen, verbose=verbose), out
+        return summary.text(comparison, columns), out
     if (results / tune.DATABASE).exists():
-        return tune.text(tune.load(results), results, screen), results / tune.DATABASE
+        return tune.text(tune.load(results), results, columns), results / tune.DATABASE
     page = results / "report.html"
     if (table := reproduce.rewrite(results)) is not None:
-        return tables.text(table, screen), page
+        return tables.text(table, columns), page
     several = any(results.glob("runs/*/seed-*/result.json"))
     if not several and not (results / "result.json").exists():
         raise ValueError(
@@ -55,7 +53,7 @@ def rebuild(results: Path, screen: Screen | None = None, *, verbose: bool = Fals
             "train, or a results.json."
         )
     found = _comparison(results) if several else _single(results)
-    return summary.text(compare.write(found, results), screen, verbose=verbose), page
+    return summary.text(compare.write(found, results), columns), page
 
 
 def _comparison(folder: Path) -> Comparison:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     with _launcher(args, cells[0].config.device) as launch, Progress(wanted.table) as progress:
         progress.begin(done, total)
         table, failed = reproduce(wanted, cells, out, args.command, progress.of_cell, progress.say, launch)
-    terminal.write(f"{tables.text(table, terminal.screen())}\n\n{out / 'report.html'}\n")
+    terminal.write(f"{tables.text(table, terminal.columns())}\n\n{out / 'report.html'}\n")
     if failed:
         terminal.write_error(
             f"ausam: {count(len(failed), 'cell')} failed: {', '.join(failed)}. Run the same command to try again.\n"

@@ -9,16 +9,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ausam_lab.report.text import BOLD, PLAIN, SKIPPED_BECAUSE, Screen, duration
+from ausam_lab.report.text import SKIPPED_BECAUSE, duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from ausam_lab.records.run import Epoch
 
-# A terminal obeys control characters, which a file from elsewhere may hold. Lines, tabs and bold text stay.
-OURS = "|".join(map(re.escape, (BOLD, PLAIN)))
-CONTROL = re.compile(rf"({OURS})|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# A terminal obeys control characters, which a file from elsewhere may hold. Lines and tabs stay.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 EVERY = 60.0  # seconds between two lines where there is no bar
 
 
@@ -34,12 +33,12 @@ def write_error(text: str) -> None:
 
 def harmless(text: str) -> str:
     """The text with a space in place of every control character."""
-    return CONTROL.sub(lambda found: found[1] or " ", text)
+    return CONTROL.sub(" ", text)
 
 
-def screen() -> Screen:
-    """What standard output can show: a file has 80 columns, and no bold text."""
-    return Screen(shutil.get_terminal_size().columns, sys.stdout.isatty())
+def columns() -> int:
+    """The width of standard output. A file has 80 columns."""
+    return shutil.get_terminal_size().columns
 
 
 def log_warnings() -> None:

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     terminal.write_error(f"{settings.announcement(config, given)}\n{count(runs, 'run')} at most\n")
     with Progress("tune", total=runs * config.epochs) as progress:
         study = tune(over, seeds, config, out, progress.of_cell, progress.say)
-    terminal.write(f"{text(study, out, terminal.screen())}\n")
+    terminal.write(f"{text(study, out, terminal.columns())}\n")
     return 0
 
 

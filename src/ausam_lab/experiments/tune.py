@@ -28,7 +28,7 @@ from ausam_lab.records.files import file_lock
 from ausam_lab.records.run import Epoch, Run
 from ausam_lab.report.summary import times
 from ausam_lab.report.table import Table, to_text
-from ausam_lab.report.text import NONE, Screen, show, wrapped
+from ausam_lab.report.text import NONE, show, wrapped
 from ausam_lab.training import run_folder
 from ausam_lab.training.loop import train
 
@@ -187,7 +187,7 @@ def ended(study: Study) -> list[FrozenTrial]:
     return sorted(trials, key=lambda trial: (trial.state.name, -(trial.value or 0.0)))
 
 
-def text(study: Study, out: Path, screen: Screen | None = None) -> str:
+def text(study: Study, out: Path, columns: int | None = None) -> str:
     """For a terminal: every trial, best first, and the command that trains with the best settings."""
     trials, about = ended(study), study.user_attrs["settings"]
     lines = []
@@ -195,12 +195,12 @@ def text(study: Study, out: Path, screen: Screen | None = None) -> str:
         epochs, score = max(trial.intermediate_values.items())
         figures = show(score, 2, trial.user_attrs.get("std")), trial.user_attrs.get("cost", NONE)
         lines.append([*(f"{value:g}" for value in trial.params.values()), epochs, *figures])
-    table = to_text(Table.of([*trials[0].params, "Epochs", "Score %", "Cost"], lines, left=()), screen)
+    table = to_text(Table.of([*trials[0].params, "Epochs", "Score %", "Cost"], lines, left=()), columns)
     rule = f"Scores are on {100 * about['validation']:g} % of the training samples. No test sample was used."
     if all(trial.user_attrs.get("unfitted", True) for trial in trials):
         advice = "The model has not fitted the data in any trial. Train longer, or use --over lr=0.01,0.03,0.1."
-        return "\n\n".join([table, wrapped(rule, screen), wrapped(advice, screen)])
-    return f"{table}\n\n{wrapped(rule, screen)}\n\nTo train with the best settings:\n{best_command(study, out)}"
+        return "\n\n".join([table, wrapped(rule, columns), wrapped(advice, columns)])
+    return f"{table}\n\n{wrapped(rule, columns)}\n\nTo train with the best settings:\n{best_command(study, out)}"
 
 
 def best_command(study: Study, out: Path) -> str:

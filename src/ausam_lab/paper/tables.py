@@ -12,7 +12,7 @@ from ausam_lab.records.comparison import Comparison, Row
 from ausam_lab.report import html
 from ausam_lab.report.summary import headline, skipped_notes, underfitting
 from ausam_lab.report.table import Line, Section, Table, marked, to_html, to_text
-from ausam_lab.report.text import NONE, Screen, capital, show, wrapped
+from ausam_lab.report.text import NONE, capital, show, wrapped
 
 MISSING = "missing"
 STAR = "‡"
@@ -54,7 +54,7 @@ def _lines(block: Block, results: Comparison) -> list[Line]:
     known = {row.name: row for row in results.rows}
     for paper in sorted(block.rows, key=lambda row: row.score is None):
         ours = known.get(paper.name)
-        digits = 1 if paper.parts else 2 if ours is None else ours.decimals
+        digits = 1 if paper.parts else 2
         note = "†" if paper.score is None else "" if paper.note is None else str(paper.note).translate(SUPERSCRIPT)
         name = label(paper.name, results.config.base)
         cells = [name + note, show(paper.score, digits, paper.std), show(paper.speed, 0)]
@@ -68,9 +68,8 @@ def _lines(block: Block, results: Comparison) -> list[Line]:
             mine = MISSING if ours is None else show(ours.parts.get(part), digits)
             lines.append(Line((f"· {part}", show(figure, digits), "", mine, "")))
             figures.append((None, None))
-    lower = any(row.lower_is_better for row in results.rows)
     for column, whose in ((1, 0), (3, 1)):
-        lines = marked(lines, column, [of_line[whose] for of_line in figures], lower=lower)
+        lines = marked(lines, column, [of_line[whose] for of_line in figures])
     return lines
 
 
@@ -90,16 +89,12 @@ def footnotes(paper: PaperTable) -> list[str]:
             f"{STAR} Ours differs significantly from our SAM at 5 %: paired over seeds, Holm's correction over the "
             "rows of a block."
         )
-    unit = ours[0].unit if ours else "%"
-    unit = {"%": " in percent", "": ""}.get(unit, f" in {unit}")
     notes.append(
-        f"{capital(recipe.metric)}{unit}, mean ± standard deviation over seeds. "
+        f"{capital(recipe.metric)} in percent, mean ± standard deviation over seeds. "
         "SAM%: speed of training, SAM = 100, against runs on the same machine."
     )
     if any(line.bold for line in table(paper).lines):
         notes.append("Bold, or marked with ●: the best of a column of a block, in the paper and here.")
-    if any(row.lower_is_better for row in ours):
-        notes.append(f"Lower {recipe.metric} is better.")
     if recipe.scale == "small":
         notes.append(
             "Small scale: compare our rows with each other, not with the paper's figures, which use larger networks."
@@ -120,10 +115,10 @@ def _about(config: Config) -> str:
     return f"{config.model}{bits} on {config.data}{size}{changes(config)}, {config.epochs} epochs"
 
 
-def text(paper: PaperTable, screen: Screen | None = None) -> str:
-    """For a terminal."""
-    notes = [wrapped(note, screen) for note in footnotes(paper)]
-    return "\n".join([paper.title, "", to_text(table(paper), screen), "", *notes])
+def text(paper: PaperTable, columns: int | None = None) -> str:
+    """For a terminal with so many columns."""
+    notes = [wrapped(note, columns) for note in footnotes(paper)]
+    return "\n".join([paper.title, "", to_text(table(paper), columns), "", *notes])
 
 
 def render(paper: PaperTable) -> str:

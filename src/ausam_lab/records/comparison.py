@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
 from ausam_lab.config import Config
-from ausam_lab.records.run import Environment, Run, Samples, decimals
+from ausam_lab.records.run import Environment, Run, Samples
 from ausam_lab.records.store import Checked, Record
 
 
@@ -52,12 +52,8 @@ class Row(Checked):
 
     name: str
     label: str
-    method: str
-    policy: str
-    pair: str
-    epochs: PositiveCount
+    pair: str  # both abbreviated
     metric: str
-    unit: str
     seeds: tuple[int, ...]
     scores: tuple[float, ...]  # one per seed
     parts: dict[str, float]  # means of a score's additional figures
@@ -67,7 +63,6 @@ class Row(Checked):
     speed_of_sam: Positive | None  # SAM = 100, on the same machine
     against_sam: Difference | None = None
     skipped: Count = 0  # steps, over all its runs
-    lower_is_better: bool = False  # of the score
     nlls: tuple[float, ...] = ()  # of a classifier, one per seed; empty if not known for every seed
     calibration_errors: tuple[float, ...] = ()  # likewise, in percent
     unfitted: Count = 0  # runs whose network has not fitted its data
@@ -94,16 +89,6 @@ class Row(Checked):
     def mean(self) -> float:
         """The mean score."""
         return statistics.fmean(self.scores)
-
-    @property
-    def merit(self) -> float:
-        """The mean score, with a sign such that larger is better."""
-        return -self.mean if self.lower_is_better else self.mean
-
-    @property
-    def decimals(self) -> int:
-        """The number of decimals for its score."""
-        return decimals(self.unit)
 
     @property
     def std(self) -> float | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
+from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount
 from ausam_lab.config import Config
 from ausam_lab.records.store import Checked, Record, as_line, typed
 
@@ -18,25 +18,18 @@ def measured_on(name: str) -> str:
     return name if name.startswith(VALIDATION) else f"test {name}"
 
 
-def decimals(unit: str) -> int:
-    """Number of decimals of a score: two for a percentage, four for an error such as 0.3857."""
-    return 2 if unit == "%" else 4
-
-
 @dataclass(frozen=True)
 class Score(Checked):
-    """The result of an evaluation: a figure with its name and unit, and further figures as parts, if any."""
+    """The result of an evaluation: a figure in percent with its name, and further figures as parts, if any."""
 
     value: Finite
     name: str = "accuracy"
-    unit: str = "%"  # empty for a plain number
     parts: dict[str, float] = field(default_factory=dict)
-    lower_is_better: bool = False
     nll: float | None = None  # mean negative log-likelihood of the right class, of a classifier
     calibration_error: float | None = None  # of a classifier, in percent
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.{decimals(self.unit)}f} {self.unit}".rstrip()
+        return f"{self.name} {self.value:.2f} %"
 
 
 @dataclass(frozen=True)
@@ -100,24 +93,12 @@ class Samples(Checked):
 
 
 @dataclass(frozen=True)
-class Suspect(Checked):
-    """A training sample whose label is flagged."""
-
-    index: Count  # in the whole data set
-    given: Count
-    likely: Count | None  # the class that the network preferred; None if unknown
-
-
-@dataclass(frozen=True)
 class Findings(Checked):
     """What a training says about its data: see :class:`ausam.audit.Verdict`."""
 
     kind: str
     sentences: tuple[str, ...]
-    pair: str  # the pair to try; empty if none
     flagged: Count  # labels
-    redundant: Probability  # share of the samples
-    first: tuple[Suspect, ...]  # of the flagged
 
     @property
     def unfitted(self) -> bool:

@@ -53,8 +53,8 @@ def lines(
     by: Field,
     hover: Sequence[Field],
     *,
-    limits: Mapping[str, float] | None = None,
-    log: str = "",
+    low: float | None = None,
+    log: bool = False,
 ) -> Spec:
     """A line per name, with a band where the rows hold ``low`` and ``high``.
 
@@ -64,20 +64,19 @@ def lines(
         y: the vertical figure.
         by: the name of the line. It has a colour and a legend entry that isolates it.
         hover: what the tooltip of a point shows.
-        limits: ``domainMin`` or ``domainMax`` of the vertical axis. What lies beyond is cut off.
-        log: the logarithmic axes, "x" or "xy". Rows that are not positive are left out.
+        low: where the vertical axis begins. What lies below is cut off.
+        log: logarithmic axes. Rows that are not positive are left out.
     """
-    keys = [field.key for name, field in (("x", x), ("y", y)) if name in log]
-    rows = [row for row in rows if all(row[k] > 0 for k in keys)]
+    rows = [row for row in rows if not log or min(row[x.key], row[y.key]) > 0]
     places = sorted({row[x.key] for row in rows})
     few = len(places) <= FEW
     at = {
-        "x": _axis("x", x, log="x" in log, at=places if few else ()),
-        "y": _axis("y", y, log="y" in log, limits=limits),
+        "x": _axis("x", x, log=log, at=places if few else ()),
+        "y": _axis("y", y, log=log, low=low),
         "color": _colours(rows, by),
     }
     look = at | {"opacity": {"condition": {"param": "isolated", "value": 1.0}, "value": 0.06}}
-    clip = {"clip": bool(limits)}
+    clip = {"clip": low is not None}
     points = {"type": "point", "filled": True, "size": 40 if few else 8, **clip}
     layers = [
         _layer("lines", {"type": "line", **clip}, look),
@@ -146,33 +145,17 @@ def dots(
     return _chart(rows, layers, 24 + 28 * max(1, len(names)), x.title) | ({"title": heading} if title else {})
 
 
-def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field, *, log: bool = False, text: bool = False) -> Spec:
-    """A square per row, coloured by its value.
-
-    Arguments:
-        rows: one square each.
-        x: the horizontal setting.
-        y: the vertical setting.
-        value: what the colour shows.
-        log: on a logarithmic scale, if all values are positive.
-        text: write the value into its square, instead of a legend.
-    """
+def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field) -> Spec:
+    """A square per row, at the figures x and y, coloured by its value: on a logarithmic scale if all are positive."""
 
     def side(field: Field, **how: Any) -> Spec:
         ticks = {"format": field.form, "labelOverlap": True, "labelAngle": 0, "grid": False}
         return {"field": field.key, "type": "ordinal", "title": field.title, "axis": ticks, **how}
 
-    values = [row[value.key] for row in rows]
-    scale = {"scheme": "viridis"} | ({"type": "log"} if log and min(values) > 0 else {})
+    scale = {"scheme": "viridis"} | ({"type": "log"} if min(row[value.key] for row in rows) > 0 else {})
     colour = {"field": value.key, "type": "quantitative", "title": value.title, "scale": scale}
-    at = {"x": side(x), "y": side(y, sort="descending")}
-    shown = at | {"color": colour | {"legend": None if text else {"gradientLength": 200}}}
+    shown = {"x": side(x), "y": side(y, sort="descending"), "color": colour | {"legend": {"gradientLength": 200}}}
     layers = [_layer("squares", {"type": "rect"}, shown | {"tooltip": _tooltip([x, y, value])})]
-    if text:
-        middle = (min(values) + max(values)) / 2
-        ink = {"condition": {"test": f"datum['{value.key}'] < {middle}", "value": "#fff"}, "value": "#000"}
-        written = at | {"text": {"field": value.key, "type": "quantitative", "format": value.form}, "color": ink}
-        layers.append(_layer("values", {"type": "text"}, written))
     about = f"{value.title} against {x.title} and {y.title}"
     return _chart(rows, layers, SQUARE, about) | {"width": SQUARE, "autosize": "pad"}
 
@@ -196,10 +179,11 @@ def _axis(
     *,
     log: bool = False,
     at: Sequence[float] = (),
-    limits: Mapping[str, float] | None = None,
+    low: float | None = None,
 ) -> Spec:
     """An axis of figures, with ticks at these places or where Vega puts them. A vertical one's title is above."""
-    scale = {"type": "log", "nice": False, "padding": 12} if log else {"zero": False, "nice": True, **(limits or {})}
+    scale: Spec = {"type": "log", "nice": False, "padding": 12} if log else {"zero": False, "nice": True}
+    scale |= {} if low is None else {"domainMin": low}
     ticks: Spec = {"values": list(at)} if at else {"tickCount": 5}
     if log or field.form == "d":
         ticks["format"] = "~g" if log else "d"

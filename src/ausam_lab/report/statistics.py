@@ -68,7 +68,7 @@ def holm(differences: Sequence[Difference | None]) -> list[Difference | None]:
     return out
 
 
-def standing(difference: Difference | None, *, lower_is_better: bool = False) -> str:
+def standing(difference: Difference | None) -> str:
     """How a row stands against another, from their difference over common seeds. None without such a seed.
 
     Equal differences of several seeds have no spread, hence no p: whatever their mean, they decide nothing.
@@ -82,16 +82,16 @@ def standing(difference: Difference | None, *, lower_is_better: bool = False) ->
         return UNFINISHED
     if not difference.clear:
         return UNCLEAR
-    return BETTER if (difference.mean > 0) != lower_is_better else WORSE
+    return BETTER if difference.mean > 0 else WORSE
 
 
-def interval(difference: Difference | None, digits: int = 2) -> str:
+def interval(difference: Difference | None) -> str:
     """A difference with its 95 % interval: ``+0.31 [-0.20, +0.82]``. A star if it is significant."""
     if difference is None:
         return NONE
-    text = f"{difference.mean:+.{digits}f}"
+    text = f"{difference.mean:+.2f}"
     if difference.low is not None and difference.high is not None:
-        text += f" [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
+        text += f" [{difference.low:+.2f}, {difference.high:+.2f}]"
     return (text + ("*" if difference.clear else "")).replace("-", "−")
 
 
@@ -111,12 +111,8 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
         name=name,
         label=label,
         kind=first.config.kind,
-        method=first.method,
-        policy=first.policy,
         pair=first.pair,
-        epochs=first.epochs,
         metric=first.test.name,
-        unit=first.test.unit,
         seeds=tuple(r.seed for r in runs),
         scores=tuple(r.test.value for r in runs),
         parts={k: statistics.fmean(r.test.parts[k] for r in runs) for k in shared},
@@ -125,7 +121,6 @@ def _row(name: str, label: str, runs: Sequence[Run], sam: Mapping[int, Run]) -> 
         samples_backward=first.samples_backward,
         speed_of_sam=100.0 * math.fsum(s.train_seconds for _, s in both) / seconds if both else None,
         skipped=sum(r.skipped_steps for r in runs),
-        lower_is_better=first.test.lower_is_better,
         nlls=_every(r.test.nll for r in runs),
         calibration_errors=_every(r.test.calibration_error for r in runs),
         unfitted=sum(r.audit is not None and r.audit.unfitted for r in runs),

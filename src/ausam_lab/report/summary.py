@@ -11,16 +11,14 @@ from ausam_lab.records.comparison import Comparison, Difference, Row
 from ausam_lab.records.run import measured_on
 from ausam_lab.report.statistics import BETTER, UNCLEAR, UNFINISHED, WORSE, holm, interval, p_text, paired, standing
 from ausam_lab.report.table import Line, Section, Table, marked, to_text
-from ausam_lab.report.text import NONE, SKIPPED_BECAUSE, Screen, capital, join, show, wrapped
+from ausam_lab.report.text import NONE, SKIPPED_BECAUSE, capital, join, show, wrapped
 
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
 SPREAD = "± is the standard deviation over seeds."
-RULE = (
-    "Cost counts samples in forward and backward passes. CPU time is that of all threads in training. Plain SGD has 1x."
-)
+RULE = "Cost counts samples in forward and backward passes. Plain SGD has 1x."
 AGAINST_SAM = (
-    "The difference from SAM is the mean over common seeds, with its 95 % interval. A star means significant at 5 % "
-    "(Holm's correction over the rows)."
+    "The difference from SAM is paired over seeds, with its 95 % interval. A star: significant at 5 % (Holm's "
+    "correction over the rows)."
 )
 PROBABILITIES = "NLL is the mean negative log-likelihood of the right class, ECE the expected calibration error."
 # what the further scores mean, by the name of the score
@@ -31,19 +29,14 @@ FURTHER_SCORES = {
 }
 
 
-def metric(comparison: Comparison) -> tuple[str, str]:
-    """The score of its runs, and its unit: ("accuracy", "%"), ("PCKh@0.5", "%"), ("MSE", "")."""
-    return (comparison.rows[0].metric, comparison.rows[0].unit) if comparison.rows else ("accuracy", "%")
-
-
-def lower_is_better(comparison: Comparison) -> bool:
-    """Whether a lower score is better, e.g. for an error."""
-    return any(row.lower_is_better for row in comparison.rows)
+def metric(comparison: Comparison) -> str:
+    """The score of its runs: "accuracy", "PCKh@0.5"."""
+    return comparison.rows[0].metric if comparison.rows else "accuracy"
 
 
 def by_score(comparison: Comparison) -> list[Row]:
     """The rows, best first. Those that have diverged last."""
-    return sorted(comparison.rows, key=lambda row: (row.diverges, -row.merit))
+    return sorted(comparison.rows, key=lambda row: (row.diverges, -row.mean))
 
 
 def featured_rows(rows: Sequence[Row]) -> list[Row]:
@@ -93,11 +86,11 @@ def headline(comparison: Comparison) -> str:
     row = mine[0]
     if row.kind == "corrected":
         gains = compare_rows(comparison)
-        return " ".join([text, *(f"From {a.label} to {b.label}: {interval(d, b.decimals)}." for b, a, d in gains)])
+        return " ".join([text, *(f"From {a.label} to {b.label}: {interval(d)}." for b, a, d in gains)])
     rivals: dict[str, list[str]] = {BETTER: [], WORSE: [], UNCLEAR: [], UNFINISHED: []}
     for one, rival, difference in compare_rows(comparison):
         if one is row:
-            rivals[standing(difference, lower_is_better=row.lower_is_better)].append(rival.label)
+            rivals[standing(difference)].append(rival.label)
     than = [f"{kind} than {join(rivals[kind])}" for kind in (BETTER, WORSE) if rivals[kind]]
     if row is not best:
         text += f" {', '.join([f'{row.label} reaches {_score(row)} at {cost_words(comparison, row)}', *than])}."
@@ -115,7 +108,7 @@ def best_text(comparison: Comparison) -> str:
     best, *others = by_score(comparison)
     if best.diverges:
         return ""
-    name = measured_on(metric(comparison)[0])
+    name = measured_on(metric(comparison))
     if not others:
         return f"{best.label} reaches {_score(best)} {name} at {cost_words(comparison, best)}."
     shared = [best, *(row for row in others if _score(row) == _score(best))]
@@ -169,8 +162,7 @@ def verdict_table(comparison: Comparison) -> tuple[Table, str]:
     """The figures behind the headline, each featured row against its rivals, and how to read them."""
     compared, sections = compare_rows(comparison), dict[str, list[Line]]()
     for row, rival, difference in compared:
-        verdict = standing(difference, lower_is_better=row.lower_is_better)
-        cells = (rival.label, verdict, interval(difference, row.decimals), p_text(difference))
+        cells = (rival.label, standing(difference), interval(difference), p_text(difference))
         sections.setdefault(f"{row.label} against", []).append(Line(cells))
     lines = tuple(Section(tuple(lines), title) for title, lines in sections.items())
     known = sum(difference is not None and difference.p is not None for *_, difference in compared)
@@ -199,7 +191,7 @@ def underfitting(rows: Sequence[Row]) -> str:
 
 def _score(row: Row) -> str:
     """The mean only, because the table has the spread."""
-    return f"{show(row.mean, row.decimals)} {row.unit}".rstrip()
+    return f"{row.mean:.2f} %"
 
 
 def time_column(rows: Sequence[Row]) -> tuple[str, list[str]]:
@@ -224,18 +216,16 @@ def seconds_digits(seconds: Sequence[float]) -> int:
 
 def score_table(comparison: Comparison) -> Table:
     """Every row, best first: score, cost, time, difference from SAM."""
-    rows, lower = by_score(comparison), lower_is_better(comparison)
-    name, unit = metric(comparison)
-    score = " ".join(filter(None, (capital(name), unit, "(lower is better)" if lower else "")))
+    rows = by_score(comparison)
     time, spent = time_column(rows)
     columns: dict[str, list[object]] = {
         "Method": [row.label for row in rows],
-        score: [show(row.mean, row.decimals, row.std) for row in rows],
+        f"{capital(metric(comparison))} %": [show(row.mean, 2, row.std) for row in rows],
         "Cost": [cost_text(comparison, row) for row in rows],
         time: [*spent],
     }
     if any(row.against_sam for row in rows):
-        columns["From SAM [95 %]"] = [interval(row.against_sam, row.decimals) for row in rows]
+        columns["From SAM [95 %]"] = [interval(row.against_sam) for row in rows]
     if len({row.n for row in rows}) > 1:
         columns["Seeds"] = [row.n for row in rows]
     mine = featured_rows(rows)
@@ -243,8 +233,8 @@ def score_table(comparison: Comparison) -> Table:
         Line(cells, style="ours" if row in mine else "")
         for row, cells in zip(rows, zip(*columns.values(), strict=True), strict=True)
     ]
-    scores = [None if row.diverges else round(row.mean, row.decimals) for row in rows]
-    lines = marked(marked(lines, 0, scores, lower=lower), 1, scores, lower=lower)
+    scores = [None if row.diverges else round(row.mean, 2) for row in rows]
+    lines = marked(marked(lines, 0, scores), 1, scores)
     return Table(tuple(columns), (Section(tuple(lines)),))
 
 
@@ -266,9 +256,9 @@ def further_table(comparison: Comparison) -> tuple[Table, str]:
         columns["ECE %"] = [show(fmean(row.calibration_errors), 1) for row in rows]
         notes = PROBABILITIES
     parts = [name for name in rows[0].parts if all(name in row.parts for row in rows)]
-    columns |= {capital(name): [show(row.parts[name], row.decimals) for row in rows] for name in parts}
+    columns |= {capital(name): [show(row.parts[name], 2) for row in rows] for name in parts}
     if parts:
-        notes = f"{notes} {FURTHER_SCORES.get(metric(comparison)[0], '')}".strip()
+        notes = f"{notes} {FURTHER_SCORES.get(metric(comparison), '')}".strip()
     return Table.of(tuple(columns), zip(*columns.values(), strict=True), left=(0, 1)), notes
 
 
@@ -279,27 +269,18 @@ def notes(comparison: Comparison) -> str:
     return " ".join([*spread, RULE, *against])
 
 
-def text(comparison: Comparison, screen: Screen | None = None, *, verbose: bool = False) -> str:
-    """For a terminal: the table, the headline, what the runs say about the data. With ``verbose``, the figures behind.
-
-    A screen of None is as wide as the tables.
-    """
-    verdicts, meaning = verdict_table(comparison)
+def text(comparison: Comparison, columns: int | None = None) -> str:
+    """For a terminal: the table, how to read it, the headline, and what the runs say about the data."""
     said = [
+        notes(comparison),
         *skipped_notes(comparison.rows),
         underfitting(comparison.rows),
         headline(comparison),
         "" if comparison.complete else f"Unfinished: {len(comparison.runs)} runs so far.",
+        about_data(comparison),
     ]
-    paragraphs = [wrapped(paragraph, screen) for paragraph in said if paragraph]
-    if verbose:
-        paragraphs.insert(0, wrapped(notes(comparison), screen))
-        if verdicts.lines:
-            paragraphs += [to_text(verdicts, screen), wrapped(meaning, screen)]
-    paragraphs.append(wrapped(about_data(comparison), screen))
-    if not verbose:
-        paragraphs.append("--verbose explains the table and shows the figures behind it.")
-    return "\n\n".join([to_text(score_table(comparison), screen), *filter(None, paragraphs)])
+    paragraphs = [wrapped(paragraph, columns) for paragraph in said if paragraph]
+    return "\n\n".join([to_text(score_table(comparison), columns), *paragraphs])
 
 
 def about_data(comparison: Comparison) -> str:

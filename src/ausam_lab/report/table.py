@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ausam_lab.report import html
-from ausam_lab.report.text import BOLD, PLAIN, Screen
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-BEST = "●"  # marks the best figure of a column where text cannot be bold
+BEST = "●"  # marks the best figure of a column in text
 
 
 @dataclass(frozen=True)
@@ -56,28 +55,23 @@ class Table:
         return tuple(line for section in self.sections for line in section.lines)
 
 
-def marked(lines: Sequence[Line], column: int, values: Sequence[float | None], *, lower: bool = False) -> list[Line]:
+def marked(lines: Sequence[Line], column: int, values: Sequence[float | None]) -> list[Line]:
     """The lines, with the best figure of a column in bold, unless all figures are equal.
 
     Arguments:
         lines: the lines.
         column: the number of the column.
         values: its figures, rounded as they are shown. None for a line that has none.
-        lower: whether the lowest is the best.
     """
     known = {value for value in values if value is not None}
-    best = (min(known) if lower else max(known)) if len(known) > 1 else None
+    best = max(known) if len(known) > 1 else None
     bold = [(column,) if best is not None and value == best else () for value in values]
     return [replace(line, bold=(*line.bold, *of_line)) for line, of_line in zip(lines, bold, strict=True)]
 
 
-def to_text(table: Table, screen: Screen | None = None) -> str:
-    """For a terminal or a file. Without a width, as wide as its content. A screen shows the first columns that fit.
-
-    The marked cells are bold on a screen with bold text. Elsewhere marked figures have a ●.
-    """
-    bold = screen is not None and screen.bold
-    with_marks = {i for line in table.lines for i in line.bold if i and not bold}
+def to_text(table: Table, columns: int | None = None) -> str:
+    """For a terminal or a file: the columns that fit. Without a width, all of them. A ● marks the best figures."""
+    with_marks = {i for line in table.lines for i in line.bold if i}
 
     def cells(line: Line) -> list[str]:
         texts = ["" if cell is None else str(cell) for cell in line.cells]
@@ -87,14 +81,13 @@ def to_text(table: Table, screen: Screen | None = None) -> str:
     head = Line(table.head)
     widths = [max(map(len, column)) for column in zip(*map(cells, (head, *table.lines)), strict=True)]
     shown = len(widths)
-    while screen is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > screen.columns:
+    while columns is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > columns:
         shown -= 1
 
     def aligned(line: Line) -> str:
         sides = zip(cells(line)[:shown], widths, strict=False)
-        texts = [text.ljust(n) if i in table.left else text.rjust(n) for i, (text, n) in enumerate(sides)]
-        strong = line.bold if bold else ()
-        return "  ".join(f"{BOLD}{text}{PLAIN}" if i in strong else text for i, text in enumerate(texts)).rstrip()
+        texts = (text.ljust(n) if i in table.left else text.rjust(n) for i, (text, n) in enumerate(sides))
+        return "  ".join(texts).rstrip()
 
     out = [aligned(head), "─" * (sum(widths[:shown]) + 2 * (shown - 1))]
     for number, section in enumerate(section for section in table.sections if section.lines):

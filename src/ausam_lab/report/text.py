@@ -5,29 +5,19 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 NONE = "–"
 SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
 WIDTH = 80  # of a terminal
-BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-@dataclass(frozen=True)
-class Screen:
-    """What a terminal can show."""
+def wrapped(text: str, columns: int | None = None) -> str:
+    """A paragraph in lines that fit so many columns, 80 at most. A path stays whole, so that it can be copied.
 
-    columns: int = WIDTH
-    bold: bool = False
-
-
-def wrapped(text: str, screen: Screen | None = None) -> str:
-    """A paragraph in lines that fit the screen. A path stays whole, so that it can be copied.
-
-    >>> wrapped("see /a/folder-with-a-name/report.html", Screen(columns=20)).splitlines()
+    >>> wrapped("see /a/folder-with-a-name/report.html", 20).splitlines()
     ['see', '/a/folder-with-a-name/report.html']
     """
-    width = min((screen or Screen()).columns, WIDTH) - 1
+    width = min(columns or WIDTH, WIDTH) - 1
     lines = textwrap.fill(unbroken(text), width, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\u00a0", " ")
 

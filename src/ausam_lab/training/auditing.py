@@ -16,11 +16,10 @@ from ausam_lab.data.classification import Classification
 from ausam_lab.data.problem import Problem
 from ausam_lab.names.expressions import parse
 from ausam_lab.names.user_code import is_code
-from ausam_lab.records.run import Findings, Suspect
+from ausam_lab.records.run import Findings
 from ausam_lab.training import checkpoint
 
 FILE = "audit.pth"
-FIRST = 10  # flagged samples in the record of a run
 WITHOUT_THEM = "SAM(ascent=0.5) + Trusted(alpha=0.67)"  # best at SGD's cost with wrong labels (docs/results.md)
 
 
@@ -48,18 +47,12 @@ def pair_to_try(audit: Audit, said: Verdict, policy: str) -> str:
     return {"wrong labels": WITHOUT_THEM, "redundant": easy}.get(said.kind, "")
 
 
-def findings(audit: Audit, data: Problem, policy: str) -> Findings | None:
+def findings(audit: Audit) -> Findings | None:
     """What the record of a run says about its data. None if the losses say nothing about labels."""
     if audit.labels is None or not audit.table()["visits"].any():
         return None
-    said, errors, labels = audit.verdict(), audit.label_errors(), audit.labels
-    origin = data.origin
-    first = tuple(
-        Suspect(int(origin[i]), int(labels[i]), int(errors.likely[i]) if errors.likely[i] >= 0 else None)
-        for i in errors.index[:FIRST]
-    )
-    pair = pair_to_try(audit, said, policy)
-    return Findings(said.kind, said.sentences, pair, len(errors), audit.redundant().share, first)
+    said = audit.verdict()
+    return Findings(said.kind, said.sentences, len(audit.label_errors()))
 
 
 def write(folder: Path, audit: Audit) -> None:

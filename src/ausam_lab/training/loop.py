@@ -242,7 +242,7 @@ def record(state: State, train: Score) -> Run:
         environment=environment(config.device),
         config=config,
         best_epoch=None if best is None else best.epoch,
-        audit=None if state.ranks.rank else auditing.findings(state.audit, data, config.policy),
+        audit=None if state.ranks.rank else auditing.findings(state.audit),
     )
 
 

@@ -49,8 +49,7 @@ def averaged(model: nn.Module, decay: float) -> AveragedModel | None:
 
 def better_of(best: Best | None, epoch: int, score: Score, model: nn.Module) -> Best:
     """The better of the best epoch so far and this one. Of equal ones, the earlier."""
-    sign = -1 if score.lower_is_better else 1
-    if best is not None and sign * score.value <= sign * best.value:
+    if best is not None and score.value <= best.value:
         return best
     return Best(epoch, score.value, {name: value.detach().clone() for name, value in model.state_dict().items()})
 

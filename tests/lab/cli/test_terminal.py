@@ -24,8 +24,6 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys
 
 def test_lines_and_tabs_stay():
     assert terminal.harmless("a\tb\r\nc\u00a0d\x1b[2m\x9b") == "a\tb \nc\u00a0d [2m "
-    bold = "\x1b[1mthe best row\x1b[0m"
-    assert terminal.harmless(bold) == bold
 
 
 def test_without_a_terminal_progress_is_a_line_a_minute_with_the_time_left(monkeypatch, capsys):

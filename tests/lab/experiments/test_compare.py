@@ -26,10 +26,9 @@ def test_results_agree_with_the_single_runs(compared):
     for row in results["rows"]:
         single = [read(compared / "runs" / row["name"] / f"seed-{s}" / "result.json") for s in (0, 1)]
         assert row["scores"] == [r["test"]["value"] for r in single]
-        assert (row["metric"], row["unit"]) == ("accuracy", "%")
+        assert row["metric"] == "accuracy"
         assert row["seeds"] == [0, 1]
     rows = {r["name"]: r for r in results["rows"]}
-    assert rows["sam@0.5x0.5"]["epochs"] == 1
     passed = {name: row["samples_forward"] + row["samples_backward"] for name, row in rows.items()}
     assert passed["sgd"] == passed["sam@0.5x0.5"] == passed["sam"] / 2 == 4 * 256
     assert passed["ausam-0.5"] == 6 * 256  # a whole first epoch and half of the second

@@ -27,8 +27,8 @@ def test_few_places_have_a_tick_each():
 
 def test_what_a_logarithm_cannot_show_is_left_out():
     rows = [*ROWS, {"method": "d", "x": 0.0, "y": 0.0}]
-    assert [r["method"] for r in charts.lines(rows, X, Y, BY, [X], log="xy")["data"]["values"]] == ["b", "c"]
-    values = layer(charts.heat(rows, X, Y, Y, log=True), "squares")["encoding"]["color"]["scale"]
+    assert [r["method"] for r in charts.lines(rows, X, Y, BY, [X], log=True)["data"]["values"]] == ["b", "c"]
+    values = layer(charts.heat(rows, X, Y, Y), "squares")["encoding"]["color"]["scale"]
     assert "type" not in values  # a linear scale, because one value is 0
 
 

@@ -5,17 +5,15 @@ import re
 import pytest
 
 from ausam_lab.records.comparison import NamedRun
-from ausam_lab.records.run import Findings, Suspect
+from ausam_lab.records.run import Findings
 from ausam_lab.report.pages import comparison as page
 from ausam_lab.report.summary import about_data, headline, text, underfitting
 from ausam_lab.report.text import NONE
 from tests.lab.helpers import a_comparison, a_run
 
-FIRST = (Suspect(17, 3, 5), Suspect(4, 1, None))
-NOISY = Findings("wrong labels", ("2 labels look wrong.",), "SAM + Trusted(alpha=0.5)", 2, 0.4, FIRST)
-UNFITTED = Findings("unfitted", ("Your model has not fitted the data.",), "", 0, 0.0, ())
-
-DIVERGED = Findings("diverged", ("The model has not fitted the data.",), "", 0, 0.0, ())
+NOISY = Findings("wrong labels", ("2 labels look wrong.",), 2)
+UNFITTED = Findings("unfitted", ("Your model has not fitted the data.",), 0)
+DIVERGED = Findings("diverged", ("The model has not fitted the data.",), 0)
 
 
 def compared(**audits):

@@ -12,7 +12,7 @@ from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import measured_on
 from ausam_lab.report import charts, html, summary
 from ausam_lab.report.charts import Field, PlainRow
-from ausam_lab.report.summary import by_score, cost_text, lower_is_better, metric
+from ausam_lab.report.summary import by_score, cost_text, metric
 from ausam_lab.report.table import Table, to_html
 from ausam_lab.report.text import NONE, capital, show
 
@@ -37,23 +37,22 @@ def _labels(comparison: Comparison) -> dict[str, str]:
 
 def _axis(comparison: Comparison) -> str:
     """The title of the score axis."""
-    name, unit = metric(comparison)
-    return f"{measured_on(name)}{f' ({unit})' if unit else ''}"
+    return f"{measured_on(metric(comparison))} (%)"
 
 
 def _scores(comparison: Comparison) -> Markup:
     """A dot for each row, with its runs behind it."""
-    unit, labels = metric(comparison)[1], _labels(comparison)
+    labels = _labels(comparison)
     rows: list[PlainRow] = []
     runs: list[PlainRow] = []
     for row in by_score(comparison):
         cost = cost_text(comparison, row)
         shared = {"method": f"{labels[row.name]} · {cost}", "cost": cost}
         ends = {} if row.std is None else {"low": row.mean - row.std, "high": row.mean + row.std}
-        score = f"{show(row.mean, row.decimals, row.std)} {unit}"
+        score = f"{show(row.mean, 2, row.std)} %"
         rows.append({**shared, **ends, "x": row.mean, "score": score, "seed": f"mean of {row.n}"})
         runs += [
-            {**shared, "x": value, "score": f"{value:.{row.decimals}f} {unit}", "seed": seed}
+            {**shared, "x": value, "score": f"{value:.2f} %", "seed": seed}
             for seed, value in zip(row.seeds, row.scores, strict=True)
             if row.n > 1
         ]
@@ -61,21 +60,19 @@ def _scores(comparison: Comparison) -> Markup:
         rows,
         Field("x", _axis(comparison)),
         METHOD,
-        [Field("score", metric(comparison)[0]), Field("cost", "cost (SGD = 1x)"), Field("seed", "seed")],
+        [Field("score", metric(comparison)), Field("cost", "cost (SGD = 1x)"), Field("seed", "seed")],
         small=runs,
         rules=[(row.mean, row.label) for row in comparison.rows if row.name in ("sgd", "sam")],
-        title=f"{comparison.title}: {measured_on(metric(comparison)[0])} and cost",
+        title=f"{comparison.title}: {measured_on(metric(comparison))} and cost",
         subtitle=summary.best_text(comparison),
     )
-    side = "left" if lower_is_better(comparison) else "right"
     bars = " Bars: one standard deviation over seeds." if runs else ""
-    return html.chart(spec, note=f"Further {side} is better. Beside each name: its cost, SGD = 1x.{bars}")
+    return html.chart(spec, note=f"Further right is better. Beside each name: its cost, SGD = 1x.{bars}")
 
 
 def _curves(comparison: Comparison) -> Markup | str:
     """The learning curve of each row: the mean over its seeds, and their range."""
-    lower, form = lower_is_better(comparison), f".{comparison.rows[0].decimals}f"
-    labels = _labels(comparison)
+    form, labels = ".2f", _labels(comparison)
     rows: list[PlainRow] = []
     early = []
     for row in by_score(comparison):
@@ -86,14 +83,13 @@ def _curves(comparison: Comparison) -> Markup | str:
             continue
         ends = [{"x": x, "y": fmean(v), "low": min(v), "high": max(v), "runs": len(v)} for x, v in sorted(seen.items())]
         later = ends[len(ends) // 5 :]  # the first epochs are far worse and would flatten the rest
-        early.append(max(end["high"] for end in later) if lower else min(end["low"] for end in later))
+        early.append(min(end["low"] for end in later))
         rows += [{"method": labels[row.name], **end} for end in ends]
     if not rows:
         return ""
     epoch, score = Field("x", "epoch", "d"), Field("y", _axis(comparison), form)
     hover = [epoch, score, Field("low", "least", form), Field("high", "greatest", form), Field("runs", "runs")]
-    limits = {"domainMax": max(early)} if lower else {"domainMin": min(early)}
-    spec = charts.lines(rows, epoch, score, METHOD, hover, limits=limits)
+    spec = charts.lines(rows, epoch, score, METHOD, hover, low=min(early))
     band = "Mean over seeds. The band runs from the smallest to the largest." if len(comparison.seeds) > 1 else ""
     return html.chart(spec, "Learning curves", f"{band} {html.CLICK if len(labels) > 1 else ''}".strip())
 

@@ -138,7 +138,7 @@ def _charts(flatness: Flatness) -> Iterator[Markup]:
         whole = shown[0].sharpness
         lines = [("worst direction", whole.rho, whole.worst), ("random direction", whole.rho, whole.average)]
     rows = [{"x": x, "y": y, "of": name} for name, xs, ys in lines for x, y in zip(xs, ys, strict=True)]
-    spec = charts.lines(rows, radius, rise, of, [radius, rise], log="xy")
+    spec = charts.lines(rows, radius, rise, of, [radius, rise], log=True)
     yield html.chart(spec, "Worst rise within a distance", html.CLICK)
     t, loss = Field("x", "distance (1: the norm of each filter)", ".2~f"), Field("y", "training loss", ".3~g")
     rows = [{"x": x, "y": y, "of": m.name} for m in shown for x, y in zip(m.line.position, m.line.loss, strict=True)]
@@ -150,7 +150,7 @@ def _charts(flatness: Flatness) -> Iterator[Markup]:
             for j, t in enumerate(plane.position)
         ]
         x, y = Field("s", "first direction (norms of each filter)", ".2~f"), Field("t", "second direction", ".2~f")
-        spec = charts.heat(squares, x, y, Field("loss", "training loss", ".3~g"), log=True)
+        spec = charts.heat(squares, x, y, Field("loss", "training loss", ".3~g"))
         yield html.chart(spec, "On a plane of two random directions", "The last weights are in the middle.")
 
 
