@@ -34,24 +34,6 @@ NOT_PART_OF_IDENTITY = ("data_dir", "init", "workers", "threads", "device", "ten
 # Settings that a comparison chooses for each pair.
 PAIR_SETTINGS = ("method", "policy", "alpha", "seed")
 
-# Settings that determine the data of a run, its device included.
-DATA_SETTINGS = (
-    "data",
-    "data_dir",
-    "label_noise",
-    "labels",
-    "imbalance",
-    "validation",
-    "train_size",
-    "test_size",
-    "augment",
-    "label_smoothing",
-    "workers",
-    "device",
-    "data_seed",
-)
-
-
 # The groups of ``--help-all``, each by its first setting below; without ``-all``, only the first is shown.
 GROUPS = {
     **{"data": "Basics", "rho_schedule": "Perturbation", "s_min": "Sampling", "base": "Training"},

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
-from ausam_lab.config import DATA_SETTINGS, Config
+from ausam_lab.config import Config
 from ausam_lab.data.datasets import user_data
 from ausam_lab.data.folders import folder_data, hf_data
 from ausam_lab.data.labels import split_for_selection
@@ -131,8 +131,7 @@ def resolve(**given: Any) -> Config:
 def problem(config: Config) -> Problem:
     """The data of a run, loaded once and shared by the runs of a comparison: it must not be changed in place."""
     where = os.getcwd() if is_own(config.data) else os.path.abspath(config.data_dir)
-    settings = {name: getattr(config, name) for name in DATA_SETTINGS}
-    return _prepare(Config(**settings | {"data_seed": data_seed(config)}), where)
+    return _read(config.data, config.data_dir, where).prepare(replace(config, data_seed=data_seed(config)))
 
 
 def split_problem(config: Config) -> tuple[Problem, Problem | None]:
@@ -152,7 +151,6 @@ def data_seed(config: Config) -> int:
 def forget() -> None:
     """Free the data that :func:`problem` keeps. Its files are then read again."""
     _read.cache_clear()
-    _prepare.cache_clear()
 
 
 @lru_cache(maxsize=1)
@@ -161,11 +159,6 @@ def _read(name: str, data_dir: str, where: str) -> Problem:  # noqa: ARG001  (ot
     if is_own(name):
         return {"folder": folder_data, "hf": hf_data}.get(kind, user_data)(name)
     return entry(name).load(data_dir)
-
-
-@lru_cache(maxsize=1)  # the runs of one seed follow one another
-def _prepare(config: Config, where: str) -> Problem:
-    return _read(config.data, config.data_dir, where).prepare(config)
 
 
 def changes(config: Config) -> str:

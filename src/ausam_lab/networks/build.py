@@ -4,7 +4,6 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from ausam_lab.networks.mlp import mlp
 from ausam_lab.networks.resnet import ResNet, basic, bottleneck
 
 Builder = Callable[[int, int], nn.Module]
-M = TypeVar("M", bound=nn.Module)
 
 # name -> builder(classes, channels)
 MODELS: dict[str, Builder] = {
@@ -48,10 +46,6 @@ def build(name: str, classes: int, channels: int, seed: int = 0) -> nn.Module:
     User-defined networks, and those for poses, keep their initial weights. torch's global random state is not changed.
     """
     make = builder(name)
-    if classes < 1 or channels < 1:
-        raise ValueError(
-            f"{name} got classes={classes}, channels={channels}. Use at least one class and one input channel."
-        )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs as well
         model = make(classes, channels)
@@ -94,11 +88,6 @@ def check_fit(name: str, model: nn.Module, x: Tensor, output_shape: tuple[int, .
 def to_memory_format(x: Tensor, name: str) -> Tensor:
     """The batch in this format. A batch of anything but images is unchanged."""
     return x.contiguous(memory_format=FORMATS[name]) if x.dim() == 4 else x
-
-
-def with_format(model: M, name: str) -> M:
-    """The network with the weights of its convolutions in this format. No value changes."""
-    return model.to(memory_format=FORMATS[name])  # type: ignore[call-overload, no-any-return]
 
 
 def _own(name: str) -> Builder:

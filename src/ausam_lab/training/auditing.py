@@ -69,13 +69,7 @@ def read(folder: Path) -> Audit:
             f"{folder} has no audit ({FILE}): the run was finished by an earlier version, or has not ended yet. "
             "Continue it with ausam train --resume, or train again."
         )
-    try:
-        state = checkpoint.read(path)
-        audit = Audit(len(state["visits"]), state["labels"], classes=state["classes"])
-        audit.load_state_dict(state)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is not readable: {str(error)[:100].rstrip('.')}. Remove it and result.json, and continue the run "
-            "with --resume: it is written again from the checkpoint."
-        ) from None
+    state = checkpoint.read(path)
+    audit = Audit(len(state["visits"]), state["labels"], classes=state["classes"])
+    audit.load_state_dict(state)
     return audit

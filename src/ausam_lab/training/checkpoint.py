@@ -58,11 +58,10 @@ def read(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise ValueError("there is no such file") from error
+        raise ValueError(f"There is no file {path}.") from error
     except Exception as error:  # any may come; torch's own text advises to switch the protection off
-        raise ValueError(
-            "it is no file of torch.save, or holds more than tensors and plain values, which is not executed"
-        ) from error
+        what = "It is no file of torch.save, or holds more than tensors and plain values, which is not executed."
+        raise ValueError(f"{path} cannot be read. {what}") from error
 
 
 def brief(error: Exception) -> str:
@@ -77,7 +76,7 @@ def load(folder: Path) -> Checkpoint | None:
             content = read(path)
             return Checkpoint(**{**content, "epochs": epochs_of(content["epochs"])})
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            log.warning("%s is damaged (%s). The previous one is used.", path, error)
+            log.warning("%s is damaged (%s). The previous one is used.", path, brief(error))
     return None
 
 

@@ -20,7 +20,7 @@ from ausam_lab.config import Config, lr_parts
 from ausam_lab.data.catalogue import split_problem
 from ausam_lab.data.problem import Problem
 from ausam_lab.names.from_config import method_and_policy
-from ausam_lab.networks.build import TRANSFORMS, build, check_fit, to_memory_format, with_format
+from ausam_lab.networks.build import FORMATS, TRANSFORMS, build, check_fit, to_memory_format
 from ausam_lab.records.run import Epoch
 from ausam_lab.training import auditing, weights
 from ausam_lab.training.ranks import Ranks
@@ -136,7 +136,7 @@ def network(config: Config, data: Problem) -> nn.Module:
     check_fit(config.model, model, data.example(), data.output_shape)
     if config.quantize:
         model = TRANSFORMS["quantize"](model, config.quantize)
-    return with_format(model, config.memory_format)
+    return model.to(memory_format=FORMATS[config.memory_format])  # type: ignore[call-overload, no-any-return]
 
 
 def smallest_batch(model: nn.Module) -> int:

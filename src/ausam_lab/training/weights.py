@@ -98,10 +98,7 @@ def read(path: Path) -> dict[str, Tensor]:
     """The named tensors of a run's folder or of a file. A ValueError if it cannot be read or there are none."""
     if path.is_dir():
         return of_run(path)
-    try:
-        content: Any = _safetensors(path) if path.suffix == ".safetensors" else checkpoint.read(path)
-    except ValueError as error:
-        raise ValueError(f"The weights in {path} cannot be read: {error}.") from error
+    content: Any = _safetensors(path) if path.suffix == ".safetensors" else checkpoint.read(path)
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ValueError(
             f"{path} holds more than named tensors. Give --init a file of a state_dict, or a run's folder."
@@ -111,14 +108,14 @@ def read(path: Path) -> dict[str, Tensor]:
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     if find_spec("safetensors") is None:
-        raise ValueError("it needs the package safetensors: pip install safetensors")
+        raise ValueError(f"{path} needs the package safetensors. Install it: pip install safetensors")
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def sha256(tensors: Mapping[str, Tensor]) -> str:

@@ -80,7 +80,7 @@ def test_weights_that_cannot_be_used_are_refused(two, tmp_path):
         ("text.pt", "cannot be read"),
         ("text.safetensors", "cannot be read"),
         ("folder", "no intact checkpoint"),
-        ("nothing", "no such file"),
+        ("nothing", "no file"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
             weights.start_from(target, str(tmp_path / name))

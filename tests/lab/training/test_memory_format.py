@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ausam_lab.data.catalogue import problem, resolve
-from ausam_lab.networks.build import to_memory_format, with_format
+from ausam_lab.networks.build import to_memory_format
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train
 from ausam_lab.training.state import network
@@ -31,8 +31,6 @@ def test_it_is_the_default_for_what_has_images_and_convolutions():
     assert to_memory_format(torch.zeros(2, 3, 4, 4), "contiguous").is_contiguous()
     vectors = torch.zeros(2, 3)
     assert to_memory_format(vectors, "channels_last") is vectors
-    linear = torch.nn.Linear(2, 2)
-    assert with_format(linear, "channels_last") is linear
 
 
 @pytest.mark.parametrize("memory_format", few_or_many("channels_last", "contiguous"))
