@@ -265,6 +265,8 @@ def test_one_object_comes_back_alone_and_two_models_keep_their_optimizers():
     assert len(prepare(accelerator, DataLoader(a.data, batch_size=5))) == N // 5
     late = SharpnessAware(torch.optim.SGD(second.parameters(), lr=0.1), LookSAM(), second)
     assert prepare(accelerator, late).optimizer is late  # the model was prepared before
+    part = SharpnessAware(torch.optim.SGD(second.parameters(), lr=0.1), LookSAM(), second[0])
+    assert prepare(accelerator, second, part)[1].optimizer.model is second
     stray = SharpnessAware(torch.optim.SGD(a.model.parameters(), lr=0.1), LookSAM(), torch.nn.Linear(1, 1))
     with pytest.raises(ValueError, match=r"prepare\(accelerator, model, opt"):
         prepare(accelerator, stray)

@@ -1,7 +1,6 @@
 """Lightning, Accelerate and the Trainer in two processes: equal weights and scores, and those that they should be."""
 
 import contextlib
-import importlib
 import os
 import tempfile
 
@@ -29,22 +28,18 @@ def state(model, sampler):
 # -- what each process does --------------------------------------------------------------------------------------------
 
 
-def an_ordinary_lightning_module(package="lightning.pytorch"):
+def an_ordinary_lightning_module():
     """One line is new, and a callback; clipping, accumulation and the sampler of each process are Lightning's."""
-    pl = importlib.import_module(package)
+    from lightning.pytorch import Trainer
 
-    from tests.integrations.test_lightning import Points, adapter, ordinary
+    from ausam.integrations.lightning import SharpnessAwareCallback
+    from tests.integrations.test_lightning import Everyday, Points
 
-    module, callbacks = ordinary(pl.LightningModule)(), [adapter(pl.Trainer).SharpnessAwareCallback()]
-    settings = {"callbacks": callbacks, **LIGHTNING, **QUIET}
-    trainer = pl.Trainer(accumulate_grad_batches=2, gradient_clip_val=0.1, **settings)
+    module, settings = Everyday(), {"callbacks": [SharpnessAwareCallback()], **LIGHTNING, **QUIET}
+    trainer = Trainer(accumulate_grad_batches=2, gradient_clip_val=0.1, **settings)
     trainer.fit(module, DataLoader(Points(), batch_size=5))
     assert trainer.global_step == 3 * 3
     return [p.detach().clone() for p in module.parameters()]
-
-
-def an_ordinary_module_of_the_other_package():
-    return an_ordinary_lightning_module("pytorch_lightning")
 
 
 def as_an_ordinary_module():
@@ -227,16 +222,10 @@ def both(work, folder):
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ordinary_by_hand(tmp_path_factory):
+def test_an_ordinary_lightning_module(tmp_path):
     pytest.importorskip("lightning", reason='needs pip install "ausam[lightning]"')
-    pytest.importorskip("pytorch_lightning")
-    return both(as_an_ordinary_module, tmp_path_factory.mktemp("ordinary"))
-
-
-@pytest.mark.parametrize("work", [an_ordinary_lightning_module, an_ordinary_module_of_the_other_package])
-def test_an_ordinary_lightning_module(work, ordinary_by_hand, tmp_path):
-    torch.testing.assert_close(both(work, tmp_path), ordinary_by_hand, rtol=0, atol=0)
+    result, expected = both(an_ordinary_lightning_module, tmp_path), both(as_an_ordinary_module, tmp_path)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
 
 @pytest.fixture(scope="module")

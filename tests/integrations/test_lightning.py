@@ -571,11 +571,12 @@ def test_the_other_package_selects_too(tmp_path):
     same_weights(module, by_hand(None)[0])
 
 
-def test_metrics_find_the_outputs_of_the_pass_at_w(tmp_path):
+def test_hooks_see_batches_without_an_index_and_metrics_the_outputs_at_w(tmp_path):
     class Metrics(Net):
         seen = 0
 
         def on_train_batch_start(self, batch, batch_idx):
+            assert sorted(batch) == ["x", "y"]
             net = copy.deepcopy(self.net)
             self.expected = net(batch["x"]).detach()  # in training mode, before the step
 
@@ -611,22 +612,6 @@ def test_an_audit_is_fed_and_continues_from_a_checkpoint(at, tmp_path):
     again = trainer(tmp_path, 2, attach=False, callbacks=[AuditCallback(rest)])
     again.fit(Net(), SelectiveLoader(Points(), sampler()), ckpt_path=tmp_path / f"step={at}.ckpt")
     same_audit(whole, rest)
-
-
-def test_hooks_see_batches_without_an_index(tmp_path):
-    class Hooked(Net):
-        def on_after_batch_transfer(self, batch, dataloader_idx):
-            return {"x": -batch["x"], "y": batch["y"]}
-
-        def on_train_batch_start(self, batch, batch_idx):
-            assert sorted(batch) == ["x", "y"]
-
-    module, mirrored = Hooked(), Net()
-    trainer(tmp_path, 2).fit(module, SelectiveLoader(Points(), sampler()))
-    data = Points()
-    data.x = -data.x
-    trainer(tmp_path, 2).fit(mirrored, SelectiveLoader(data, sampler()))
-    same_weights(module, mirrored)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

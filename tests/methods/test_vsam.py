@@ -10,6 +10,7 @@ import torch
 from ausam import VSAM
 from ausam.common.random import generator
 from ausam.methods.contrib.vsam import due
+from tests.helpers import refused
 from tests.methods.slow import SEED, assert_path, grad_at, length, ours, plus, theirs
 
 
@@ -104,3 +105,9 @@ def test_every_window_meets_its_quota_exactly(quota):
                 positions.append(position)
         assert memory["used"] == int(quota)
     assert len(set(positions)) == window
+
+
+def test_a_window_must_hold_its_blocks_and_its_quota():
+    for settings, remedy in (({"window": 9}, "window >= 2 * blocks"), ({"max_part": 0.01}, "max_part >= 1 / window")):
+        with refused(ValueError, remedy):
+            VSAM(**settings)
