@@ -103,6 +103,13 @@ def test_remembers_nothing_of_a_step_that_is_thrown_away_for_its_loss_alone(last
     assert all(torch.equal(before[k], after[k]) for k in ("logits", "stamps", "visits"))
 
 
+def test_an_index_below_zero_is_no_row_from_the_end():
+    (x, y), *_ = batches(1, 4)
+    model = network()
+    with pytest.raises(ValueError, match=r"-1.*Indexed\(dataset\)"):
+        SharpnessAware(sgd(model), SAF(), model).backward(with_logits(model), x, y, index=torch.arange(4) - 1)
+
+
 def test_weights_the_term_of_a_sample_with_its_loss():
     (x, y), *_ = batches(1, 4)
     model = network(batchnorm=False)

@@ -91,6 +91,8 @@ def make_room(state: dict[str, Any], index: Tensor, z: Tensor, slots: int, devic
             f"SAF: the memory holds {tuple(ring[0].shape[1:])} numbers per sample (gap + 1, classes), but {shape} are "
             "needed. Resume with the gap and the classes of the saved run, or start a new one."
         )
+    if int(index.min()) < 0:
+        raise ValueError(f"SAF: an index is {int(index.min())}. Pass the dataset index that Indexed(dataset) returns.")
     missing = int(index.max()) + 1 - len(ring[0])
     if missing > 0:
         fills = (0, -slots, 0)  # a stamp that is never `gap` visits ago
