@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 
 import numpy as np
@@ -187,3 +188,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, read):
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe")
     with refused(ValueError, "bytes.csv", "UTF-8"):
         read(tmp_path / "bytes.csv")
+    os.mkfifo(tmp_path / "pipe.csv")  # opening it would wait for a writer
+    with refused(ValueError, "pipe.csv", "is a pipe"):
+        read(tmp_path / "pipe.csv")

@@ -1,5 +1,6 @@
 """Mistakes that a beginner makes: each gets a sentence with the remedy, and correct use gets none."""
 
+import copy
 import warnings
 
 import pytest
@@ -124,12 +125,6 @@ def test_losses_of_a_whole_pass_at_its_end_are_not_warned_about():
         feed(sampler, range(N))
 
 
-def test_an_index_in_the_place_of_the_label_says_how_to_unpack():
-    sampler = SelectiveBatchSampler(N, 4, AUSampling(0.5, ramp=0))
-    with refused(ValueError, "twice in one batch", "for x, y, index in loader"):
-        sampler.update(Feedback(torch.tensor([0, 1, 0]), torch.ones(3), torch.ones(3)))
-
-
 @pytest.mark.parametrize("policy", [AUSampling(0.5, ramp=0, unbiased=True), InfoBatch()], ids=["unbiased", "InfoBatch"])
 def test_weights_that_nobody_uses_are_warned_about(policy):
     def train(weigh):
@@ -170,13 +165,18 @@ def test_indices_are_whole_numbers():
     assert not sampler.scores.known
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_dataset_must_not_change_its_length(change):
+    data = list(range(N))
+    sampler = SelectiveBatchSampler(Indexed(data), 4, Full())
+    list(sampler)
+    data[N + min(change, 0) :] = [0] * max(change, 0)
+    with refused(RuntimeError, f"had {N} samples", f"{N + change} now", "a new SelectiveBatchSampler"):
+        list(sampler)
+    assert sum(map(len, copy.deepcopy(sampler))) == N  # a copy has no dataset
+
+
 def test_parts_that_are_indexed_each():
     with refused(TypeError, "Indexed(ConcatDataset(...))"):
         SelectiveBatchSampler(ConcatDataset([Indexed(DATA), Indexed(DATA)]), 4, Full())
     SelectiveBatchSampler(Indexed(ConcatDataset([DATA, DATA])), 4, Full())
-
-
-def test_random_may_begin_with_whole_epochs():
-    sampler = SelectiveBatchSampler(N, 4, Random(0.5, full_epochs=1))
-    assert [sum(map(len, sampler)) for _ in range(3)] == [N, N // 2, N // 2]
-    assert Random(0.5).full_epochs == 0

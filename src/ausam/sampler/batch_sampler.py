@@ -88,7 +88,7 @@ class SelectiveBatchSampler(BatchSampler):
     Scores are exchanged when a pass begins, so every process must begin every pass.
 
     Cost: 12 bytes per sample for the scores, 4 for the plan, 4 more if the policy weights samples. Planning ten million
-    samples takes up to two seconds of a CPU core, and for the moment up to 25 bytes per sample, Trusted 35.
+    samples takes up to two seconds of a CPU core, and for the moment up to 24 bytes per sample.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SelectiveBatchSampler:
@@ -111,6 +111,7 @@ class SelectiveBatchSampler(BatchSampler):
         min_batch: int = 1,
     ) -> None:
         n = dataset_length(dataset)
+        self._dataset: Sized | int = dataset
         validate_policy(policy)
         # Batches differ in length. Code that reads batch_size (Accelerate's shards) would drop the shorter ones.
         self.batch_size = None  # type: ignore[assignment]
@@ -179,6 +180,11 @@ class SelectiveBatchSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         # A generator, so that the pass begins with its first batch: DataLoader's workers ask for an iterator twice.
+        if (now := dataset_length(self._dataset)) != len(self._scores):
+            raise RuntimeError(
+                f"The dataset had {len(self._scores)} samples when the sampler was built, but it has {now} now. "
+                "Build a new SelectiveBatchSampler for it."
+            )
         self.exchange()
         self._unasked = None
         plan = self._interrupted or self._plan()
@@ -406,7 +412,8 @@ class SelectiveBatchSampler(BatchSampler):
         """For copies: a pass that is under way is interrupted here, so that the copy continues it."""
         plan = self._rest()
         epoch = self.epoch if plan is None else plan.epoch
-        return {**self.__dict__, "_interrupted": plan, "_current": None, "epoch": epoch}
+        changed = {"_interrupted": plan, "_current": None, "epoch": epoch, "_dataset": len(self._scores)}
+        return {**self.__dict__, **changed}
 
     def __repr__(self) -> str:
         rank, world = self.rank_and_world_size
