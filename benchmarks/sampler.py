@@ -1,5 +1,4 @@
-"""Every policy plans an epoch of 10^7 samples in 2 s of CPU time with at most 25 bytes a sample beyond the scores,
-Trusted 35.
+"""Every policy plans an epoch of 10^7 samples in 2 s of CPU time with at most 24 bytes a sample beyond the scores.
 
     python benchmarks/sampler.py [--samples 10000000] [--only planning | exchange | peak]
 

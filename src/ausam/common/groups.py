@@ -75,19 +75,31 @@ def fit_groups(loss: Array, count: int = 2) -> Groups | None:
     >>> round(groups.share[1], 2), groups.distance > 2
     (0.2, True)
     """
-    logs = loss[np.isfinite(loss)]
-    np.log(np.maximum(logs, FLOOR, out=logs), out=logs)  # in place: there may be ten million
-    if len(logs) < TO_SPLIT or (spread := float(logs.std())) < 1e-6:
+    size = np.count_nonzero(np.isfinite(loss))
+    if size < TO_SPLIT or (spread := _deviation(_logs(loss))) < 1e-6:
         return None
-    counts, edges = np.histogram(logs, BINS)
+    counts, edges = np.histogram(_logs(loss), BINS)
     x, n = ((edges[:-1] + edges[1:]) / 2)[counts > 0], counts[counts > 0].astype(np.float64)
     cuts = x[np.searchsorted(n.cumsum() / n.sum(), STARTS[count])]
     group = (x > cuts[:, :, None]).sum(1)  # of each value, in each start
     likelihood, share, mean, deviation = _likeliest(x, n, group, count, LEAST * spread)
-    one = -0.5 * len(logs) * (1 + math.log(2 * math.pi * spread**2))
-    gain = 2 * (likelihood - one) - 3 * (count - 1) * math.log(len(logs))  # three more parameters for each group
+    one = -0.5 * size * (1 + math.log(2 * math.pi * spread**2))
+    gain = 2 * (likelihood - one) - 3 * (count - 1) * math.log(size)  # three more parameters for each group
     order = np.argsort(mean)
     return Groups(tuple(share[order].tolist()), tuple(mean[order].tolist()), tuple(deviation[order].tolist()), gain)
+
+
+def _logs(loss: Array) -> Array:
+    """The logarithms of the finite losses, in place: there may be ten million."""
+    logs = loss[np.isfinite(loss)]
+    np.log(np.maximum(logs, FLOOR, out=logs), out=logs)
+    return logs
+
+
+def _deviation(logs: Array) -> float:
+    """Their standard deviation, which overwrites them. NumPy's would take a copy."""
+    logs -= logs.mean()
+    return math.sqrt(np.square(logs, out=logs).mean())
 
 
 def _likeliest(

@@ -130,7 +130,8 @@ def flag(
     """
     loss = np.asarray(loss, np.float64)
     known = np.isfinite(loss) if judged is None else np.isfinite(loss) & judged
-    seen = np.where(known, loss, np.nan)
+    hidden = ~(known | np.isnan(loss))
+    seen = np.where(known, loss, np.nan) if hidden.any() else loss  # no copy of ten million losses without need
     groups = standing_apart(seen)
     limit, unlearned = math.inf, np.zeros(0, np.int64)
     if groups is not None and lie_apart(groups, seen):
@@ -140,7 +141,7 @@ def flag(
     doubtful = known
     if labels is not None and limit < math.inf:
         unlearned = unlearned_classes(seen, limit, labels)
-        doubtful = known & ~np.isin(labels, unlearned)
+        doubtful = known & np.isin(np.arange(labels.max() + 1), unlearned, invert=True)[labels]
         if doubtful.sum() < (1 - CLASSES) * known.sum():
             limit = math.inf
     flagged = np.zeros(len(loss), bool)
@@ -187,7 +188,7 @@ def unlearned_classes(loss: Array, limit: float, labels: Array) -> Array:
     """
     known = np.isfinite(loss)
     n = np.bincount(labels[known], minlength=int(labels.max()) + 1)
-    above = np.bincount(labels[known & (np.nan_to_num(loss) > limit)], minlength=len(n))
+    above = np.bincount(labels[known & (loss > limit)], minlength=len(n))
     return np.flatnonzero((n < FEW) | (above > 0.5 * n))
 
 

@@ -111,7 +111,7 @@ class Trusted(Policy):
             require_as_many(self.labels, scores, "Trusted")
         if self.alpha == 1 or not self.decides(epoch) or not scores.known:
             return ()
-        errors = self.label_errors(scores)
+        errors = self._flagged(scores, loss_of_all=False)
         if not len(errors):
             return ()
         others = np.minimum(errors.loss[(scores.count >= VISITS).numpy() & ~errors.flagged], EVEN)
@@ -136,7 +136,11 @@ class Trusted(Policy):
 
     def label_errors(self, scores: Scores) -> LabelErrors:
         """All samples, ranked by their averaged loss, and those that are flagged now, whatever the epoch."""
+        return self._flagged(scores, loss_of_all=True)
+
+    def _flagged(self, scores: Scores, *, loss_of_all: bool) -> LabelErrors:
         labels = None if self.labels is None else self.labels.numpy()
-        seen = (scores.count >= VISITS).numpy()
-        least = self.chance if labels is None else EVEN
-        return flag(scores.mean.double().numpy(), labels, judged=seen, least=least, tail=False)
+        loss, seen = scores.mean.double().numpy(), (scores.count >= VISITS).numpy()
+        if not loss_of_all:  # whose rank takes eight bytes more
+            loss[~seen] = math.nan
+        return flag(loss, labels, judged=seen, least=self.chance if labels is None else EVEN, tail=False)
