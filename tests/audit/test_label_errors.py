@@ -45,15 +45,6 @@ def test_every_sample_has_a_rank_whatever_the_outcome():
     assert sorted(flag(two()[0]).order) == list(range(1000))
 
 
-def test_the_upper_group_is_flagged_first_in_the_ranking():
-    loss, wrong = two()
-    errors = flag(loss)
-    assert set(errors.index) == set(np.flatnonzero(wrong))
-    assert errors.index.tolist() == errors.order[: len(errors)].tolist()
-    assert errors.outcome == "flagged"
-    assert (errors.loss[errors.flagged] > errors.limit).all()
-
-
 def slow_decision(loss):
     """The rule on the losses themselves: which are flagged by two groups, or by three if two do not lie apart."""
     x = np.log(np.maximum(loss, 1e-4))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ausam import AUSampling, Feedback, Plain, SelectiveBatchSampler, check
-from ausam.common.random import generator
 from tests.helpers import property_test, slow_odds
 
 
@@ -27,34 +25,6 @@ def test_odds_with_trim_and_mix(g, trim, mix, s_min, odds):
     scores = torch.tensor([[math.nan if x is None else x for x in g]], dtype=torch.float64)
     expected = torch.tensor([slow_odds(g, s_min, 1.0, trim, mix, odds)], dtype=torch.float64)
     torch.testing.assert_close(policy.odds_of(scores, 1), expected)
-
-
-def test_by_hand():
-    g = torch.tensor([[0.0, 1.0, 2.0, 3.0, 100.0]])
-    trimmed = AUSampling(s_min=0.1, ramp=0, trim=0.8).odds_of(g, 1)
-    torch.testing.assert_close(trimmed, torch.tensor([[0.1, 0.4, 0.7, 1.0, 0.1]]))
-    odds = AUSampling(s_min=0.1, ramp=0).odds_of(g, 1)
-    mixed = AUSampling(s_min=0.1, ramp=0, mix=0.4).odds_of(g, 1)
-    torch.testing.assert_close(mixed.sum(), torch.tensor(1.0))
-    torch.testing.assert_close(mixed, 0.6 * odds / odds.sum() + 0.4 / 5)
-    uniform = AUSampling(ramp=0, mix=1.0).odds_of(g, 1)
-    torch.testing.assert_close(uniform, torch.full((1, 5), 0.2))
-
-
-def test_an_outlier_flattens_min_max_odds_and_no_others():
-    g = torch.tensor([[1.0, 2.0, 3.0, 2.0, 1000.0]])
-    ratio = {
-        odds: float((policy := AUSampling(ramp=0, odds=odds)).odds_of(g, 1)[0, 2] / policy.odds_of(g, 1)[0, 0])
-        for odds in ("minmax", "rank", "proportional")
-    }
-    assert ratio["minmax"] < 1.02
-    assert ratio["rank"] == pytest.approx((0.1 + 0.9 * 0.75) / 0.1)
-    ordinary = AUSampling(ramp=0, odds="proportional").odds_of(g[:, :4], 1)[0]
-    torch.testing.assert_close(ordinary, 0.1 + 0.9 * torch.tensor([0.5, 1.0, 1.5, 1.0]))
-    for odds in ("rank", "proportional"):
-        rising = [AUSampling(ramp=4, odds=odds).odds_of(g[:, :4], epoch)[0] for epoch in (0, 2, 4)]
-        torch.testing.assert_close(rising[0], torch.full((4,), 0.1))  # uniform before the ramp begins
-        torch.testing.assert_close(rising[1], (rising[0] + rising[2]) / 2)
 
 
 def test_a_score_below_zero_counts_as_zero_in_proportional_odds():
@@ -120,27 +90,3 @@ def test_progress_prefers_what_is_being_learned():
         sampler.update(Feedback(torch.tensor(index), *values(torch.tensor(index), epoch)))
     assert len(index) == 18
     assert sum(i < 20 for i in index) >= 17
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mix": 0.5},
-        {"trim": 0.6},
-        {"score": "progress"},
-        {"score": "signed"},
-        {"odds": "rank"},
-        {"odds": "proportional"},
-    ],
-    ids=str,
-)
-def test_unbiased_weights_stay_unbiased(options):
-    n, k, draws = 6, 3, 40_000
-    policy = AUSampling(0.5, ramp=0, unbiased=True, **options)
-    g = torch.tensor([0.1, 3.0, 0.5, 2.0, 1.0, 0.2])
-    rows = g.expand(draws, n)
-    from ausam.policies.draws import weighted_sample
-
-    kept, weight = weighted_sample(policy.odds_of(rows, 1), k, generator(3), weigh=True)
-    estimate = (weight * g[kept]).mean(1)
-    assert abs(float(estimate.mean() - g.mean())) < 4 * float(estimate.std()) / math.sqrt(draws)

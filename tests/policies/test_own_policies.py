@@ -6,18 +6,15 @@ import pytest
 import torch
 
 from ausam import (
-    METHODS,
     UCB,
     EpsilonGreedy,
     Feedback,
     Full,
-    Plain,
     Policy,
     Random,
     SelectiveBatchSampler,
     TopLoss,
     Uncertainty,
-    check,
 )
 from ausam.policies.signals import SIGNALS
 from tests.helpers import refused
@@ -90,22 +87,6 @@ def test_arguments_keep_their_position():
     assert UCB(0.3, 2.0, "wrong", 0.1, 4) == UCB(alpha=0.3, c=2.0, signal="wrong", decay=0.1, period=4)
 
 
-def test_the_three_pruning_rules_are_one():
-    feedback = some_feedback(60)
-    rules = [
-        (Uncertainty(0.5, 1), EpsilonGreedy(0.5, 0, "uncertainty", 0.0, 1)),
-        (UCB(0.5, 0.0, period=1), EpsilonGreedy(0.5, 0.0, period=1)),
-    ]
-    for one, other in rules:
-        epochs = []
-        for policy in (one, other):
-            sampler = SelectiveBatchSampler(60, 10, policy, seed=2)
-            list(sampler)
-            sampler.update(feedback)
-            epochs.append(list(sampler))
-        assert epochs[0] == epochs[1]
-
-
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
@@ -151,11 +132,6 @@ def test_a_registered_name_is_a_signal(monkeypatch):
     sampler.update(some_feedback())
     torch.testing.assert_close(sampler.scores.mean, margin(some_feedback()))
     assert sampler.state_dict()["signal"] == "margin"
-
-
-def test_any_method_goes_with_a_signal_of_ones_own():
-    for method in (Plain(), *(METHODS[name]() for name in ("SAM", "ASAM"))):
-        check(method, TopLoss(signal=margin))
 
 
 def test_signals_that_cannot_work_are_refused():

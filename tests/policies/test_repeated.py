@@ -100,36 +100,6 @@ def test_reduced_batches_take_as_many_steps_as_ausampling(n, size, alpha):
     assert {len(batch) for batch in list(full)[:-1]} == {size}
 
 
-def test_alpha_one_uses_every_sample_with_either_batch():
-    for batch in ("full", "reduced"):
-        sampler = SelectiveBatchSampler(30, 7, Repeated(1.0, batch), seed=5)
-        epochs = [list(sampler) for _ in range(3)]
-        assert [[len(b) for b in epoch] for epoch in epochs] == [[7, 7, 7, 7, 2]] * 3
-        assert all(sorted(itertools.chain(*epoch)) == list(range(30)) for epoch in epochs)
-
-
-@pytest.mark.parametrize("batch", ["full", "reduced"])
-@pytest.mark.parametrize("alpha", [0.5, 0.4])
-def test_processes_share_one_plan(batch, alpha):
-    policy = Repeated(alpha, batch)
-    whole = SelectiveBatchSampler(97, 12, policy, seed=2)
-    ranks = [SelectiveBatchSampler(97, 4, policy, seed=2, rank=r, world_size=3) for r in range(3)]
-    for _ in range(5):
-        together = [sorted(itertools.chain(*shares)) for shares in zip(*map(list, ranks), strict=True)]
-        expected = [sorted(b) for b in whole]
-        # A last batch that cannot serve all processes joins the one before.
-        if len(expected[-1]) < 3:
-            expected[-2:] = [sorted(expected[-2] + expected[-1])]
-        assert together == expected
-
-
-def test_drop_last_leaves_out_the_short_batch():
-    sampler = SelectiveBatchSampler(50, 10, Repeated(0.5), drop_last=True)
-    assert [[len(b) for b in sampler] for _ in range(2)] == [[10, 10]] * 2
-    reduced = SelectiveBatchSampler(50, 10, Repeated(0.5, "reduced"), drop_last=True)
-    assert [len(b) for b in reduced] == [5] * 5
-
-
 def test_what_is_loaded_already_is_refused():
     sampler = SelectiveBatchSampler(10, 5, Repeated(0.5))
     with refused(ValueError, "Repeated goes through an order of all samples", "use Random(alpha)"):

@@ -182,8 +182,6 @@ def test_what_weighted_refuses():
         Weighted(alpha=0.5, length=5)
     with refused(ValueError, "signal is 'grand'", "a function of a Feedback"):
         Weighted(signal="grand")
-    with refused(ValueError, "progress", "another signal"):
-        Weighted(signal="progress")
     with refused(TypeError, "replacement is 1", "True or False"):
         Weighted(replacement=1)
     with refused(ValueError, "2 of 3", "1 have a weight above 0", "replacement=True"):
@@ -192,6 +190,11 @@ def test_what_weighted_refuses():
         list(sampler_of(Weighted(), torch.zeros(3)))
     with refused(ValueError, "sample 1 is -1", "sampler.scores.set", ">= 0"):
         list(sampler_of(Weighted(), torch.tensor([1.0, -1, 0])))
+    forgotten = SelectiveBatchSampler(3, 2, Weighted(signal="forgetting"))
+    z = torch.eye(3)
+    forgotten.update(Feedback(torch.arange(3), torch.full((3,), 9.0), torch.zeros(3), z))  # all are wrong
+    with refused(ValueError, "is inf", "the signal forgetting", "finite"):
+        list(forgotten)
 
 
 def test_scores_set_by_hand():

@@ -38,22 +38,6 @@ def accelerator(monkeypatch):
     return reads
 
 
-def test_updates_of_an_accelerator_wait_and_are_read_together(accelerator):
-    queued = SelectiveBatchSampler(N, 10, Full())
-    for step in range(63):
-        queued.update(batch(step))
-    assert accelerator == []
-    assert not bool(queued._scores.count.any())
-    queued.update(batch(63))
-    assert len(accelerator) == 64
-    assert int(queued._scores.count.sum()) == 128
-    for step in range(64, 127):
-        queued.update(batch(step))
-    assert len(accelerator) == 64  # the next are waiting
-    queued.update(batch(127))
-    assert len(accelerator) == 128
-
-
 @pytest.mark.parametrize("read", ["scores", "state_dict", "iterate", "pick", "len of a choice"])
 def test_what_waits_is_read_before_anybody_looks(accelerator, monkeypatch, read):
     # A period of one: every epoch is a choice of its own, by all scores.
@@ -130,13 +114,3 @@ def test_differences_of_float64_losses_are_taken_in_float64(world):
     values = sampler.scores.last[:2] if world == 1 else sampler._scores._unshared[0][1]
     assert values.dtype == torch.float32  # what the table holds
     torch.testing.assert_close(values.double(), sharpness, rtol=1e-4, atol=0)
-
-
-def test_signals_keep_the_precision_of_what_they_are_given():
-    for dtype in (torch.float32, torch.float64):
-        z = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=dtype)
-        loss = torch.nn.functional.cross_entropy(z, torch.tensor([0, 1, 2, 0, 1]), reduction="none")
-        for name, signal in SIGNALS.items():
-            assert signal(Feedback(None, loss, loss + 1, z)).dtype == dtype, name
-    half = Feedback(None, loss.float(), loss.float(), z.bfloat16())
-    assert SIGNALS["el2n"](half).dtype == torch.float32

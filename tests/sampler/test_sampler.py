@@ -144,16 +144,6 @@ def test_unseen_samples_take_the_mean_of_their_mini_batch():
     torch.testing.assert_close(odds, torch.tensor([[0.1, 0.1 + 0.9 / 3, 1.0, 0.1], [1.0] * 4, [1.0] * 4]))
 
 
-def test_a_lower_bound_of_zero():
-    policy = AUSampling(alpha=0.5, s_min=0.0, ramp=0)
-    scores = Scores(4)
-    scores.record(torch.arange(4), torch.tensor([0.0, 1.0, 2.0, 3.0]))
-    kept, _ = policy.choose(scores, 1, torch.arange(4).expand(5000, 4), generator(0))
-    assert not bool((kept == 0).any())
-    for i, p in enumerate(inclusion([0.0, 1.0, 2.0, 3.0], 2)):
-        assert_frequency(int((kept == i).sum()), 5000, p, i)
-
-
 def test_more_places_than_samples_with_odds_are_filled_evenly():
     odds = torch.tensor([0.0, 1.0, 0.0, 0.0]).expand(6000, 4)
     kept, _ = weighted_sample(odds, 2, generator(0))
@@ -191,21 +181,6 @@ def test_weights_make_the_mean_unbiased(alpha):
     assert float(weight.mean(1).std()) > 0.01
 
 
-def test_unbiased_keeps_the_draw_and_weighs_it():
-    g = torch.rand(40, generator=torch.Generator().manual_seed(0))
-    plain = fed(AUSampling(0.5, ramp=0), g, batch_size=8, seed=2)
-    weighed = fed(AUSampling(0.5, ramp=0, unbiased=True), g, batch_size=8, seed=2)
-    assert plain.weight(torch.tensor([0])) is None
-    batches = [sorted(b) for b in weighed]
-    assert [len(b) for b in batches] == [4] * 5
-    index = torch.tensor(batches[0])
-    weight = weighed.weight(index)
-    assert weight.shape == (4,)
-    assert bool((weight >= 0.5 - 1e-6).all())  # (k / n) / p with p <= 1
-    order = g[index].argsort()
-    assert float(weight[order[0]]) > float(weight[order[-1]])  # small scores are rare and count for more
-
-
 def test_weights_before_the_draw_begins_and_with_alpha_one():
     sampler = SelectiveBatchSampler(8, batch_size=4, policy=AUSampling(0.5, ramp=30, unbiased=True))
     list(sampler)  # the first epoch: every sample
@@ -240,34 +215,6 @@ def test_the_weight_of_a_pick(draws):
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_of_all_visits():
-    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling(ramp=30))
-    for value in (1.0, 3.0, 8.0):
-        feed(sampler, [1], [value])
-    assert sampler.scores.mean[1] == 4.0
-    assert (sampler.scores.sum[1], sampler.scores.count[1], sampler.scores.last[1]) == (12.0, 3, 8.0)
-    assert bool(sampler.scores.mean[[0, 2]].isnan().all())
-
-
-def test_the_moving_average_by_hand():
-    sampler = SelectiveBatchSampler(3, batch_size=3, policy=AUSampling(ramp=30, ema=0.5))
-    expected = []
-    for value, average in [(1.0, 1.0), (3.0, (0.5 * 1 + 3) / 1.5), (5.0, (0.25 * 1 + 0.5 * 3 + 5) / 1.75)]:
-        feed(sampler, [1], [value])
-        expected.append(average)
-        assert float(sampler.scores.mean[1]) == pytest.approx(average)
-    assert expected == sorted(expected)
-    assert bool(sampler.scores.mean[0].isnan())
-
-
-def test_rows_that_are_not_finite_leave_no_trace():
-    sampler = SelectiveBatchSampler(4, 4, AUSampling(ramp=30))
-    feed(sampler, range(4), [1.0, float("nan"), float("inf"), 2.0])
-    assert sampler.scores.count.tolist() == [1, 0, 0, 1]
-    assert sampler.scores.last[[0, 3]].tolist() == [1.0, 2.0]
-    assert sampler.scores.sum.tolist() == [1.0, 0.0, 0.0, 2.0]
-
-
 @pytest.mark.parametrize("decay", [1.0, 0.5])
 def test_scores_are_the_same_whatever_is_read_at_a_time(decay, monkeypatch):
     scores, index = Scores(50, decay), torch.randperm(50).view(5, 10)
@@ -289,19 +236,6 @@ def test_the_first_epoch_uses_every_sample_then_a_part():
     feed(sampler, range(10), torch.rand(10))
     assert [len(b) for b in sampler] == [2, 2, 1]
     assert sampler.epoch == 2
-
-
-def test_full_epochs():
-    none = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, ramp=30, full_epochs=0), seed=0)
-    assert [len(b) for b in none] == [2, 2, 1]
-    two = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5, ramp=30, full_epochs=2), seed=0)
-    for size in (10, 10, 5):
-        assert sum(map(len, two)) == size
-        feed(two, range(10), torch.rand(10))
-    uniform = AUSampling(alpha=0.5, ramp=30, full_epochs=0)
-    kept, _ = uniform.choose(Scores(6), 0, torch.arange(6).expand(DRAWS, 6), generator(0))
-    for i in range(6):
-        assert_frequency(int((kept == i).sum()), DRAWS, 0.5, i)
 
 
 @pytest.mark.parametrize(
@@ -409,12 +343,6 @@ def test_indexed_adds_the_index_to_every_kind_of_sample():
     sample = Indexed(torch.arange(6.0).view(3, 2))[2]
     assert (sample[0].tolist(), sample[1]) == ([4.0, 5.0], 2)
     assert len(Indexed(range(7))) == 7
-
-
-def test_indexed_leaves_the_sample_alone():
-    original = {"x": 1}
-    Indexed([original])[0]
-    assert original == {"x": 1}
 
 
 class Batched(Dataset):
@@ -608,18 +536,16 @@ def test_no_score_at_all_is_said(how):
         assert part in str(caught[0].message)
 
 
-def test_policies_that_rank_by_loss_do_not_complain():
-    sampler = SelectiveBatchSampler(6, 3, Random(0.5))
-    assert [len(list(sampler)) for _ in range(3)] == [2, 2, 2]
-
-
 @pytest.mark.parametrize(
     ("feedback", "parts"),
     [
         (Feedback(None, torch.ones(2), torch.ones(2)), ("no index", "opt.backward(loss_fn, *batch, index=index)")),
         (Feedback(torch.tensor([0, 40]), torch.ones(2), torch.ones(2)), ("index 40", "40 samples", "Indexed(dataset)")),
         (Feedback(torch.tensor([0, -3]), torch.ones(2), torch.ones(2)), ("index -3", "40 samples", "Indexed(dataset)")),
-        (Feedback(torch.tensor([4, 2, 4]), torch.ones(3), torch.ones(3)), ("index 4", "twice", "at most once")),
+        (
+            Feedback(torch.tensor([4, 2, 4]), torch.ones(3), torch.ones(3)),
+            ("index 4", "twice", "at most once", "for x, y, index in loader"),
+        ),
         (
             Feedback(torch.tensor([4, 2]), torch.ones(3), torch.ones(3)),
             ("2 indices and 3 values", "one value per index"),
@@ -641,20 +567,18 @@ def test_update_errors_change_nothing(feedback, parts):
 @pytest.mark.parametrize(
     ("changed", "kind", "allowed"),
     [
-        *(({"dataset": bad}, ValueError, ">= 1") for bad in (0, 2.5)),
-        *(({"dataset": bad}, TypeError, ">= 1") for bad in (True, None)),
+        ({"dataset": 0}, ValueError, ">= 1"),
         ({"dataset": []}, ValueError, ">= 1"),
-        *(({"batch_size": bad}, ValueError, ">= 1") for bad in (0, 2.5, float("inf"))),
-        *(({"batch_size": bad}, TypeError, ">= 1") for bad in ("4", True)),
+        ({"dataset": None}, TypeError, ">= 1"),
+        ({"batch_size": 2.5}, ValueError, ">= 1"),
+        ({"batch_size": "4"}, TypeError, ">= 1"),
         ({"min_batch": 0}, ValueError, ">= 1"),
         ({"min_batch": 10}, ValueError, "smaller min_batch"),
-        *(({"seed": bad}, ValueError, ">= 0") for bad in (-1, 0.5)),
-        ({"seed": "zero"}, TypeError, ">= 0"),
-        *(({"drop_last": bad}, TypeError, "True or False") for bad in ("no", 1)),
-        ({"split": None}, TypeError, "True or False"),
+        ({"seed": -1}, ValueError, ">= 0"),
+        ({"drop_last": "no"}, TypeError, "True or False"),
         ({"rank": 2, "world_size": 2}, ValueError, "from 0 to 1"),
         ({"rank": 0}, ValueError, "Pass both"),
-        *(({"policy": bad}, TypeError, "an instance, such as") for bad in (Full, "full")),
+        ({"policy": Full}, TypeError, "an instance, such as"),
         ({"batch_size": 10, "drop_last": True}, ValueError, "smaller batch_size"),
     ],
     ids=repr,

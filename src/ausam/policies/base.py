@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Generator, Tensor
 
-from ausam.common.settings import POSITIVE_COUNT, OneOf, Range, YesNo, checked_value, validate
+from ausam.common.settings import OneOf, checked_value, validate
 from ausam.policies.draws import Choice, everything, kept_count
 from ausam.policies.signals import SIGNAL, AnySignal
 
@@ -156,9 +156,6 @@ def validate_policy(policy: Policy) -> None:
     if policy.signal is not None:
         checked_value(name, "signal", policy.signal, SIGNAL)
     checked_value(name, "scope", policy.scope, OneOf(("batch", "epoch")))
-    checked_value(name, "period", policy.period, POSITIVE_COUNT)
-    checked_value(name, "decay", policy.decay, Range(low=0.0, high=1.0))
-    checked_value(name, "spread", policy.spread, YesNo())
 
 
 def require_as_many(labels: Tensor, scores: Scores, owner: str) -> None:

@@ -48,19 +48,13 @@ def label(z: Tensor, losses: Tensor) -> Tensor:
 
 
 def _logits(feedback: Feedback, name: str) -> Tensor:
-    z = feedback.outputs
-    if z is None:
-        raise TypeError(
-            f'Ranking samples by "{name}" needs the model\'s outputs, but the feedback has none. '
-            'Return both from loss_fn: z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
-        )
-    n = len(feedback.loss)
+    z, n = feedback.outputs, len(feedback.loss)
     if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != n or z.shape[1] < 2:
-        given = f"of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"in a {type(z).__name__}"
-        raise ValueError(
-            f'Ranking samples by "{name}" needs one output per class for each of the {n} samples, shape '
-            f"({n}, classes), but loss_fn returned outputs {given}. "
-            "Return the logits with the losses, or rank by loss."
+        given = f"of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"{type(z).__name__}"
+        raise TypeError(
+            f'Ranking samples by "{name}" needs the model\'s outputs, one per class for each of the {n} samples, but '
+            f"the feedback has outputs {given}. Return both from loss_fn: "
+            'z = model(x); return F.cross_entropy(z, y, reduction="none"), z.'
         )
     return z.detach().to(torch.promote_types(z.dtype, torch.float32))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,11 +74,6 @@ class Weighted(Policy):
                 f"Weighted: length is {self.length} and alpha is {self.alpha:g}, but both give the length of an epoch. "
                 "Pass one of them."
             )
-        if self.signal in ("forgetting", "progress"):
-            raise ValueError(
-                f'Weighted: signal is "{self.signal}", which can be infinite or negative, but a weight must be >= 0. '
-                "Use another signal."
-            )
 
     def is_full(self, epoch: int) -> bool:  # noqa: ARG002
         """Never: a sample of weight 0 is left out of any epoch."""
@@ -109,11 +105,12 @@ class Weighted(Policy):
             return torch.ones(len(weights), device=CPU)
         if missing.any():
             weights[missing] = weights[~missing].double().mean().float()
-        if float(weights.min()) < 0:
-            sample = int(index[weights.argmin()])
+        if float(weights.min()) < 0 or not math.isfinite(float(weights.max())):
+            bad = int(((weights < 0) | weights.isinf()).nonzero()[0])
             source = "sampler.scores.set" if self.signal is None else f"the signal {signal_name(self.signal)}"
             raise ValueError(
-                f"The weight of sample {sample} is {float(weights.min()):g}, from {source}. Weights must be >= 0."
+                f"The weight of sample {int(index[bad])} is {float(weights[bad]):g}, from {source}. Weights must be "
+                "finite and >= 0."
             )
         if not float(weights.max()):
             raise ValueError("All weights are 0, so no sample can be drawn. Set at least one above 0.")
