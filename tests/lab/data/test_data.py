@@ -1,7 +1,5 @@
 """Parts of a data set, wrong labels, and runs that share one loading."""
 
-import json
-
 import pytest
 import torch
 
@@ -9,7 +7,6 @@ from ausam.common.random import generator
 from ausam_lab.data.catalogue import DATASETS, resolve
 from ausam_lab.data.labels import balanced
 from ausam_lab.networks.build import MODELS
-from ausam_lab.training.loop import train
 from tests.lab.data.archives import cifar10_files, put
 from tests.lab.helpers import load
 
@@ -55,28 +52,3 @@ def test_settings_that_suit_the_data_are_settings():
     assert resolve(data="cifar10", augment="none", epochs=3).augment == "none"
     with pytest.raises(ValueError, match=r'augment is .crop.\. It must be "none", "standard" or "cutout"'):
         resolve(augment="crop")
-
-
-def test_an_augmented_run_resumes_bit_for_bit(tmp_path):
-    files, _, _ = cifar10_files()
-    put(files, tmp_path / "cifar-10-batches-bin")
-    config = resolve(
-        data="cifar10",
-        data_dir=str(tmp_path),
-        model="resnet-tiny",
-        epochs=3,
-        batch_size=32,
-        policy="ausampling",
-        threads=1,
-    )
-    assert config.augment == "cutout"
-    list(train(config, tmp_path / "whole"))
-    rows = train(config, tmp_path / "parts")
-    next(rows)
-    rows.close()
-    list(train(config, tmp_path / "parts", resume=True))
-    digests = [json.loads((tmp_path / k / "result.json").read_text())["weights_sha256"] for k in ("whole", "parts")]
-    assert digests[0] == digests[1]
-    plain = resolve(**{**config.__dict__, "augment": "none"})
-    list(train(plain, tmp_path / "plain"))
-    assert json.loads((tmp_path / "plain" / "result.json").read_text())["weights_sha256"] != digests[0]

@@ -38,32 +38,6 @@ def test_plain_training_is_what_torch_does(tmp_path, amp):
     assert saved.scaler.get("scale") == (scaler.get_scale() if amp == "fp16" else None)
 
 
-def test_it_changes_the_run_and_resumes_bit_for_bit(tmp_path):
-    digests = set()
-    for amp in ("off", "bf16", "fp16"):
-        config = resolve(amp=amp, policy="ausampling", **FEW)
-        whole = finish(train(config, tmp_path / amp))
-        digests.add(whole.weights_sha256)
-        begun = train(config, tmp_path / f"{amp} begun")
-        next(begun)
-        begun.close()
-        assert finish(train(config, tmp_path / f"{amp} begun", resume=True)).weights_sha256 == whole.weights_sha256
-    assert len(digests) == 3
-
-
-@pytest.mark.parametrize(
-    ("flags", "remedy"),
-    [
-        (["--amp", "fp16", "--nonfinite", "raise"], "--nonfinite skip"),
-        (["--amp", "bf16", "--quantize", 4], "--amp off"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(tmp_path, capsys, flags, remedy):
-    assert run("train", *flags, "--out", tmp_path / "run") == 2
-    assert remedy in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_device_without_it_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.amp, "is_autocast_available", lambda kind: False)
     assert run("train", "--amp", "bf16", "--epochs", 1, "--out", tmp_path / "run") == 2

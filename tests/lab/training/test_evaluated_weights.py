@@ -56,17 +56,6 @@ def test_the_average_is_that_of_the_steps(tmp_path):
     assert any(not torch.equal(value, saved.model[name]) for name, value in weights.final_weights(saved).items())
 
 
-@pytest.mark.parametrize("settings", [{"average": 0.9}, {"select_epoch": 0.25}, {"average": 0.9, "select_epoch": 0.25}])
-def test_a_stopped_run_continues_bit_for_bit(tmp_path, settings):
-    whole = trained(tmp_path / "whole", **settings)
-    trained(tmp_path / "parts", stop=2, **settings)
-    parts = trained(tmp_path / "parts", **settings)
-    assert parts.weights_sha256 == whole.weights_sha256
-    assert (parts.test, parts.best_epoch) == (whole.test, whole.best_epoch)
-    assert (parts.samples_forward, parts.samples_backward) == (whole.samples_forward, whole.samples_backward)
-    assert weights.sha256(weights.read(tmp_path / "whole")) == whole.weights_sha256  # what --init takes
-
-
 def test_the_best_epoch_is_kept_and_paid_for(tmp_path):
     settings = resolve(**SMALL, select_epoch=0.25)
     data, held = split_problem(settings)
@@ -102,11 +91,6 @@ def test_the_held_out_samples_keep_their_wrong_labels():
     assert len(data.test_y) == len(whole.test_y)
     other, _ = split_problem(replace(config, seed=1))
     assert not torch.equal(data.train_x, other.train_x)
-
-
-def test_too_small_a_fraction_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"select_epoch is 0.001.*larger fraction"):
-        trained(tmp_path / "run", select_epoch=0.001)
 
 
 @pytest.mark.parametrize(

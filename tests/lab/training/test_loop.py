@@ -90,12 +90,16 @@ def test_plain_and_full_is_ordinary_training(tmp_path):
         (["--lr-steps", "1.5"], ["lr_steps", "0.8,0.95"]),
         (["--data", "cifar"], ["cifar10"]),
         (["--model", "zzz"], ["module:function"]),
+        (["--amp", "fp16", "--nonfinite", "raise"], ["--nonfinite skip"]),
+        (["--amp", "bf16", "--quantize", "4"], ["--amp off"]),
+        (["--select-epoch", "0.001"], ["select_epoch is 0.001", "larger fraction"]),
+        (["--method", "plain", "--rho-schedule", "linear"], ["Plain has no rho", "Leave out --rho-schedule"]),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, capsys, flags, words):
     assert run("train", "--epochs", 1, *flags, "--out", tmp_path / "run", *ONE) == 2
     error = capsys.readouterr().err
-    assert error.startswith("ausam: ")
+    assert error.splitlines()[-1].startswith("ausam: ")
     assert all(word in error for word in words), error
     assert "Traceback" not in error
     assert not (tmp_path / "run" / "result.json").exists()

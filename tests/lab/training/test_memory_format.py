@@ -1,15 +1,10 @@
 """Channels last: the default for images, the same training, and resumed bit for bit."""
 
-import pytest
 import torch
 
 from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.networks.build import to_memory_format
-from ausam_lab.training import checkpoint
-from ausam_lab.training.loop import train
 from ausam_lab.training.state import network
-from tests.helpers import few_or_many
-from tests.lab.helpers import read
 
 FEW = {"train_size": 96, "test_size": 40, "epochs": 3, "batch_size": 32, "threads": 1, "model": "resnet-small-w8"}
 METHODS = ["sam", "esam", "friendlysam", "mesa(start=0)"]
@@ -31,20 +26,3 @@ def test_it_is_the_default_for_what_has_images_and_convolutions():
     assert to_memory_format(torch.zeros(2, 3, 4, 4), "contiguous").is_contiguous()
     vectors = torch.zeros(2, 3)
     assert to_memory_format(vectors, "channels_last") is vectors
-
-
-@pytest.mark.parametrize("memory_format", few_or_many("channels_last", "contiguous"))
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_resumes_bit_for_bit_in_either(tmp_path, method, memory_format):
-    config = resolve(**FEW, method=method, memory_format=memory_format, policy="full")
-    list(train(config, tmp_path / "whole"))
-    for _ in range(2):
-        epochs = train(config, tmp_path / "parts", resume=True)
-        next(epochs)
-        epochs.close()
-    list(train(config, tmp_path / "parts", resume=True))
-    whole, parts = (read(tmp_path / k / "result.json") for k in ("whole", "parts"))
-    assert whole["weights_sha256"] == parts["weights_sha256"]
-    saved = checkpoint.load(tmp_path / "parts").model
-    kernels = [v for v in saved.values() if v.dim() == 4 and min(v.shape[1:]) > 1]
-    assert all(map(last_is_last, kernels)) == (memory_format == "channels_last")

@@ -1,6 +1,5 @@
 """A radius that changes over a run of the lab."""
 
-import itertools
 import math
 
 import pytest
@@ -9,7 +8,6 @@ from ausam_lab.data.catalogue import resolve
 from ausam_lab.names.from_config import configured
 from ausam_lab.training import checkpoint
 from ausam_lab.training.loop import train
-from tests.lab.helpers import read, run
 
 FEW = {"train_size": 128, "test_size": 50, "batch_size": 64, "threads": 1, "epochs": 4, "rho": 0.4}
 
@@ -30,20 +28,7 @@ def test_the_radius_of_the_last_step(tmp_path, shape, part):
     assert group(tmp_path / "run")["rho"] == pytest.approx(0.4 * part)
 
 
-@pytest.mark.parametrize("method", ["sam", "aesam", "s2"])
-def test_a_run_that_was_cut_off_continues_bit_for_bit(tmp_path, method):
-    method = {"s2": "PreviousGradientSAM"}.get(method, method)
-    config = resolve(**FEW, method=method, rho_schedule="cosine")
-    list(train(config, tmp_path / "whole"))
-    list(itertools.islice(train(config, tmp_path / "cut"), 2))
-    list(train(config, tmp_path / "cut", resume=True))
-    whole, cut = (read(tmp_path / name / "result.json") for name in ("whole", "cut"))
-    assert whole["weights_sha256"] == cut["weights_sha256"]
-    list(train(resolve(**FEW, method=method), tmp_path / "constant"))
-    assert read(tmp_path / "constant" / "result.json")["weights_sha256"] != whole["weights_sha256"]
-
-
-def test_what_has_no_radius_has_no_schedule(tmp_path, capsys):
+def test_what_has_no_radius_has_no_schedule():
     config = resolve(**FEW, rho_schedule="linear")
     shapes = {name: configured(name, config).rho_schedule for name in ("sgd", "mesa", "sam", "late-sam-0.1", "ae-sam")}
     assert shapes == {
@@ -53,6 +38,3 @@ def test_what_has_no_radius_has_no_schedule(tmp_path, capsys):
         "late-sam-0.1": "linear",
         "ae-sam": "linear",
     }
-    assert run("train", "--method", "plain", "--rho-schedule", "linear", "--out", tmp_path / "run") == 2
-    assert "Plain has no rho. Leave out --rho-schedule." in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

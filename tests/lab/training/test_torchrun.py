@@ -14,7 +14,6 @@ import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -422,13 +421,3 @@ def test_ranks_draw_for_themselves_and_rank_0_as_one_process():
     assert ranks.SINGLE_PROCESS.rank_seed(3) == ranks.Ranks(0, 4).rank_seed(3) == 3
     seeds = {ranks.Ranks(rank, 4).rank_seed(seed) for rank in range(4) for seed in range(3)}
     assert len(seeds) == 12
-
-
-def test_a_rank_that_was_not_there_has_the_memory_of_rank_0_and_new_random_numbers():
-    ours = {"memory": {"v": 1}, "samples_forward": 10, "samples_backward": 8, "steps": 4}
-    others = [{"memory": {"v": 2}, "random": "r1"}]
-    saved = SimpleNamespace(optimizer={"state": {}, "ausam": ours}, random="r0", others=others)
-    assert checkpoint.for_rank(saved, 0) == (saved.optimizer, "r0")
-    none = {"samples_forward": 0, "samples_backward": 0, "steps": 4}
-    assert checkpoint.for_rank(saved, 1) == ({"state": {}, "ausam": {"memory": {"v": 2}, **none}}, "r1")
-    assert checkpoint.for_rank(saved, 2) == ({"state": {}, "ausam": {"memory": {"v": 1}, **none}}, None)
