@@ -7,8 +7,8 @@ import gzip
 import hashlib
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,17 +25,11 @@ class DownloadError(RunError):
     """A file could not be downloaded, or is not the published one."""
 
 
-@dataclass(frozen=True)
-class Remote:
+class Remote(NamedTuple):
     """A published file: its address and its checksum."""
 
     url: str
     md5: str
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return self.url.rpartition("/")[2]
 
 
 CIFAR = "https://www.cs.toronto.edu/~kriz"
@@ -58,7 +52,7 @@ FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "s
 
 def fetch(remote: Remote, folder: Path) -> Path:
     """The file in ``folder``, downloaded if it is missing. A DownloadError unless it is the published one."""
-    target = folder / remote.name
+    target = folder / remote.url.rpartition("/")[2]
     there = target.exists()
     if not there:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +62,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
             torch.hub.download_url_to_file(remote.url, str(target), progress=console.is_terminal)
         except OSError as error:
             raise DownloadError(
-                f"{remote.name} could not be downloaded ({error}). Run the same command again, or download "
+                f"{target.name} could not be downloaded ({error}). Run the same command again, or download "
                 f"{remote.url} on another machine and put it at {target}."
             ) from error
     with target.open("rb") as file:

@@ -15,7 +15,7 @@ class Residual(nn.Module):
         self.body = body
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+            self.shortcut = nn.Sequential(*convolution(inputs, outputs, 1, stride))
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -26,18 +26,18 @@ class Residual(nn.Module):
 
 def basic(inputs: int, width: int, stride: int) -> Residual:
     """Two 3x3 convolutions, ``width`` channels out."""
-    body = nn.Sequential(*_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3))
+    body = nn.Sequential(*convolution(inputs, width, 3, stride), nn.ReLU(), *convolution(width, width, 3))
     return Residual(body, inputs, width, stride)
 
 
 def bottleneck(inputs: int, width: int, stride: int) -> Residual:
     """1x1, 3x3 and 1x1 convolutions, ``4 * width`` channels out. The stride is in the 3x3 one, to skip no pixel."""
     body = nn.Sequential(
-        *_convolution(inputs, width, 1),
+        *convolution(inputs, width, 1),
         nn.ReLU(),
-        *_convolution(width, width, 3, stride),
+        *convolution(width, width, 3, stride),
         nn.ReLU(),
-        *_convolution(width, 4 * width, 1),
+        *convolution(width, 4 * width, 1),
     )
     return Residual(body, inputs, 4 * width, stride)
 
@@ -58,7 +58,7 @@ class ResNet(nn.Sequential):
         classes: int = 10,
         channels: int = 3,
     ) -> None:
-        layers: list[nn.Module] = [*_convolution(channels, width, 3), nn.ReLU()]
+        layers: list[nn.Module] = [*convolution(channels, width, 3), nn.ReLU()]
         size = width
         for stage, depth in enumerate(depths):
             for position in range(depth):
@@ -76,5 +76,9 @@ class ResNet(nn.Sequential):
         )
 
 
-def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)
+def convolution(
+    inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1
+) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """A convolution that keeps the size at stride 1, and the BatchNorm that follows it."""
+    layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    return layer, nn.BatchNorm2d(outputs)

@@ -64,10 +64,6 @@ def commit() -> str | None:
 
 
 def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    known = Path("/proc/cpuinfo")
+    names = [line for line in known.read_text().splitlines() if line.startswith("model name")] if known.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()

@@ -8,6 +8,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ausam_lab.networks.resnet import convolution
+
 
 def _parts(features: nn.Module, size: int, classes: int) -> OrderedDict[str, nn.Module]:
     return OrderedDict(
@@ -117,16 +119,11 @@ class MobileNet(nn.Sequential):
         self, width: float = 1.0, stem: int = 2, classes: int = 10, channels: int = 3, *, pixels: int = 0
     ) -> None:
         size = int(32 * width)
-        layers = _convolution(channels, size, 3, stem)
+        layers: list[nn.Module] = [*convolution(channels, size, 3, stem), nn.ReLU()]
         for channels_out, stride in SEPARABLE:
             outputs = int(channels_out * width)
-            layers += _convolution(size, size, 3, stride, groups=size)
-            layers += _convolution(size, outputs, 1)
+            layers += [*convolution(size, size, 3, stride, groups=size), nn.ReLU()]
+            layers += [*convolution(size, outputs, 1), nn.ReLU()]
             size = outputs
         resize = nn.Upsample((pixels, pixels), mode="bilinear") if pixels else nn.Identity()
         super().__init__(OrderedDict(resize=resize) | _parts(nn.Sequential(*layers), size, classes))
-
-
-def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
-    return [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ausam_lab.networks.resnet import convolution
 from ausam_lab.paper.pose.simcc import SPLIT
 
 
@@ -34,8 +35,8 @@ class HRNet(nn.Module):
         channels: int = 3,
     ) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _convolution(channels, stem, 3, 2)
-        self.conv2, self.bn2 = _convolution(stem, stem, 3, 2)
+        self.conv1, self.bn1 = convolution(channels, stem, 3, 2)
+        self.conv2, self.bn2 = convolution(stem, stem, 3, 2)
         self.relu = nn.ReLU()
         first = [Bottleneck(stem if i == 0 else 4 * stem, stem) for i in range(blocks)]
         self.layer1 = nn.Sequential(*first)
@@ -97,8 +98,8 @@ class Basic(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _convolution(size, size, 3)
-        self.conv2, self.bn2 = _convolution(size, size, 3)
+        self.conv1, self.bn1 = convolution(size, size, 3)
+        self.conv2, self.bn2 = convolution(size, size, 3)
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,13 +114,13 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _convolution(inputs, width, 1)
-        self.conv2, self.bn2 = _convolution(width, width, 3)
-        self.conv3, self.bn3 = _convolution(width, 4 * width, 1)
+        self.conv1, self.bn1 = convolution(inputs, width, 1)
+        self.conv2, self.bn2 = convolution(width, width, 3)
+        self.conv3, self.bn3 = convolution(width, 4 * width, 1)
         self.relu = nn.ReLU()
         self.downsample: nn.Module = nn.Identity()
         if inputs != 4 * width:
-            self.downsample = nn.Sequential(*_convolution(inputs, 4 * width, 1))
+            self.downsample = nn.Sequential(*convolution(inputs, 4 * width, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(n, inputs, h, w)`` to ``(n, 4 * width, h, w)``."""
@@ -140,9 +141,9 @@ def _transition(before: Sequence[int], now: Sequence[int]) -> nn.ModuleList:
 
     def change(i: int, outputs: int) -> nn.Module:
         if i >= len(before):
-            return nn.Sequential(nn.Sequential(*_convolution(before[-1], outputs, 3, 2), nn.ReLU()))
+            return nn.Sequential(nn.Sequential(*convolution(before[-1], outputs, 3, 2), nn.ReLU()))
         if before[i] != outputs:
-            return nn.Sequential(*_convolution(before[i], outputs, 3), nn.ReLU())
+            return nn.Sequential(*convolution(before[i], outputs, 3), nn.ReLU())
         return nn.Identity()
 
     return nn.ModuleList(change(i, c) for i, c in enumerate(now))
@@ -154,12 +155,8 @@ def _resampled(sizes: Sequence[int], source: int, target: int) -> nn.Module:
         return nn.Identity()
     if source > target:
         larger = nn.Upsample(scale_factor=2 ** (source - target), mode="nearest")
-        return nn.Sequential(*_convolution(sizes[source], sizes[target], 1), larger)
+        return nn.Sequential(*convolution(sizes[source], sizes[target], 1), larger)
     steps = [
-        nn.Sequential(*_convolution(sizes[source], sizes[source], 3, 2), nn.ReLU()) for _ in range(target - source - 1)
+        nn.Sequential(*convolution(sizes[source], sizes[source], 3, 2), nn.ReLU()) for _ in range(target - source - 1)
     ]
-    return nn.Sequential(*steps, nn.Sequential(*_convolution(sizes[source], sizes[target], 3, 2)))
-
-
-def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)
+    return nn.Sequential(*steps, nn.Sequential(*convolution(sizes[source], sizes[target], 3, 2)))
