@@ -302,8 +302,10 @@ class SharpnessAwareTrainer(Trainer):
             return begun
         state = torch.load(Path(folder) / STATE, map_location="cpu", weights_only=True)
         self.batches.load_state_dict(state)
-        for audit, of_audit in zip(self._audits(), state.get("audits", ()), strict=False):
-            audit.load_state_dict(of_audit)
+        audits, saved = self._audits(), state.get("audits")
+        if audits and saved:  # an audit that is new in this run starts empty
+            for audit, of_audit in zip(audits, saved, strict=True):
+                audit.load_state_dict(of_audit)
         return self.batches.selective.epoch, self.batches.resumed
 
 
