@@ -587,44 +587,6 @@ def test_infobatch_never_anneals_without_epochs():
 
 # -- planning, length and resuming ------------------------------------------------------------
 
-PRUNING = {
-    "InfoBatch": InfoBatch(0.6, 0.25, 8),
-    "InfoBatch on second": InfoBatch(0.6, on="second"),
-    "Uncertainty": Uncertainty(0.4, period=3),
-    "EpsilonGreedy": EpsilonGreedy(0.4, 0.3, period=3),
-    "EpsilonGreedy by forgetting": EpsilonGreedy(0.4, 0.3, "forgetting", period=2),
-    "UCB": UCB(0.4, period=3),
-    "UCB by el2n": UCB(0.4, signal="el2n", period=1),
-    "TopLoss": TopLoss(0.4),
-}
-
-
-def train(sampler: SelectiveBatchSampler, world: World, epoch: int) -> list[tuple[list[int], list[float] | None]]:
-    """One pass with updates; what was handed out, and the weights."""
-    out = []
-    for batch in sampler:
-        weight = sampler.weight(torch.tensor(batch))
-        out.append((batch, None if weight is None else weight.tolist()))
-        sampler.update(world.feedback(epoch, batch))
-    return out
-
-
-@pytest.mark.parametrize("name", PRUNING)
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_length_is_exact_and_asking_for_it_changes_nothing(name, drop_last):
-    world = World()
-    asked, silent = (SelectiveBatchSampler(N, BATCH, PRUNING[name], seed=SEED, drop_last=drop_last) for _ in range(2))
-    for epoch in range(8):
-        expected = train(silent, world, epoch)
-        assert len(asked) == len(asked) == len(expected)
-        trained_on = []
-        for batch in asked:
-            weight = asked.weight(torch.tensor(batch))
-            trained_on.append((batch, None if weight is None else weight.tolist()))
-            len(asked)  # of the next pass, in the middle of this one
-            asked.update(world.feedback(epoch, batch))
-        assert trained_on == expected
-
 
 def test_length_follows_updates_epochs_and_loading():
     sampler = after_one_epoch(InfoBatch(0.5, 0.5, 8), 0, torch.arange(40).float())

@@ -81,7 +81,10 @@ def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, cha
         return Verdict("unseen", ("No sample was seen: call audit.update with the losses of every step.",))
     visits = float(np.median(columns["visits"][columns["visits"] > 0]))
     if len(errors):
-        return _wrong_labels(errors, visits)
+        found = f"{len(errors):,} labels look wrong. Review them first."
+        found = "1 label looks wrong. Review it first." if len(errors) == 1 else found
+        few = f"After only {visits:.0f} visits of a sample, some may be hard and not wrong."
+        return Verdict("wrong labels", (found, few) if visits < MANY else (found,))
     if not fitted(columns["last"], chance):
         level = float(np.nanpercentile(columns["last"], LEARNED))
         diverged = level > 1.5 * chance
@@ -107,13 +110,3 @@ def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, cha
         learned = f"{100 * easy.share:.0f} % of the samples were learned early and never forgotten"
         return Verdict("redundant", (none, f"{learned}, so selection can save time: try alpha {easy.alpha:g}."))
     return Verdict("nothing", (none, "Few samples are redundant: selection is not likely to help."))
-
-
-def _wrong_labels(errors: LabelErrors, visits: float) -> Verdict:
-    n = len(errors)
-    sentences = [
-        f"{n:,} {'label looks' if n == 1 else 'labels look'} wrong. Review {'it' if n == 1 else 'them'} first."
-    ]
-    if visits < MANY:
-        sentences.append(f"After only {visits:.0f} visits of a sample, some may be hard and not wrong.")
-    return Verdict("wrong labels", tuple(sentences))

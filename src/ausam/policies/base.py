@@ -120,11 +120,10 @@ class Policy:
         )
 
 
-def with_epochs(policy: Policy, epochs: int | None) -> Policy:
+def with_epochs(policy: Policy, epochs: int) -> Policy:
     """The policy in a training of this many epochs: a field ``epochs`` that is None gets the number."""
-    if epochs is None or not takes_epochs(policy) or policy.epochs is not None:  # type: ignore[attr-defined]
-        return policy
-    return replace(policy, epochs=epochs)  # type: ignore[type-var]
+    takes_epochs = is_dataclass(policy) and "epochs" in {f.name for f in fields(policy)}
+    return replace(policy, epochs=epochs) if takes_epochs and policy.epochs is None else policy  # type: ignore
 
 
 def in_epochs(policy: Policy, setting: str, epochs: int | None) -> int:
@@ -138,11 +137,6 @@ def in_epochs(policy: Policy, setting: str, epochs: int | None) -> int:
             f" Say how many epochs you train, SelectiveBatchSampler(..., epochs=30), or give it in epochs, {setting}=5."
         )
     return max(1, int(value * epochs + 0.5))
-
-
-def takes_epochs(policy: Policy) -> bool:
-    """Whether the policy has a field for the number of epochs of the whole training."""
-    return is_dataclass(policy) and "epochs" in {f.name for f in fields(policy)}
 
 
 def validate_policy(policy: Policy) -> None:

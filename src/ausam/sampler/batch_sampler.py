@@ -416,10 +416,7 @@ class SelectiveBatchSampler(BatchSampler):
         return {**self.__dict__, **changed}
 
     def __repr__(self) -> str:
-        rank, world = self.rank_and_world_size
-        process = f", rank {rank} of {world}" if world > 1 else ""
-        known = int((self.scores.count > 0).sum())
         return (
             f"{type(self).__name__}({len(self._scores)} samples, batch_size={self.mini_batch}, policy={self.policy}, "
-            f"seed={self.seed}{process}; next epoch {self.epoch}, {known} samples have a score)"
+            f"seed={self.seed}, next epoch {self.epoch})"
         )
