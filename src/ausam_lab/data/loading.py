@@ -47,7 +47,7 @@ def load_batches(
     try:
         yield from loader
     except DataError as error:  # from a worker it comes inside a traceback
-        raise DataError(str(error).rpartition("DataError: ")[2]) from error
+        raise DataError(str(error).rpartition("DataError: ")[2].strip()) from error
     except (RuntimeError, OSError, EOFError) as error:
         if not workers:
             raise
