@@ -55,6 +55,8 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 def read(path: Path) -> Any:
     """The content of a torch file. A ValueError if it cannot be read without executing code."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file.")  # a pipe would wait for its writer
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:

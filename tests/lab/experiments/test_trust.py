@@ -1,6 +1,7 @@
 """A run's folder may come from a stranger: the code that its settings name is not executed."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -49,6 +50,18 @@ def test_code_that_a_folder_names_is_not_executed(folder, tmp_path, capsys, comm
     assert not done.exists()
     run(command, stranger, "--trust")
     assert done.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [("audit", "config.json"), ("audit", "audit.pth"), ("report", "metrics.jsonl"), ("report", "result.json")],
+)
+def test_a_pipe_in_a_folder_is_not_waited_for(folder, tmp_path, command, file):
+    stranger = tmp_path / "stranger"
+    shutil.copytree(folder, stranger)
+    (stranger / file).unlink()
+    os.mkfifo(stranger / file)
+    assert run(command, stranger) in (0, 2)
 
 
 @pytest.mark.parametrize(
