@@ -26,8 +26,8 @@ import torch.nn.functional as F  # noqa: N812
 from side_by_side import interleaved
 from torch import Tensor, nn
 
+import ausam.methods.sam
 import ausam.optimizer.nonfinite
-import ausam.optimizer.step
 from ausam import SAM, Feedback, Method, Plain, Scores, SharpnessAware, Trusted
 from ausam.audit import Audit
 from ausam.audit.audit import WAITING
@@ -40,7 +40,7 @@ from ausam_lab.networks.build import build
 
 RHO, LR, MOMENTUM = 0.05, 1e-3, 0.9
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "norm and scaling": [(ausam.optimizer.step, "ascent_")],
+    "norm and scaling": [(ausam.methods.sam, "ascent_")],
     "moving the weights": [(Displacement, "__enter__"), (Displacement, "__exit__")],
     "finite or not": [(ausam.optimizer.nonfinite, "nonfinite_flag")],
     "buffers": [(Snapshot, "take"), (Snapshot, "restore")],

@@ -28,11 +28,11 @@ class Feedback:
     def __post_init__(self) -> None:
         if self.perturbed is None and isinstance(self.loss, Tensor):
             object.__setattr__(self, "perturbed", torch.full_like(self.loss, torch.nan))
-        for name, value in (("index", self.index), ("loss", self.loss), ("perturbed", self.perturbed)):
-            if not isinstance(value, Tensor) and (value is not None or name != "index"):
+        for name in ("loss", "perturbed") if self.index is None else ("loss", "perturbed", "index"):
+            if not isinstance(getattr(self, name), Tensor):
                 raise TypeError(
-                    f"Feedback: {name} is a {type(value).__name__}, but a tensor with one number per sample is "
-                    "needed: torch.tensor(...)."
+                    f"Feedback: {name} is a {type(getattr(self, name)).__name__}, but a tensor with one number per "
+                    "sample is needed: torch.tensor(...)."
                 )
         if self.index is not None and self.index.is_floating_point():
             raise TypeError(

@@ -204,7 +204,7 @@ def test_another_length_in_pass_2_is_refused():
 def test_sparse_gradients_are_refused():
     model = nn.Embedding(5, 3, sparse=True)
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
-    with refused(RuntimeError, "sparse", "Build the embedding with sparse=False."):
+    with refused(RuntimeError, "sparse", "the embedding with sparse=False."):
         opt.backward(lambda i: model(i).sum(1), torch.tensor([0, 1]))
     assert model.weight.grad is None
 

@@ -33,7 +33,6 @@ def assert_added(how, kept, new):
     p = nn.Parameter(torch.zeros(2, 2))
     p.grad = gradient(kept)
     slots = GradientSlots([p], [], [])
-    slots.clear()
     assert p.grad is None
     if how == "deposit":
         deposit(slots, [gradient(new)])

@@ -6,7 +6,9 @@ because weight decay and momentum would then move the parameter. Complex entries
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,7 +29,13 @@ CPU = torch.device("cpu")  # for our own numbers, wherever torch.set_default_dev
 ZERO, ONE = (torch.tensor(value, dtype=torch.float32, device=CPU) for value in (0.0, 1.0))
 
 
-get_dtype, get_device, get_layout = map(operator.attrgetter, ("dtype", "device", "layout"))
+SPARSE = "A gradient is sparse, and a norm over all parameters needs dense ones: build the embedding with sparse=False."
+
+# In a small network's step, a loop in Python takes longer than the arithmetic: these run in C, as arguments of map.
+get_data, get_device, get_dtype, get_grad, get_layout, get_shape = map(
+    operator.attrgetter, ("data", "device", "dtype", "grad", "layout", "shape")
+)
+is_none = functools.partial(operator.is_, None)
 
 PLAIN = {Tensor, torch.nn.Parameter}  # checking the type is faster than looking for a missing attribute
 
@@ -57,7 +65,7 @@ def clone_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def present(x: Vector) -> list[Tensor]:
     """The entries that exist."""
-    return [t for t in x if t is not None]
+    return [*itertools.filterfalse(is_none, x)]  # type: ignore[list-item]
 
 
 def dense(tensors: Iterable[Tensor]) -> bool:
@@ -84,42 +92,36 @@ def norm(x: Vector) -> Tensor:
     It is NaN if its square overflows (from 1.8e19 in float32), so that the step is skipped. Infinity would make SAM's
     perturbation zero without a warning.
     """
-    return _norm(_by_kind(present(x)))
+    return _norm(_by_kind(x))
 
 
 def _norm(kinds: list[list[Tensor]]) -> Tensor:
-    norms = [n for group in kinds for n in _norms(group)]
-    if not norms:
-        return torch.zeros(())
-    if len(kinds) > 1:
+    norms: list[Tensor] = []
+    for group in kinds:
+        try:
+            norms += torch._foreach_norm(group, 2, dtype=torch.float32 if group[0].dtype in HALF else None)
+        except RuntimeError as error:
+            if dense(group):
+                raise
+            raise RuntimeError(SPARSE) from error
+    if len(kinds) != 1:
+        if not norms:
+            return torch.zeros(())
         home, widest = norms[0].device, max((n.dtype for n in norms), key=lambda d: d.itemsize)
         norms = [n.to(home, widest) for n in norms]
-    total = whole(torch.linalg.vector_norm(torch.stack(norms)))
-    return total.add_(total - total)  # adds 0 to a finite number and makes infinity NaN, without a look at it
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    return (total if type(total) in PLAIN else whole(total)).nan_to_num_(nan=math.nan, posinf=math.nan)
 
 
-def _norms(group: list[Tensor]) -> Sequence[Tensor]:
-    """The norm of each, in at least float32."""
-    try:
-        return torch._foreach_norm(group, 2, dtype=torch.float32 if group[0].dtype in HALF else None)
-    except RuntimeError as error:
-        if dense(group):
-            raise
-        raise RuntimeError(
-            "A gradient is sparse, and a norm over all parameters needs dense ones. "
-            "Build the embedding with sparse=False."
-        ) from error
-
-
-def _by_kind(tensors: list[Tensor]) -> list[list[Tensor]]:
+def _by_kind(x: Vector) -> list[list[Tensor]]:
     """Lists by precision and device, one fused call each, because a model may be spread over several."""
-    if not tensors:
-        return []
-    if len({*map(get_dtype, tensors)}) == len({*map(get_device, tensors)}) == 1:
-        return [tensors]
+    tensors = present(x)
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for t in tensors:
-        kinds.setdefault((t.dtype, t.device), []).append(t)
+    keys = [*zip(map(get_dtype, tensors), map(get_device, tensors), strict=True)]
+    if len({*keys}) == 1:
+        return [tensors]
+    for key, t in zip(keys, tensors, strict=True):
+        kinds.setdefault(key, []).append(t)
     return list(kinds.values())
 
 
@@ -200,7 +202,7 @@ def ascent(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vecto
 
 def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vector:
     """The same in place: overwrites ``g``."""
-    kinds = _by_kind(present(g))
+    kinds = _by_kind(g)
     factor = _norm(kinds).add_(tiny).reciprocal_()
     if isinstance(rho, (int, float)):
         factor.mul_(rho)
@@ -209,10 +211,8 @@ def ascent_(g: Vector, rho: float | Sequence[float], tiny: float = TINY) -> Vect
             if t is not None:
                 t.mul_(r)
     for group in kinds:
-        home = group[0].device
-        torch._foreach_mul_(
-            [*map(local, group)] if sharded(group[0]) else group, factor if len(kinds) == 1 else factor.to(home)
-        )
+        parts = group if type(group[0]) in PLAIN else [*map(local, group)]
+        torch._foreach_mul_(parts, factor if len(kinds) == 1 else factor.to(group[0].device))
     return g
 
 

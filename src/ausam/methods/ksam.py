@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ausam.common.settings import NonNegative, Part
-from ausam.common.tensors import Vector, hardest
+from ausam.common.tensors import Vector, ascent_, hardest
 from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
@@ -49,5 +49,5 @@ class KSAM(Settings):
         """``grad L_K(w + e)``."""
         rows = hardest(step.forward(grad=False), self.keep) if self.keep < 1 else None
         g = step.gradient(rows, sync=False)
-        with step.ascended(g, self.rho):
+        with step.shifted(ascent_(g, step.radius(self.rho))):
             return step.gradient(rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 
 from ausam.common.settings import NonNegative, OneOf, Part, PositiveCount
-from ausam.common.tensors import CPU, Vector, add, rounded
+from ausam.common.tensors import CPU, Vector, add, ascent_, rounded
 from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SAM(Settings):
 
     def second(self, step: Step, g: Vector) -> Vector:
         """``grad L(w + e)`` from ``g = grad L(w)``, which RST and AESAM already have. Overwrites ``g``."""
-        with step.ascended(g, self.rho):
+        with step.shifted(ascent_(g, step.radius(self.rho))):
             return step.gradient(weighted=self.weighted != "first")
 
     def _drawn(self, step: Step, part: float) -> torch.Tensor | None:
@@ -102,7 +102,8 @@ class SAM(Settings):
             return self.second(step, step.gradient(sync=False, weighted=first))
         total: Vector = [None] * len(step.params)
         for rows in torch.arange(n, device=CPU).tensor_split(groups):
-            with step.ascended(step.gradient(rows, sync=False, weighted=first), self.rho):
+            g = step.gradient(rows, sync=False, weighted=first)
+            with step.shifted(ascent_(g, step.radius(self.rho))):
                 # Weighted before the processes average, because their groups may differ in size.
                 g = step.backward(step.forward(rows) * (len(rows) / n), rows, weighted=second)
             total = add(total, g)

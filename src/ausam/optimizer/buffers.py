@@ -8,21 +8,19 @@ encoder), because most are large and never change.
 
 from __future__ import annotations
 
-import enum
+import itertools
+import operator
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from ausam.common.tensors import get_shape
 from ausam.optimizer.parameters import Undo
 
-
-class BufferUpdate(enum.Enum):
-    """Which forward of this step has changed the buffers."""
-
-    NONE = enum.auto()
-    FROM_PERTURBED = enum.auto()  # a pass at shifted weights: its changes stay if no pass at w follows
-    FROM_CLEAN = enum.auto()
+# Which forward of this step has changed the buffers. If one at shifted weights, its changes stay if none at w follows.
+BufferUpdate = Literal["none", "perturbed", "clean"]
 
 
 class Snapshot:
@@ -36,8 +34,8 @@ class Snapshot:
         self._modules: Sequence[nn.Module] = ()
         self._owners: list[dict[str, Tensor | None]] = []  # each module's buffers by name
         self._empty: list[dict[str, Tensor | None]] = []  # of the modules that had none
-        self._places: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []  # owner, name, buffer
-        self._ids: list[int] = []
+        self._places: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]] = []  # owner, its buffers
+        self._all: list[Tensor | None] = []
         self._live: list[Tensor] = []
         self._shapes: list[torch.Size] = []
         self._copies: list[Tensor] = []
@@ -45,24 +43,24 @@ class Snapshot:
 
     def take(self, modules: Sequence[nn.Module], frozen: Sequence[nn.Parameter] = ()) -> None:
         """Copy every buffer of the modules, and these frozen parameters."""
-        self._frozen = [(p, p.data, p.data.clone()) for p in frozen]
-        known = modules is self._modules and not any(self._empty)
-        if not known:
-            every = [m._buffers for m in modules]
-            self._owners, self._empty = [b for b in every if b], [b for b in every if not b]
-        ids = [id(b) for owner in self._owners for b in owner.values()]
-        if known and ids == self._ids and [b.shape for b in self._live] == self._shapes:
+        self._frozen = [(p, p.data, p.data.clone()) for p in frozen] if frozen else []
+        now = [*itertools.chain.from_iterable(map(dict.values, self._owners))]
+        known = modules is self._modules and len(now) == len(self._all) and all(map(operator.is_, now, self._all))
+        if known and [*map(get_shape, self._live)] == self._shapes and not any(self._empty):
             if self._live:
                 torch._foreach_copy_(self._copies, self._live)
             return
         self._modules = ()  # an interrupted lookup is not used again
-        self._places = [(owner, name, b) for owner in self._owners for name, b in owner.items()]
+        every = [m._buffers for m in modules]
+        self._owners, self._empty = [b for b in every if b], [b for b in every if not b]
+        self._places = [(owner, owner.copy()) for owner in self._owners]
+        self._all = [b for owner in self._owners for b in owner.values()]
         weights = {_address(p) for m in modules for p in m._parameters.values() if type(p) is nn.Parameter} - {0}
-        mine = [b for _, _, b in self._places if b is not None and writable(b) and _address(b) not in weights]
+        mine = [b for b in self._all if b is not None and writable(b) and _address(b) not in weights]
         self._live = [b.detach() if b.requires_grad else b for b in mine]
         self._shapes = [b.shape for b in self._live]
         self._copies = [b.detach().clone() for b in self._live]
-        self._modules, self._ids = modules, ids
+        self._modules = modules
 
     def add(self, p: nn.Parameter, data: Tensor) -> None:
         """Copy a frozen parameter, whose tensor was or is this one."""
@@ -72,12 +70,12 @@ class Snapshot:
         """Put the same tensors back in the same places (a forward may have replaced one), with the same values."""
         for p, home, value in self._frozen:
             p.data = home.copy_(value)
-        for owner, name, buffer in self._places:
-            owner[name] = buffer
-        if self._live:
+        for owner, buffers in self._places:
+            owner.update(buffers)
+        if [*map(get_shape, self._live)] != self._shapes:
             for b, shape in zip(self._live, self._shapes, strict=True):
-                if b.shape != shape:
-                    b.resize_(shape)
+                b.resize_(shape)
+        if self._live:
             torch._foreach_copy_(self._live, self._copies)
 
 
@@ -92,7 +90,7 @@ class BufferGuard:
         self._before_pass = Snapshot()
         self._modules: Sequence[nn.Module] = ()
         self._pending = False
-        self._update = BufferUpdate.NONE
+        self._update: BufferUpdate = "none"
         self._frozen: Sequence[nn.Parameter] = ()
         self._marks: list[tuple[Tensor, int]] = []
         self._changing: list[nn.Parameter] = []  # the frozen parameters that a forward has changed
@@ -100,10 +98,10 @@ class BufferGuard:
     def begin(self, modules: Sequence[nn.Module], frozen: Sequence[nn.Parameter], undo: Undo) -> None:
         """Remember the buffers as they are when a step begins."""
         self._modules = modules
-        self._update, self._pending = BufferUpdate.NONE, False
+        self._update, self._pending = "none", False
         if frozen is not self._frozen:
             self._frozen, self._changing = frozen, []
-        self._marks = [(p.data, p._version) for p in frozen]
+        self._marks = [(p.data, p._version) for p in frozen] if frozen else []
         self._start.take(modules, self._changing)
         undo.append(self._start.restore)
 
@@ -111,16 +109,17 @@ class BufferGuard:
         """Undo the last pass's changes unless it was allowed them, and make this pass undoable."""
         if self._pending:
             self.undo_last_pass()
-        last, this = self._update, BufferUpdate.FROM_PERTURBED if shifted else BufferUpdate.FROM_CLEAN
-        if not training or last is BufferUpdate.FROM_CLEAN or last is this:
+        last = self._update
+        this: BufferUpdate = "perturbed" if shifted else "clean"
+        if not training or last in ("clean", this):
             if self._frozen:
                 self._find_changed()
             self._before_pass.take(self._modules, self._changing)
             self._pending = True
-            if last is not BufferUpdate.NONE:
+            if last != "none":
                 self._start.restore()  # this pass sees what the first one saw
             return
-        if last is BufferUpdate.FROM_PERTURBED:
+        if last == "perturbed":
             self._start.restore()
         self._update = this
 
@@ -138,11 +137,6 @@ class BufferGuard:
         if self._pending:
             self._before_pass.restore()
             self._pending = False
-
-    def rollback(self) -> None:
-        """Restore the buffers to their state at the start of the step."""
-        self._pending = False
-        self._start.restore()
 
 
 def _address(t: Tensor) -> int:

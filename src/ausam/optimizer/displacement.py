@@ -8,13 +8,14 @@ their own storage back afterwards. Nothing is copied, and the return is exact. I
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ausam.common.tensors import PLAIN, Vector, get_device, get_dtype, local, present, sharded
+from ausam.common.tensors import PLAIN, Vector, get_data, get_device, get_dtype, local, present, sharded
 from ausam.optimizer.parameters import Undo
 
 Measured = Literal["loss", "perturbed"]  # the columns of Feedback
@@ -47,8 +48,8 @@ class Displacement:
         if len(values) != len(params):
             raise ValueError(f"{len(values)} values for {len(params)} parameters. Give one per parameter, or None.")
         self._values = present(values)
-        all_move = len(self._values) == len(params)
-        self._params = params if all_move else [p for p, v in zip(params, values, strict=True) if v is not None]
+        everything = len(self._values) == len(params)
+        self._params = params if everything else [p for p, v in zip(params, values, strict=True) if v is not None]
         self._relative = relative
         self._undo = undo
         self._modules = modules
@@ -59,7 +60,7 @@ class Displacement:
     def __enter__(self) -> None:
         self.active = True
         if self._swap:
-            self._home = [p.data for p in self._params]
+            self._home = [*map(get_data, self._params)]
             there = (_add_into if self._relative else _cast_like)(self._values, self._home)
             self._undo.append(self._return)
             for p, value in zip(self._params, there, strict=True):
@@ -94,8 +95,7 @@ class Displacement:
 
     def _invalidate_caches(self) -> None:
         """Drop what was derived from the old weights: casts of an enclosing autocast, FSDP's gathered weights."""
-        if torch.is_autocast_cache_enabled():
-            torch.clear_autocast_cache()
+        torch.clear_autocast_cache()
         if not self._swap and any(map(sharded, self._params)):
             for m in self._modules:
                 reshard: Any = getattr(m, "reshard", None)
@@ -123,7 +123,7 @@ class Swappable:
         """Whether these parameters may be swapped."""
         if self._compiled or self._model._compiled_call_impl is not None:  # it may be compiled later
             return False
-        addresses = [p.data_ptr() for p in params]
+        addresses = [*map(Tensor.data_ptr, params)]
         if params is not self._params or addresses != self._addresses:
             self._params, self._addresses = params, addresses
             plain = PLAIN.issuperset(map(type, params))
@@ -152,7 +152,8 @@ def _owns_storage(params: Sequence[Tensor], addresses: list[int]) -> bool:
 
 def _add_into(values: list[Tensor], home: list[Tensor]) -> list[Tensor]:
     """``home + values``, in the memory of ``values`` if the weights can use it."""
-    if [*map(get_dtype, values)] != [*map(get_dtype, home)] or [*map(get_device, values)] != [*map(get_device, home)]:
+    same = all(map(operator.is_, map(get_dtype, values), map(get_dtype, home)))
+    if not (same and all(map(operator.eq, map(get_device, values), map(get_device, home)))):
         return [(w + v.to(w.device)).to(w.dtype) for v, w in zip(values, home, strict=True)]
     if values:
         torch._foreach_add_(values, home)

@@ -7,9 +7,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
-from torch.utils._pytree import tree_leaves
 
-from ausam.common.tensors import CPU, HALF, PLAIN
+from ausam.common.tensors import CPU, HALF
 
 Reduction = Literal["mean", "sum"]
 REDUCTIONS = get_args(Reduction)
@@ -76,6 +75,11 @@ ADDS = (
 BYPASSED = (
     "opt.step() found gradients that {} did not compute, so this is an ordinary step of the base optimizer. Replace "
     "loss.backward() by opt.backward(loss_fn, *batch), or use opt.step(closure)."
+)
+
+NOT_FINITE = (
+    "The loss or the gradient of step {} is not finite. Weights and buffers are restored. Look for bad input or too "
+    'large a learning rate, or pass nonfinite="skip" to skip such batches.'
 )
 
 SKIPPED = "The loss or the gradient of a step is not finite, so this step is skipped. `opt.skipped` counts such steps."
@@ -173,10 +177,8 @@ def as_module(model: Any) -> nn.Module:
 # -- opt.backward(loss_fn, *batch, index=..., weight=...) --------------------------------------------------------------
 
 
-def backward_arguments(
-    loss_fn: Any, batch: tuple[Any, ...], index: Any, weight: Any, reduce: Any
-) -> tuple[Tensor | None, Tensor | None]:
-    """The index and the weight as tensors, after a look at all arguments of ``opt.backward``."""
+def index_and_weight(loss_fn: Any, index: Any, weight: Any, reduce: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Both as tensors, after a look at what else ``opt.backward`` was given."""
     if not callable(loss_fn):
         raise TypeError(
             f"opt.backward got a {type(loss_fn).__name__}, but it needs the function that computes the losses, "
@@ -185,9 +187,6 @@ def backward_arguments(
         )
     if reduce not in REDUCTIONS:
         raise ValueError(f'opt.backward: reduce is {reduce!r}. It must be "mean" or "sum".')
-    leaves = batch if PLAIN.issuperset(map(type, batch)) else tree_leaves(batch)
-    if [x for x in leaves if isinstance(x, Tensor) and x.grad_fn is not None]:
-        raise ValueError(GRAPH_FROM_OUTSIDE)
     if weight is not None and not isinstance(weight, Tensor):
         weight = _as_tensor(weight, "weight", "one number per sample: sampler.weight(index)").float()
     if index is None:

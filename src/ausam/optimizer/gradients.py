@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ausam.common.tensors import Vector, norm, present, scale
+from ausam.common.tensors import Vector, get_grad, norm, present, scale
 from ausam.optimizer.parameters import Undo
 
 
@@ -30,34 +30,30 @@ class GradientSlots:
         self.all: Sequence[Tensor] = [*params, *foreign] if foreign else params
         self._own = len(params)
         self._last: Vector = [None] * len(foreign)
-        before: Vector = [p.grad for p in self.all]
-        self._kept: Vector = [*[None] * self._own, *before[self._own :]] if replace else before
+        self._kept = before = [*map(get_grad, self.all)]
         undo.append(lambda: self.put(before))
+        if present(before):
+            self.put([None] * len(before))
+        if replace:
+            self._kept = [*[None] * self._own, *before[self._own :]]
         self._accumulates = bool(present(self._kept))
-        if self._accumulates or replace:
-            self.clear()
 
     @property
     def held(self) -> Vector:
         """What the gradient of the step is added to: the trained parameters' gradients of earlier calls."""
         return self._kept[: self._own]
 
-    def clear(self) -> None:
-        """Empty every slot."""
-        for p in self.all:
-            p.grad = None
-
     def collect(self, *, views: bool) -> Vector:
         """The gradient of the pass that just ended, one entry per trained parameter. The slots are empty afterwards.
 
         ``views``: the slots may be views of memory that the next pass writes to (DDP's gradient_as_bucket_view).
         """
-        gradient: Vector = [p.grad for p in self.all]
+        gradient: Vector = [*map(get_grad, self.all)]
         for p in self.all:
             p.grad = None
         if views:
             gradient = [g.clone() if g is not None and g._is_view() else g for g in gradient]
-        if len(gradient) == self._own:
+        if not self._last:
             return gradient
         self._last = gradient[self._own :]
         return gradient[: self._own]
@@ -73,7 +69,7 @@ class GradientSlots:
         An addition in place cannot be undone, so it is left to the end of the step. The caller then adds the two lists
         that this returns with ``torch._foreach_add_``, if they are not empty.
         """
-        new = [*gradient, *self._last]
+        new = [*gradient, *self._last] if self._last else gradient
         if not self._accumulates:
             self.put(new)
             return [], []

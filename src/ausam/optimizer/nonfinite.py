@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from ausam.common.ranks import Group, any_of
-from ausam.common.tensors import ONE, PLAIN, ZERO, Vector, dense, local
-from ausam.optimizer.buffers import BufferGuard
-from ausam.optimizer.step import Step
+from ausam.common.tensors import ONE, PLAIN, ZERO, dense, local
 
 NonFinite = Literal["skip", "raise", "ignore"]
 
@@ -42,7 +40,7 @@ def nonfinite_flag(tensors: list[Tensor]) -> Tensor:
     flag = ZERO.clone() if on_cpu else torch.zeros((), dtype=torch.float32, device=tensors[0].device)
     try:
         if not PLAIN.issuperset(map(type, tensors)):
-            tensors = list(map(local, tensors))
+            tensors = [*map(local, tensors)]
         # GradScaler's own test: one fused call, faster than a norm. It also multiplies by one.
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, ONE if on_cpu else torch.ones_like(flag))
     except RuntimeError:  # several devices or precisions, a sparse or complex one, memory that cannot be written
@@ -51,19 +49,7 @@ def nonfinite_flag(tensors: list[Tensor]) -> Tensor:
     return flag
 
 
-def discard(step: Step, gradient: Vector, guard: BufferGuard, nonfinite: NonFinite) -> None:
-    """Undo what a step that is not finite has changed, and raise an error with ``nonfinite="raise"``.
-
-    Otherwise the gradient becomes NaN. A finite gradient of an infinite loss would pass GradScaler's test and be used.
-    """
-    guard.rollback()
-    for restore in reversed(step.writes):
-        restore()
-    if nonfinite == "raise":
-        raise NonFiniteError(
-            f"The loss or the gradient of step {step.number} is not finite. Weights and buffers are restored. "
-            'Look for bad input or too large a learning rate, or pass nonfinite="skip" to skip such batches.'
-        )
-    for g in gradient:  # all, because the first may be empty here: no elements, or another process's shard
-        if g is not None:
-            (g if g.layout == torch.strided else g._values()).fill_(torch.nan)
+def fill_with_nan(gradient: list[Tensor]) -> None:
+    """Mark a skipped step for GradScaler: a finite gradient of an infinite loss would pass its test and be used."""
+    for g in gradient:
+        (g if g.layout == torch.strided else g._values()).fill_(torch.nan)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ausam.common.settings import NON_NEGATIVE, checked_value
-from ausam.common.tensors import PLAIN, Vector
+from ausam.common.tensors import PLAIN
 
 # How to restore what an unfinished step has changed, last change first. Each is added before its change is made.
 Undo = list[Callable[[], Any]]
@@ -43,24 +42,23 @@ class TrainedParameters:
         self.foreign: list[nn.Parameter] = []  # the model's parameters that another optimizer owns
         self.frozen: list[nn.Parameter] = []  # the model's parameters that require no gradient
         self.kinds: tuple[str, ...] = ("cpu",)  # types of the devices that hold them and have autocast
-        self._radius_key = radius_key(base)
         self._names: dict[nn.Parameter, str] = {}
         self._dicts: list[dict[str, Any]] = []  # each module's children and parameters
         self._empty: list[dict[str, Any]] = []  # those that had none: looking for a first entry is fast
         self._all: list[nn.Parameter] = []
         self._required: list[bool] = []
-        self._seen: list[object] = []
-        self._ids: list[int] | None = None
+        self._seen: list[object] = [None]  # None: not walked yet
 
     def refresh(self) -> None:
         """Walk the model if a module or parameter was added, removed, frozen or thawed since the last time.
 
         Until then, ``params`` and the other lists stay the same objects.
         """
-        known = not any(self._empty) and [*map(id, self._look())] == self._ids
+        now = self._look()
+        known = len(now) == len(self._seen) and all(map(operator.is_, now, self._seen)) and not any(self._empty)
         if known and [*map(get_requires_grad, self._all)] == self._required:
             return
-        self._ids = None  # an interrupted walk is not used again
+        self._seen = [None]  # an interrupted walk is not used again
         self.modules = list(self.model.modules())
         every: list[dict[str, Any]] = [d for m in self.modules for d in (m._modules, m._parameters)]
         self._dicts, self._empty = [d for d in every if d], [d for d in every if not d]
@@ -79,13 +77,13 @@ class TrainedParameters:
         self._names = {}
         self._all = [*owned, *others]
         self._required = [p.requires_grad for p in self._all]
-        self._seen = self._look()  # kept alive, so that no id is reused
-        self._ids = [*map(id, self._seen)]
+        self._seen = self._look()
 
     def _look(self) -> list[object]:
-        seen: list[object] = [p for group in self.base.param_groups for p in group["params"]]
-        for entries in self._dicts:
-            seen += entries.values()
+        seen: list[object] = []
+        for group in self.base.param_groups:
+            seen += group["params"]
+        seen.extend(itertools.chain.from_iterable(map(dict.values, self._dicts)))
         return seen
 
     @property
@@ -94,32 +92,6 @@ class TrainedParameters:
         if not self._names:
             self._names = {p: _without_wrappers(name) for name, p in self.model.named_parameters()}
         return [self._names.get(p, "") for p in self.params]
-
-    @property
-    def momentum(self) -> Vector:
-        """The optimizer's first moment of each of ``params``. None where it has none yet."""
-        states = [self.base.state.get(p, {}) for p in self.params]
-        moments: Vector = [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
-        rising = {p for g in self.base.param_groups if g.get("maximize") for p in g["params"]}
-        if rising:  # such a group remembers the negative gradient
-            moments = [-v if v is not None and p in rising else v for p, v in zip(self.params, moments, strict=True)]
-        return moments
-
-    def radius(self, rho: float) -> float | list[float]:
-        """``rho``, or the parameter groups' own, e.g. of a schedule. One per parameter if they differ.
-
-        Negative for a group with ``maximize=True``, where the worst point near the weights is the lowest.
-        """
-        groups, key = self.base.param_groups, self._radius_key
-        if not [g for g in groups if key in g or g.get("maximize")]:
-            return rho
-        of: dict[nn.Parameter, float] = {}
-        for g in reversed(groups):
-            radius = checked_value("SharpnessAware", f"{key} of a parameter group", g.get(key, rho), NON_NEGATIVE)
-            of.update(dict.fromkeys(g["params"], -float(radius) if g.get("maximize") else float(radius)))
-        radii = [of[p] for p in self.params]
-        # If all groups share one radius (a schedule), a scalar is as fast as the method's own and rounds the same.
-        return radii[0] if len(set(radii)) == 1 else radii
 
 
 def radius_key(base: Optimizer) -> str:

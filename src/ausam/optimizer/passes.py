@@ -17,6 +17,7 @@ from ausam.optimizer.buffers import writable_buffers
 from ausam.optimizer.displacement import Measured
 from ausam.optimizer.errors import (
     CHANGED_INPUT,
+    GRAPH_FROM_OUTSIDE,
     NO_BACKWARD,
     NO_GRAPH,
     NO_LOSSES,
@@ -60,10 +61,14 @@ class PerSampleStep(Step):
         replay: bool,
     ) -> None:
         super().__init__(context, loss_fn, index, replay=replay)
+        leaves = batch if PLAIN.issuperset(map(type, batch)) else tree_leaves(batch)
         self._batch = batch
-        self._versions = _versions(batch)
+        self._tensors = [x for x in leaves if isinstance(x, Tensor) and not x.is_inference()]
+        self._versions = [x._version for x in self._tensors]  # changes if a tensor is written to
+        if [x for x in self._tensors if x.grad_fn is not None]:
+            raise ValueError(GRAPH_FROM_OUTSIDE)
         self._weight = weight
-        self._backward = backward
+        self._back_propagate = backward
         self._total = total
         self._whole = whole
         self._n = None if index is None else len(index)  # the number of samples; None until it is known
@@ -79,13 +84,13 @@ class PerSampleStep(Step):
 
     def result(self) -> Feedback:
         """What the step learned about each sample."""
-        return Feedback(self.index, self._column("loss"), self._column("perturbed"), self._outputs_at_w)
+        return Feedback(self.index, self.loss, self.perturbed, self._outputs_at_w)
 
     def forward(self, rows: Tensor | None = None, *, grad: bool = True) -> Tensor:
         """Per-sample losses at the current weights, of all rows or some. ``grad=False`` builds no graph."""
         if self._whole and rows is not None:
             raise ValueError(WHOLE_BATCH)
-        if self.evaluated and _versions(self._batch) != self._versions:
+        if self.evaluated and [x._version for x in self._tensors] != self._versions:
             self.warnings.append(CHANGED_INPUT)
         moved = self._displacement
         shifted = moved is not None and moved.active
@@ -160,12 +165,12 @@ class PerSampleStep(Step):
         if self._sync.active:
             self._sync.before_backward()
         try:
-            if self._backward is Tensor.backward:
+            if self._back_propagate is Tensor.backward:
                 torch.autograd.backward(losses, share)  # no graph nodes for the product and the sum
             else:
                 mean = (losses * share).sum()  # not their product @, which autocast would compute in half precision
                 mean.register_hook(self._keep_scale)  # type: ignore[no-untyped-call]
-                self._backward(mean)
+                self._back_propagate(mean)
         except RuntimeError as error:
             add_note(error)
             raise
@@ -245,9 +250,3 @@ class ClosureStep(Step):
         if shifted and len(self._values) > 1 and seen and not self._context.seen_to_move:
             self._check_moved(seen[0], seen[-1])
         return gradient
-
-
-def _versions(batch: tuple[Any, ...]) -> list[int]:
-    """Changes if a tensor among the arguments was written to."""
-    leaves = batch if PLAIN.issuperset(map(type, batch)) else tree_leaves(batch)
-    return [x._version for x in leaves if isinstance(x, Tensor) and not x.is_inference()]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,32 +23,33 @@ from ausam.optimizer.errors import (
     ADDS,
     BYPASSED,
     NO_GRADIENT,
+    NOT_FINITE,
     NOT_SCALED,
     RUNNING,
     SKIPPED,
     Reduction,
     as_module,
-    backward_arguments,
     check_closure,
     check_state_dict,
     checked_base,
+    index_and_weight,
 )
 from ausam.optimizer.gradients import Decoupled
-from ausam.optimizer.nonfinite import NonFinite, any_nonfinite, discard
+from ausam.optimizer.nonfinite import NonFinite, NonFiniteError, any_nonfinite, fill_with_nan
 from ausam.optimizer.parameters import Memory
 from ausam.optimizer.passes import ClosureStep, LossFn, PerSampleStep
 from ausam.optimizer.step import Method, Step, StepContext, torch_modes
 from ausam.optimizer.wrapper import OptimizerList, OptimizerWrapper
 
+# The unfinished steps of all our optimizers: a backward during them is not the user's. In a list, because Python looks
+# up every attribute of a class anew once one of its own has been written to.
+UNFINISHED: list[Step] = []
+
 COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
 
 
-class Grad(enum.Enum):
-    """What :meth:`SharpnessAware.backward` has left in ``.grad`` since the last step or ``zero_grad``."""
-
-    NOTHING = enum.auto()
-    GRADIENT = enum.auto()
-    NONFINITE = enum.auto()
+# What ``backward`` has left in ``.grad`` since the last step or ``zero_grad``.
+Grad = Literal["nothing", "gradient", "nonfinite"]
 
 
 class SharpnessAware(OptimizerWrapper):
@@ -88,8 +88,6 @@ class SharpnessAware(OptimizerWrapper):
     optimizer. All other hooks are the base's.
     """
 
-    _passing = 0  # how many optimizers of ours run their passes, whose backwards are not the user's
-
     def __init__(
         self,
         base: Optimizer | Sequence[Optimizer],
@@ -123,7 +121,7 @@ class SharpnessAware(OptimizerWrapper):
         self.samples_forward = 0
         self.samples_backward = 0
         self._memory = self._memory_at_step = Memory()  # now, and after the last step that was taken
-        self._grad = Grad.NOTHING
+        self._grad: Grad = "nothing"
         self._set_up(model)
 
     def _set_up(self, model: nn.Module) -> None:
@@ -184,7 +182,7 @@ class SharpnessAware(OptimizerWrapper):
             whole_batch: True if a sample's loss depends on the other samples (contrastive losses). A method that would
                 evaluate some of the rows alone then raises an error.
         """
-        index, weight = backward_arguments(loss_fn, batch, index, weight, reduce)
+        index, weight = index_and_weight(loss_fn, index, weight, reduce)
         step = PerSampleStep(
             self._context,
             loss_fn,
@@ -196,7 +194,7 @@ class SharpnessAware(OptimizerWrapper):
             whole=whole_batch,
             replay=self.replay,
         )
-        if self.steps == 0 and self._grad is Grad.NOTHING and self._has_gradients():
+        if self.steps == 0 and self._grad == "nothing" and self._has_gradients():
             step.warnings.append(ADDS)
         feedback: Feedback = self._estimate(step)
         self._scaled = backward is not Tensor.backward
@@ -219,14 +217,14 @@ class SharpnessAware(OptimizerWrapper):
         if closure is not None:
             check_closure(closure)
             loss = self._estimate(ClosureStep(self._context, closure, replay=self.replay), replace=True)
-        elif self._grad is Grad.NOTHING and not isinstance(self.method, Plain) and self._has_gradients():
+        elif self._grad == "nothing" and not isinstance(self.method, Plain) and self._has_gradients():
             self._warn_once(BYPASSED.format(type(self.method).__name__), stacklevel=3)
         if self._added:
             self._warn_once(ADDED, stacklevel=3)
         if self._scaler_steps and not self._scaled:
             self._warn_once(NOT_SCALED, stacklevel=4)
         self._scaler_steps = False
-        if self._grad is Grad.NONFINITE and self._still_nonfinite():
+        if self._grad == "nonfinite" and self._still_nonfinite():
             self._memory = self._memory_at_step
         else:
             if self._decoupled is None:
@@ -237,7 +235,7 @@ class SharpnessAware(OptimizerWrapper):
                 self._decoupled.subtract(vector, self.param_groups)
             self.steps += 1
             self._memory_at_step = self._memory
-        self._grad, self._added = Grad.NOTHING, False
+        self._grad, self._added = "nothing", False
         for hook in [*self._optimizer_step_post_hooks.values()]:
             hook(self, (closure,), {})
         return loss
@@ -262,7 +260,7 @@ class SharpnessAware(OptimizerWrapper):
         undo, context, grad_mode = step.undo, self._context, torch.is_grad_enabled()
         if self._added and not replace:
             step.warnings.append(ADDED)
-        SharpnessAware._passing += 1
+        UNFINISHED.append(step)
         try:
             undo.append(functools.partial(vars(self).update, vars(self).copy()))  # counters, memory, what .grad holds
             self._running = True
@@ -272,19 +270,29 @@ class SharpnessAware(OptimizerWrapper):
             memory = self._memory.copy_for(context.parameters)
             step.begin(memory.values, self.steps, self.seed, replace=replace)
             gradient = self.method.gradient(step)
-            self._validate_gradient(gradient)
+            if not isinstance(gradient, list) or len(gradient) != len(step.params):
+                what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
+                raise TypeError(
+                    f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
+                    f"{len(step.params)} trained parameters is needed, e.g. what step.gradient() returns."
+                )
             entries = present(gradient)
             if not entries and not isinstance(step, ClosureStep):  # a closure may skip a batch
                 step.warnings.append(NO_GRADIENT)
             context.guard.undo_last_pass()
-            accepted = self.nonfinite == "ignore" or not any_nonfinite(
-                context.sync.group, [*entries, *present(step.decoupled or []), *step.evaluated]
-            )
-            if not accepted:
-                discard(step, gradient, context.guard, self.nonfinite)
-                step.warnings.append(SKIPPED)
+            computed = entries + step.evaluated
+            if step.decoupled:
+                computed += present(step.decoupled)
+            accepted = self.nonfinite == "ignore" or not any_nonfinite(context.sync.group, computed)
             returned = step.result()
             memory.values = step.state
+            if not accepted:
+                for restore in reversed(undo):
+                    restore()
+                if self.nonfinite == "raise":
+                    raise NonFiniteError(NOT_FINITE.format(self.steps))
+                fill_with_nan(entries)
+                step.warnings.append(SKIPPED)
             held, new = self._commit(
                 step, gradient, memory if accepted else None, reached=bool(entries), replace=replace
             )
@@ -298,7 +306,7 @@ class SharpnessAware(OptimizerWrapper):
                 restore()
             raise
         finally:
-            SharpnessAware._passing -= 1
+            UNFINISHED.remove(step)
         if not self._watched:
             self._watch()
         if held:
@@ -316,14 +324,14 @@ class SharpnessAware(OptimizerWrapper):
         self.samples_forward += step.samples_forward
         self.samples_backward += step.samples_backward
         if replace:
-            self._grad, self._decoupled = Grad.NOTHING, None
+            self._grad, self._decoupled = "nothing", None
         if memory is None:
             self.skipped += 1
-            self._grad, self._decoupled = Grad.NONFINITE, None
+            self._grad, self._decoupled = "nonfinite", None
         else:
             self._memory = memory
-            if reached and self._grad is Grad.NOTHING:
-                self._grad = Grad.GRADIENT
+            if reached and self._grad == "nothing":
+                self._grad = "gradient"
             if step.decoupled or self._decoupled is not None:
                 self._decoupled = self._pending(step, gradient)
         must_average = sync.must_average
@@ -346,16 +354,6 @@ class SharpnessAware(OptimizerWrapper):
         if sync.must_average:
             vector, total = (average_gradients(step.params, v, sync.group) for v in (vector, total))
         return Decoupled(step.params, vector, norm(total))
-
-    def _validate_gradient(self, gradient: Vector) -> None:
-        """Raise an error for what is no gradient."""
-        trained = len(self._context.parameters.params)
-        if not isinstance(gradient, list) or len(gradient) != trained:
-            what = f"{len(gradient)} entries" if isinstance(gradient, list) else f"a {type(gradient).__name__}"
-            raise TypeError(
-                f"{type(self.method).__name__}.gradient returned {what}, but a list with one entry for each of the "
-                f"{trained} trained parameters is needed, e.g. what step.gradient() returns."
-            )
 
     def _watch(self) -> None:
         """Notice, on the smallest parameter, a ``loss.backward()`` of the user's between ``backward`` and ``step``."""
@@ -390,7 +388,7 @@ class SharpnessAware(OptimizerWrapper):
         else:
             self.base.zero_grad(set_to_none=set_to_none)
         if not self._running:  # inside a closure, the earlier gradients are set aside and stay
-            self._grad, self._added, self._decoupled = Grad.NOTHING, False, None
+            self._grad, self._added, self._decoupled = "nothing", False, None
 
     def __repr__(self) -> str:
         count = sum(p.numel() for g in self.param_groups for p in g["params"])
@@ -456,6 +454,6 @@ class SharpnessAware(OptimizerWrapper):
 
 
 def _note_backward(reference: weakref.ref[SharpnessAware], _: Tensor) -> None:
-    opt = reference()
-    if opt is not None and opt._grad is Grad.GRADIENT and not SharpnessAware._passing:
+    opt = None if UNFINISHED else reference()
+    if opt is not None and opt._grad == "gradient":
         opt._added = True

@@ -9,6 +9,7 @@ undoes the step (sharpness_aware).
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -18,13 +19,14 @@ from torch.optim import Optimizer
 
 from ausam.common.random import Replay, generator
 from ausam.common.ranks import mean_over_ranks, min_over_ranks
-from ausam.common.tensors import Vector, add, ascent_
+from ausam.common.settings import NON_NEGATIVE, checked_value
+from ausam.common.tensors import Vector, add
 from ausam.optimizer.buffers import BufferGuard, writable_buffers
 from ausam.optimizer.displacement import Displacement, Measured, Swappable
 from ausam.optimizer.distributed import choose_sync
 from ausam.optimizer.errors import NO_LOSSES, NO_OUTPUTS, UNCHANGED
 from ausam.optimizer.gradients import GradientSlots
-from ausam.optimizer.parameters import TrainedParameters, Undo
+from ausam.optimizer.parameters import TrainedParameters, Undo, radius_key
 
 COMPILED = "_torchdynamo_orig_callable"  # an attribute of every function that torch.compile returns
 
@@ -59,6 +61,7 @@ class StepContext:
 
     def __init__(self, model: nn.Module, base: Optimizer, sync_perturbation: bool) -> None:
         self.parameters = TrainedParameters(model, base)
+        self.radius_key = radius_key(base)
         self.guard = BufferGuard()
         self.pass_index = -1  # calls of the user's function in this step, but one
         self.seen_to_move = False  # whether a step was seen in which moving the weights changed the losses
@@ -95,7 +98,6 @@ class Step:
         self.undo: Undo = [torch_modes(context.parameters.kinds)]
         self.warnings: list[str] = []  # what the user should know of this step
         self.evaluated: list[Tensor] = []  # the losses of each pass, to see whether they are finite
-        self.writes: Undo = []  # restore what was written into tables
         self._context = context
         self._parameters = context.parameters
         self._guard = context.guard
@@ -120,8 +122,20 @@ class Step:
         return self._parameters.names
 
     def radius(self, rho: float) -> float | list[float]:
-        """``rho``, or the parameter groups' own value. One radius per parameter if these differ."""
-        return self._parameters.radius(rho)
+        """``rho``, or the parameter groups' own, e.g. of a schedule. One per parameter if they differ.
+
+        Negative for a group with ``maximize=True``, where the worst point near the weights is the lowest.
+        """
+        groups, key = self._parameters.base.param_groups, self._context.radius_key
+        if not [g for g in groups if key in g or g.get("maximize")]:
+            return rho
+        of: dict[nn.Parameter, float] = {}
+        for g in reversed(groups):
+            radius = checked_value("SharpnessAware", f"{key} of a parameter group", g.get(key, rho), NON_NEGATIVE)
+            of.update(dict.fromkeys(g["params"], -float(radius) if g.get("maximize") else float(radius)))
+        radii = [of[p] for p in self.params]
+        # If all groups share one radius (a schedule), a scalar is as fast as the method's own and rounds the same.
+        return radii[0] if len(set(radii)) == 1 else radii
 
     def rng(self, stream: int = 0) -> Generator:
         """A new generator for this step, the same in every process. Each stream gives different numbers."""
@@ -130,7 +144,12 @@ class Step:
     @property
     def momentum(self) -> Vector:
         """The base's first moment (SGD's momentum_buffer, Adam's exp_avg). None for a parameter that has none yet."""
-        return self._parameters.momentum
+        base = self._parameters.base
+        states = [base.state.get(p, {}) for p in self.params]
+        moments: Vector = [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
+        rising = {p for g in base.param_groups if g.get("maximize") for p in g["params"]}
+        # A group that is maximised remembers the negative gradient.
+        return [-v if v is not None and p in rising else v for p, v in zip(self.params, moments, strict=True)]
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -169,13 +188,7 @@ class Step:
 
     def write(self, table: Tensor, place: tuple[Tensor, ...], values: Tensor) -> None:
         """``table[place] = values`` in a table that is too large to copy. It is rolled back if the step is skipped."""
-        before = table[place]
-
-        def restore() -> None:
-            table.index_put_(place, before)
-
-        self.writes.append(restore)
-        self.undo.append(restore)
+        self.undo.append(functools.partial(table.index_put_, place, table[place]))
         table.index_put_(place, values.to(table.dtype))
 
     # -- evaluating ----------------------------------------------------------------------------------------------
@@ -244,17 +257,13 @@ class Step:
 
         ``measures`` names the feedback column for losses evaluated inside.
         """
-        return self._displaced(e, measures, relative=True)
-
-    def ascended(self, g: Vector, rho: float) -> Displacement:
-        """Move the weights to ``w + rho g / |g|``, like ``shifted(ascent(g, rho))``. Overwrites ``g``."""
-        return self._displaced(ascent_(g, self._parameters.radius(rho)), "perturbed", relative=True)
+        return self._displaced(e, measures=measures, relative=True)
 
     def at(self, values: Vector) -> Displacement:
         """Move the weights to ``values`` inside the context, then back to ``w`` bit for bit."""
-        return self._displaced(values, "perturbed", relative=False)
+        return self._displaced(values, measures="perturbed", relative=False)
 
-    def _displaced(self, values: Vector, measures: Measured, *, relative: bool) -> Displacement:
+    def _displaced(self, values: Vector, *, measures: Measured, relative: bool) -> Displacement:
         if self._displacement is not None and self._displacement.active:
             raise RuntimeError(
                 "The weights are already shifted. Leave the first `with step.shifted(...)` before entering another."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ausam.common.settings import Decay, NonNegative
-from ausam.common.tensors import Vector, add, average, matching, scale
+from ausam.common.tensors import Vector, add, ascent_, average, matching, scale
 from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
@@ -53,5 +53,5 @@ class FriendlySAM(Settings):
         # The average uses the raw gradient, not d, without the loss scale, which may change.
         d = add(g, matching(m, g), -self.sigma * step.scale)
         step.state["average"] = average(m, scale(g, 1.0 / step.scale), self.lmbda)
-        with step.ascended(d, self.rho):
+        with step.shifted(ascent_(d, step.radius(self.rho))):
             return step.gradient()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ausam.common.settings import NonNegative
-from ausam.common.tensors import Vector
+from ausam.common.tensors import Vector, ascent_
 from ausam.methods._base import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class FunctionalSAM(Settings):
             losses = step.forward()
             v = _slope(losses, step.outputs)
             g = step.backward(losses)
-        with step.ascended(g, self.rho):
+        with step.shifted(ascent_(g, step.radius(self.rho))):
             step.forward()
             return step.backward((v * step.outputs.to(v.dtype)).reshape(len(v), -1).sum(1))
 
