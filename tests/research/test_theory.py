@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from research.theory.lemma1 import lemma1
-from research.theory.theorem1 import bounds, theorem1
+from research.theory.theorem1 import bounds
 from research.theory.theorem2 import theorem2
 from research.theory.theorem3 import LogisticRegression, Quadratic, counterexample, theorem3
 from research.theory.theorem4 import expected_selection, inclusion_probabilities, theorem4
@@ -80,11 +80,6 @@ def test_zero_gradients_left_out_break_the_papers_bound():
     assert result.paper == 0.0 < result.first_order
     assert not result.paper_holds
     assert result.first_order == pytest.approx(result.corrected)  # attained: | |g_B| - |g_kept| | = M/K |g_kept|
-
-
-def test_theorem1_on_a_network(net):
-    model, losses, x, y = net
-    assert theorem1(model, losses, (x, y), [1, 4, 5, 9, 16], 0.15).corrected_holds
 
 
 # -- theorem 2: gradient norms drift little under a square schedule, and the bound grows under a cosine --------------

@@ -156,7 +156,6 @@ def test_mistakes_are_told_before_anything_starts(folder, monkeypatch, capsys):
         assert main(command("--out", "out", *more)) == 2
         return capsys.readouterr().err.splitlines()[-1]
 
-    assert line("--address", "auto") == ("ausam: --address is for Ray. Use --launcher ray with it, or leave it out.")
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
     assert line("--launcher", "ray") == ("ausam: --launcher ray needs the package ray. Install it: pip install ray")
     assert not (folder / "out").exists()

@@ -10,7 +10,6 @@ from ausam_lab.paper import recipe, reproduce, tables
 from ausam_lab.paper.pose import stick_figures
 from ausam_lab.paper.pose.simcc import GROUPS
 from ausam_lab.training.loop import learning_rate, train
-from tests.helpers import few_of
 from tests.lab.paper.pose.helpers import person, put_mpii
 
 # whole runs
@@ -19,13 +18,8 @@ from tests.lab.paper.pose.helpers import person, put_mpii
 FEW = {"data": "stick-figures", "train_size": 24, "test_size": 8, "epochs": 3, "batch_size": 8, "threads": 1}
 
 
-PAIRS = [("plain", "full"), ("sam", "full"), ("sam", "ausampling"), ("esam", "full")]
-
-
-@pytest.mark.parametrize("pair", few_of(PAIRS, ("sam", "ausampling")), ids="-".join)
-def test_a_run_resumes_bit_for_bit(tmp_path, few_figures, pair):
-    method, policy = pair
-    config = resolve(**FEW, method=method, policy=policy, augment="standard", ramp=1)
+def test_a_run_resumes_bit_for_bit(tmp_path, few_figures):
+    config = resolve(**FEW, method="sam", policy="ausampling", augment="standard", ramp=1)
     assert (config.base, config.label_smoothing, config.rho) == ("adam", 0.2, 0.05)
     list(train(config, tmp_path / "whole"))
     rows = train(config, tmp_path / "parts")
@@ -37,8 +31,7 @@ def test_a_run_resumes_bit_for_bit(tmp_path, few_figures, pair):
         assert mine[key] == theirs[key]
     assert {"head", "ankle"} <= set(mine["test"]["parts"])
     assert mine["test"]["name"] == first.test.name == "PCKh@0.5"
-    if policy == "ausampling":  # all people in the first epoch, then half of each eight
-        assert mine["samples_forward"] == 2 * (24 + 2 * 12)
+    assert mine["samples_forward"] == 2 * (24 + 2 * 12)  # all people in the first epoch, then half of each eight
 
 
 @pytest.mark.nightly
