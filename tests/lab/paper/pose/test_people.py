@@ -10,12 +10,15 @@ import torch
 from ausam import Full, Random, SelectiveBatchSampler
 from ausam_lab.data.loading import DataError
 from ausam_lab.data.sources import DownloadError
+from ausam_lab.paper import catalogue
 from ausam_lab.paper.pose.mpii import mpii
 from ausam_lab.paper.pose.people import PLAIN
 from ausam_lab.paper.pose.stick_figures import SIDE
 from ausam_lab.paper.pose.stick_figures import many as drawn_figures
 from tests.lab.helpers import load
 from tests.lab.paper.pose.helpers import person, put_mpii, small_set
+
+catalogue.register()
 
 # the data sets
 
@@ -64,6 +67,11 @@ def test_stick_figures_are_drawn_from_the_seed_alone():
     assert not np.allclose(drawn_figures(1, 3).joints, three.joints)
     crop, _ = five.shown(4, SIDE, PLAIN)
     assert crop.permute(1, 2, 0).numpy().tobytes() == five.open(4).tobytes()  # shown as they are
+
+
+def test_people_may_be_held_out(few_figures):
+    data = load("stick-figures", validation=0.1)
+    assert (len(data.train_y), len(data.test_y), data.evaluated_on) == (36, 4, "validation")
 
 
 def test_what_poses_cannot_have_is_refused(few_figures):
