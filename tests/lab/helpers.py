@@ -72,7 +72,6 @@ def a_run(score=90.0, seed=0, seconds=10.0, hardware=HARDWARE, metric="accuracy"
     fields = {
         "method": "SAM(rho=0.1)",
         "policy": "Full()",
-        "pair": "SAM(rho=0.1)",
         "epochs": 3,
         "train": Score(99.0, metric),
         "samples_forward": 2000,
@@ -97,9 +96,7 @@ def a_comparison(runs, labels=None, **changes):
         "command": "ausam compare",
         "created": "2025-01-01T00:00:00+00:00",
         "complete": True,
-        "data": Samples(1000, 500, 10),
         "seeds": tuple(sorted({r.run.seed for r in runs})),
-        "environment": ENVIRONMENT,
         "config": Config(),
         "rows": statistics.rows([(n, (labels or {}).get(n, n)) for n in names], runs),
         "runs": tuple(runs),

@@ -1,13 +1,12 @@
 """Broken data of the user's, files that were damaged, and files that somebody made to do harm."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.lab.helpers import rewrite, run
+from tests.lab.helpers import run
 from tests.reliability.test_kills import outcome
 
 FEW = ["--epochs", "2", "--train-size", "128", "--test-size", "50", "--threads", "1"]
@@ -155,21 +154,6 @@ def test_hostile_text_for_a_method_is_refused(tmp_path, monkeypatch, capsys, tex
     assert run("train", "--method", text, *FEW, "--out", "run") == 2
     assert said(capsys).startswith("ausam: ")
     assert not list(tmp_path.iterdir())
-
-
-def test_markup_in_a_result_is_shown_as_text(ended, tmp_path):
-    evil = "<script>alert(1)</script>"
-    result = json.loads((ended / "result.json").read_text())
-    result["environment"]["hardware"] |= {"cpu": evil, "device": evil}
-    result["environment"]["commit"] = evil
-    result["config"] |= {"data": evil, "model": evil}
-    (tmp_path / "result.json").write_text(json.dumps(result))
-    rewrite(tmp_path / "result.json", method=evil, policy=evil, pair=evil)
-    shutil.copy(ended / "metrics.jsonl", tmp_path)
-    assert run("report", tmp_path) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert evil not in page
-    assert "&lt;script&gt;" in page
 
 
 def test_a_worker_whose_death_is_noticed_elsewhere_is_named(mine, monkeypatch, capsys):

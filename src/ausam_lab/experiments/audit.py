@@ -25,7 +25,7 @@ from ausam_lab.data.samples import description, plain, show
 from ausam_lab.data.sources import DownloadError
 from ausam_lab.experiments.cells import runs_in
 from ausam_lab.experiments.commands import flags
-from ausam_lab.names.pairs import PAIRS, label
+from ausam_lab.names.pairs import PAIRS
 from ausam_lab.names.user_code import is_code, is_own, refuse_strangers
 from ausam_lab.records import files, store
 from ausam_lab.records.run import measured_on
@@ -81,10 +81,10 @@ def audit_rows(place: Path, command: str, **how: Any) -> list[tuple[str, Path, A
     for name, folder in runs_in(place):
         runs.setdefault(name, folder)
     found = []
-    for name, run in runs.items():
+    for run in runs.values():
         config = run_folder.saved_config(run) or Config()
         audited = audit_run(run, run / "audit.html", None, command, **how)
-        found.append((config.label or label(name, config.base), run / "audit.html", audited))
+        found.append((config.label, run / "audit.html", audited))
     return found
 
 

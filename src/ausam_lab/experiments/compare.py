@@ -12,14 +12,13 @@ from ausam_lab.config import Config
 from ausam_lab.data.catalogue import changes
 from ausam_lab.experiments.cells import run_folder
 from ausam_lab.names.from_config import configured
-from ausam_lab.names.pairs import label, pair
+from ausam_lab.names.pairs import pair
 from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison, CurvePoint, NamedRun
 from ausam_lab.records.run import Epoch
 from ausam_lab.report import statistics
 from ausam_lab.report.pages import comparison as page
 from ausam_lab.training.loop import train
-from ausam_lab.training.machine import environment
 from ausam_lab.training.run_folder import epochs, finished
 
 OnEpoch = Callable[[str, int, Epoch], None]
@@ -96,40 +95,21 @@ def _run(name: str, config: Config, out: Path, on_epoch: OnEpoch) -> Iterator[Ep
 
 def collect(names: list[str], seeds: list[int], config: Config, out: Path, command: str, title: str = "") -> Comparison:
     """The results of a comparison from the finished runs in ``out``."""
-    found = [named_run(name, run_folder(out, name, seed)) for name in names for seed in seeds]
-    runs = [run for run in found if run is not None]
-    named = {run.name: run.run.config.label or label(run.name, config.base) for run in runs}
-    labels = [(name, named[name]) for name in names if name in named]
-    return comparison(title or f"{config.data}{changes(config)}", command, seeds, config, labels, runs, len(found))
-
-
-def named_run(name: str, folder: Path) -> NamedRun | None:
-    """The run in a folder under this name, with its learning curve. None if it has not ended."""
-    run = finished(folder)
-    curve = (CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(folder))
-    return None if run is None else NamedRun(name, run, tuple(curve))
-
-
-def comparison(
-    title: str,
-    command: str,
-    seeds: list[int],
-    config: Config,
-    labels: list[tuple[str, str]],
-    runs: list[NamedRun],
-    expected: int,
-) -> Comparison:
-    """The record of these runs. ``labels`` are the name and the label of every row."""
+    runs = []
+    for name in names:
+        for folder in (run_folder(out, name, seed) for seed in seeds):
+            if (run := finished(folder)) is not None:
+                curve = (CurvePoint(e.epoch, e.train_loss, e.test.value, e.seconds) for e in epochs(folder))
+                runs.append(NamedRun(name, run, tuple(curve)))
+    labels = {run.name: run.run.config.label for run in runs}
     return Comparison(
-        title=title,
+        title=title or f"{config.data}{changes(config)}",
         command=command,
         created=store.now(),
-        complete=len(runs) == expected,
-        data=runs[0].run.data if runs else None,
+        complete=len(runs) == len(names) * len(seeds),
         seeds=tuple(seeds),
-        environment=runs[0].run.environment if runs else environment(config.device),
         config=config,
-        rows=statistics.rows(labels, runs),
+        rows=statistics.rows(list(labels.items()), runs),
         runs=tuple(runs),
     )
 

@@ -21,10 +21,8 @@ from ausam_lab.config import Config
 from ausam_lab.data.catalogue import defaults_for, split_problem
 from ausam_lab.data.classification import Classification
 from ausam_lab.experiments.cells import runs_in
-from ausam_lab.names.expressions import brief_pair
 from ausam_lab.names.from_config import OWN_RHO, method_and_policy
 from ausam_lab.names.lookup import device
-from ausam_lab.names.pairs import label
 from ausam_lab.names.user_code import refuse_strangers
 from ausam_lab.networks.build import to_memory_format
 from ausam_lab.records import files, store
@@ -66,7 +64,7 @@ def diagnose(
         try:
             if not trust:
                 _refuse_strangers(folder)
-            minima.append(_measure(name, folder, samples, minima[0].rho if minima else None, len(runs) == 1, here))
+            minima.append(_measure(folder, samples, minima[0].rho if minima else None, len(runs) == 1, here))
         except ValueError as error:
             if len(runs) == 1:
                 raise
@@ -86,7 +84,7 @@ def _refuse_strangers(folder: Path) -> None:
     refuse_strangers(folder, {k: getattr(saved, k) for k in settings})
 
 
-def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bool, here: dict[str, Any]) -> Minimum:
+def _measure(folder: Path, samples: int, rho: float | None, alone: bool, here: dict[str, Any]) -> Minimum:
     """Measure the last weights of a run. A ValueError if it cannot be done."""
     saved = run_folder.saved_config(folder)
     if saved is None:
@@ -104,8 +102,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
             "classification."
         )
     values, ended = weights.of_run(folder), run_folder.finished(folder)
-    method, policy = method_and_policy(config, config.epochs, labels=data.train_y)
-    rho = radius(config, method) if rho is None else rho
+    rho = radius(config, method_and_policy(config, config.epochs)[0]) if rho is None else rho
     n = len(data.train_y)
     index = torch.randperm(n, generator=generator(DRAWN))[:samples]
     part = data.part(index, torch.arange(len(data.test_y)))
@@ -124,7 +121,7 @@ def _measure(name: str, folder: Path, samples: int, rho: float | None, alone: bo
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     steps = max(10, min(60, BASIS // parameters))
     return Minimum(
-        name=label(name, config.base) if name else config.label or brief_pair(method, policy),
+        name=config.label or f"{config.method} + {config.policy}",
         config=config,
         epoch=len(run_folder.epochs(folder)) if ended is None else ended.epochs,
         parameters=parameters,

@@ -141,26 +141,10 @@ def brief(thing: object) -> str:
     return f"{type(thing).__name__}({', '.join(given)})"
 
 
-def brief_pair(method: object, policy: object) -> str:
-    """Both in brief, as they can be written: ``SAM(rho=0.1) + Random(alpha=0.5)``. The policy that takes all goes."""
-    return brief(method) if isinstance(policy, POLICIES["Full"]) else f"{brief(method)} + {brief(policy)}"
-
-
 def _shown(name: str, value: Any) -> str:
     if name == "inner":
         return brief(value)
-    return repr(signal_name(value)) if name == "signal" else stable_repr(value)
-
-
-def stable_repr(thing: object) -> str:
-    """The repr without memory addresses, which differ from run to run: of a function its name, of an object its class.
-
-    >>> stable_repr(parse) == repr(parse)
-    False
-    >>> stable_repr(parse)
-    '<function parse>'
-    """
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
+    return repr(signal_name(value) if name == "signal" else value)
 
 
 def arguments_of(cls: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
 from ausam_lab.config import Config
-from ausam_lab.records.run import Environment, Run, Samples
+from ausam_lab.records.run import Run, Samples
 from ausam_lab.records.store import Checked, Record
 
 
@@ -52,7 +52,7 @@ class Row(Checked):
 
     name: str
     label: str
-    pair: str  # both abbreviated
+    pair: str  # method and policy with their arguments
     metric: str
     seeds: tuple[int, ...]
     scores: tuple[float, ...]  # one per seed
@@ -111,9 +111,12 @@ class Comparison(Record):
     command: str
     created: str | None
     complete: bool
-    data: Samples | None  # None until a run has ended
     seeds: tuple[int, ...]
-    environment: Environment  # of the first run
     config: Config  # common to all runs, except method, policy and seed
     rows: tuple[Row, ...]
     runs: tuple[NamedRun, ...]
+
+    @property
+    def data(self) -> Samples | None:
+        """The amount of data. None until a run has ended."""
+        return self.runs[0].run.data if self.runs else None

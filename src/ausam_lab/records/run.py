@@ -112,9 +112,8 @@ class Run(Record):
 
     FORMAT = "run"
 
-    method: str
-    policy: str
-    pair: str  # both abbreviated
+    method: str  # with the arguments that differ from the defaults
+    policy: str  # likewise
     seed: Count
     epochs: PositiveCount
     test: Score
@@ -134,6 +133,11 @@ class Run(Record):
     steps: Count | None = None  # taken, without the skipped ones; None if not recorded
     best_epoch: PositiveCount | None = None  # whose weights were kept, if held-out samples selected it
     audit: Findings | None = None  # None if the losses say nothing about labels
+
+    @property
+    def pair(self) -> str:
+        """Its method and its policy, unless that takes every sample."""
+        return self.method if self.policy == "Full()" else f"{self.method} + {self.policy}"
 
     @property
     def idle(self) -> bool:

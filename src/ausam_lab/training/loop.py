@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ausam.common.random import generator
 from ausam_lab.config import Config
 from ausam_lab.data.problem import Problem
-from ausam_lab.names.expressions import brief_pair, stable_repr
+from ausam_lab.names.expressions import brief
 from ausam_lab.networks.build import to_memory_format
 from ausam_lab.records import files, store
 from ausam_lab.records.run import VALIDATION, Epoch, Run, Samples, Score
@@ -221,9 +221,8 @@ def record(state: State, train: Score) -> Run:
     best = None if state.best is None else state.epochs[state.best.epoch - 1]
     method, policy = state.opt.method, state.sampler.policy
     return Run(
-        method=stable_repr(method),
-        policy=stable_repr(policy),
-        pair=brief_pair(method, policy),
+        method=brief(method),
+        policy=brief(policy),
         seed=config.seed,
         epochs=config.epochs,
         test=(best or last).test,

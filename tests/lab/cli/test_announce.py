@@ -23,21 +23,16 @@ def test_a_comparison_says_how_many_runs_are_left(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "label", "alone"),
+    ("flags", "label"),
     [
-        (["ausam-0.5"], "AUSAM-0.5", "AUSAM-0.5"),
-        (["--policy", "ausampling", "--alpha", 0.7], *["SAM(rho=0.2) + AUSampling(alpha=0.7)"] * 2),
-        (["sam@0.5"], *["SAM (half the epochs)"] * 2),
-        (["--method", "sam(rho=0.3)"], "SAM(rho=0.3)", "SAM(rho=0.3)"),
+        (["ausam-0.5"], "AUSAM-0.5"),
+        (["--policy", "ausampling", "--alpha", 0.7], "SAM(rho=0.2) + AUSampling(alpha=0.7)"),
+        (["sam@0.5"], "SAM (half the epochs)"),
+        (["--method", "sam(rho=0.3)"], "SAM(rho=0.3)"),
     ],
     ids=str,
 )
-def test_a_run_has_the_label_of_its_pair(tmp_path, capsys, flags, label, alone):
+def test_a_run_has_the_label_of_its_pair(tmp_path, capsys, flags, label):
     assert run("train", *flags, *FEW, "--out", tmp_path / "run") == 0
     assert capsys.readouterr().out.startswith(f"{label}: ")
-    assert run("report", tmp_path / "run") == 0
-    out = capsys.readouterr().out
-    assert f"\n{alone}  " in out
-    assert f"{alone} reaches " in out
-    assert "s_min" not in out
     assert read(tmp_path / "run" / "result.json")["method"].startswith("SAM(rho=")

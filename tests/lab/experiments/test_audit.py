@@ -28,7 +28,7 @@ from ausam_lab.experiments.compare import rows
 from ausam_lab.report.pages import audit as page
 from ausam_lab.training import auditing, run_folder
 from tests.lab.blobs import N
-from tests.lab.helpers import parsed, run
+from tests.lab.helpers import parsed, rewrite, run
 
 HERE = Path("audit.html")
 
@@ -85,8 +85,9 @@ def test_the_page_is_next_to_the_run_by_default(copied, capsys):
 
 
 def test_a_comparison_is_audited_row_by_row(audited, tmp_path, capsys):
-    for name in ("sgd/seed-0", "sam+trusted/seed-0", "sam+trusted/seed-1"):
+    for name, label in (("sgd/seed-0", "SGD"), ("sam+trusted/seed-0", "SAM+Trusted"), ("sam+trusted/seed-1", "")):
         shutil.copytree(audited, tmp_path / "runs" / name)
+        rewrite(tmp_path / "runs" / name / "config.json", label=label)
     assert run("audit", tmp_path, "--trust") == 0
     said = capsys.readouterr().out
     assert re.findall(r"^(\S+) +30 +30 +30$", said, re.M) == ["SAM+Trusted", "SGD"]

@@ -463,6 +463,26 @@ def test_report_rebuilds_a_table(whole, capsys):
     assert re.findall(r'href="([^"]+/report.html)"', page) == ["one/report.html", "two/report.html"]
 
 
+def test_report_rebuilds_a_comparison(whole, tmp_path, capsys):
+    block = tmp_path / "block"
+    for path in (whole / "two").rglob("*.json*"):
+        target = block / path.relative_to(whole / "two")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    (block / "report.html").unlink(missing_ok=True)
+    assert main(["report", str(block)]) == 0
+    comparison = read(block / "results.json")
+    assert [(r["name"], r["seeds"]) for r in comparison["rows"]] == [("sam", [0, 1]), ("sam+info*", [0, 1])]
+    assert comparison["complete"]
+    (block / "runs" / "sam" / "seed-1" / "result.json").unlink()
+    assert main(["report", str(block)]) == 0
+    assert not read(block / "results.json")["complete"]
+    assert (block / "report.html").exists()
+    capsys.readouterr()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "has no results. Use the folder (--out) of" in capsys.readouterr().err
+
+
 OWN_METHOD = """
 from dataclasses import dataclass
 from ausam import SAM

@@ -187,11 +187,11 @@ def test_every_name_is_escaped(results):
     evil = "</script><script>alert(1)</script><img src=x onerror=y>"
     before = Page(render(results)).tags
     rows = [replace(r, **dict.fromkeys(("label", "pair"), evil)) for r in results.rows]
-    every = [NamedRun(evil + r.name, r.run, r.curve) for r in results.runs]
+    place = Environment(replace(HARDWARE, cpu=evil), {evil: evil}, evil)
+    every = [NamedRun(evil + r.name, replace(r.run, environment=place), r.curve) for r in results.runs]
     changed = replace(
         results,
         **dict.fromkeys(("title", "command", "created"), evil),
-        environment=Environment(replace(HARDWARE, cpu=evil), {evil: evil}, evil),
         config=replace(results.config, data=evil, model=evil),
         rows=tuple(replace(r, name=evil + r.name) for r in rows),
         runs=tuple(every),

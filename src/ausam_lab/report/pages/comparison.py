@@ -123,8 +123,11 @@ def _conditions(comparison: Comparison) -> Iterator[Markup]:
     """The command, the settings and the machine, folded."""
     config, usual = asdict(comparison.config), asdict(Config())
     changed = {k: v for k, v in config.items() if k not in PAIR_SETTINGS and v != usual[k]}
-    made = {"created": comparison.created, "commit": comparison.environment.commit}
-    machine = made | asdict(comparison.environment.hardware) | comparison.environment.versions
+    machine = {}
+    for first in comparison.runs[:1]:
+        used = first.run.environment
+        made = {"created": comparison.created, "commit": used.commit}
+        machine = made | asdict(used.hardware) | used.versions
     if comparison.command:
         yield html.code(comparison.command)
     for title, facts in (("Settings that differ from the defaults", changed), ("Machine of the first run", machine)):
