@@ -40,7 +40,6 @@ from ausam.sampler.plan import (
     plan_batches,
     plan_choice,
     put_weights,
-    require_batches,
     samples_used,
 )
 from ausam.sampler.scores import Scores, SharedScores, on_accelerator
@@ -155,7 +154,6 @@ class SelectiveBatchSampler(BatchSampler):
         self._picked = 0  # candidates that pick() has seen since the epoch was set
         self._picks = 0
         self._weighed = False  # whether anybody asked for the weights, or was told to
-        self._misled = False  # whether update was called with samples that were not given, and a warning was shown
         self._unasked = 0 if policy.kept < 1 else None  # samples updated; None once batches were asked for
 
     @property
@@ -204,9 +202,8 @@ class SelectiveBatchSampler(BatchSampler):
         if self._interrupted is not None:
             return len(self._interrupted.split(world_size, self.min_batch))
         samples, kept = self._samples_and_kept()
-        starts = batch_starts(samples, kept, world_size * self.min_batch)
-        require_batches(starts, f"{samples} samples are chosen for epoch {self.epoch}", world_size, self.min_batch)
-        return len(starts)
+        what = f"{samples} samples are chosen for epoch {self.epoch}"
+        return len(batch_starts(samples, kept, world_size, self.min_batch, what))
 
     def _plan(self) -> Plan:
         """Plan the next epoch."""
@@ -339,8 +336,8 @@ class SelectiveBatchSampler(BatchSampler):
     def _warn_of_mistakes(self, index: Tensor) -> None:
         """Warn if this is feedback on other samples than the sampler gave, or if its weights are not in use."""
         current = self._current
-        if current is not None and not (current.consumed or current.finished or self._misled or on_accelerator(index)):
-            self._misled = warn_of_positions(index, current.plan.index[: current.handed_out])
+        if current is not None and not (current.consumed or current.finished or on_accelerator(index)):
+            warn_of_positions(index, current.plan.index[: current.handed_out])
         if self._weight is not None and not self._weighed and bool((self._weight != 1).any()):
             self._weighed = True
             warn_that_unweighted(self.policy)

@@ -124,17 +124,15 @@ def warn_that_unused(policy: Policy, n: int) -> None:
     )
 
 
-def warn_of_positions(index: Tensor, given: Tensor) -> bool:
-    """Warn if a pass begins with feedback on samples that the sampler did not give. Returns whether it did."""
-    others = set(index.tolist()) - set(given.tolist())
-    if others:
+def warn_of_positions(index: Tensor, given: Tensor) -> None:
+    """Warn if a pass begins with feedback on samples that the sampler did not give."""
+    if set(index.tolist()) - set(given.tolist()):  # the same words each time, so that Python shows them once
         warnings.warn(
-            f"The first update of this pass is of sample {min(others)}, which the sampler has not given yet. The index "
-            "is the last value of a batch of Indexed(dataset): for x, y, index in loader. It does not count the rows "
-            "of the batch, torch.arange(len(x)), and it is not the label. This warning is shown once.",
+            "The first update of this pass is of samples that the sampler has not given yet. The index is the last "
+            "value of a batch of Indexed(dataset): for x, y, index in loader. It does not count the rows of the batch, "
+            "torch.arange(len(x)), and it is not the label.",
             stacklevel=4,
         )
-    return bool(others)
 
 
 def warn_that_unweighted(policy: Policy) -> None:

@@ -45,10 +45,8 @@ class Plan:
 
     def split(self, world_size: int, min_batch: int) -> range:
         """Where the batches begin, for so many processes. Raises if there are too few samples."""
-        starts = batch_starts(len(self.index), self.kept, world_size * min_batch)
-        what = "are left of" if self.done else "are chosen for"
-        require_batches(starts, f"{len(self.index)} samples {what} epoch {self.epoch}", world_size, min_batch)
-        return starts
+        what = f"{len(self.index)} samples {'are left of' if self.done else 'are chosen for'} epoch {self.epoch}"
+        return batch_starts(len(self.index), self.kept, world_size, min_batch, what)
 
 
 @dataclass(frozen=True)
@@ -153,23 +151,19 @@ def _check_count(policy: Policy, epoch: int, positions: Tensor, candidates: Tens
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-def batch_starts(total: int, kept: int, least: int) -> range:
-    """Where each batch begins: mini-batches of ``kept`` samples, joined until each has ``least``.
+def batch_starts(total: int, kept: int, world_size: int, min_batch: int, what: str) -> range:
+    """Where each batch begins: mini-batches of ``kept`` samples, joined until there is ``min_batch`` for each process.
 
-    A remainder joins the batch before it. No batches if there are fewer than ``least`` samples in all.
+    A remainder joins the batch before it. Too few samples for one batch raise an error, which begins with ``what``.
     """
+    least = world_size * min_batch
+    if total < least:
+        raise ValueError(
+            f"{what}, but {least} are needed: min_batch={min_batch} for each of {world_size} processes. Use fewer "
+            "processes or a smaller min_batch, let the policy keep more, or begin the next epoch with set_epoch."
+        )
     step = kept * -(-least // kept)
     return range(0, step * (total // step + (total % step >= least)), step)
-
-
-def require_batches(starts: range, what: str, world_size: int, min_batch: int) -> None:
-    """Raise if there are too few samples for one batch in each process."""
-    if not starts:
-        raise ValueError(
-            f"{what}, but {world_size * min_batch} are needed: min_batch={min_batch} for each of {world_size} "
-            "processes. Use fewer processes or a smaller min_batch, let the policy keep more, or begin the next epoch "
-            "with set_epoch."
-        )
 
 
 class EpochIterator:
