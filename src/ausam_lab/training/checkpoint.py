@@ -6,7 +6,7 @@ import io
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -17,6 +17,14 @@ from ausam_lab.records.run import Epoch, epochs_of, epochs_text
 log = logging.getLogger("ausam")
 
 KEEP = 2
+
+
+class Best(TypedDict):
+    """The epoch with the best score so far on samples that are held out to select it, and its weights."""
+
+    epoch: int
+    value: float
+    model: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Checkpoint:
     init: str | None = None  # digest of the initial weights
     others: list[dict[str, Any]] = field(default_factory=list)  # the method's memory and random state of other ranks
     average: dict[str, Tensor] | None = None  # of AveragedModel
-    best: dict[str, Any] | None = None  # of weights.Best
+    best: Best | None = None
     scaler: dict[str, Any] = field(default_factory=dict)  # of GradScaler; empty without one
 
 

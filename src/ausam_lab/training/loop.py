@@ -24,9 +24,9 @@ from ausam_lab.training.checkpoint import Checkpoint
 from ausam_lab.training.machine import environment
 from ausam_lab.training.ranks import SINGLE_PROCESS, Ranks
 from ausam_lab.training.state import State, begin, learning_rate
-from ausam_lab.training.weights import Best
 
 OnStep = Callable[[float], None]
+STATEFUL = ("model", "sampler", "audit", "scaler")  # besides the optimizer, whose state differs by rank
 Training = Generator[Epoch, None, Run]
 
 
@@ -60,7 +60,7 @@ def train(
             log(state.epochs[-1])
             yield state.epochs[-1]
         if state.best is not None:
-            state.evaluated.load_state_dict(state.best.model)
+            state.evaluated.load_state_dict(state.best["model"])
         run = record(state, evaluate(state.evaluated, state.data, "train", config.memory_format))
         if ranks.rank == 0:
             auditing.write(out, state.audit)
@@ -83,22 +83,19 @@ def restore(state: State, out: Path) -> None:
     config = state.config
     if saved := checkpoint.load(out):
         try:
-            state.model.load_state_dict(saved.model)
             mine, random = checkpoint.for_rank(saved, state.ranks.rank)
             state.opt.load_state_dict(mine)
-            state.sampler.load_state_dict(saved.sampler)
-            state.audit.load_state_dict(saved.audit)
+            for name in STATEFUL:
+                getattr(state, name).load_state_dict(getattr(saved, name))
             if state.averaged is not None:
                 state.averaged.load_state_dict(saved.average or {})
-            state.scaler.load_state_dict(saved.scaler)
         except (ValueError, TypeError, RuntimeError, LookupError) as error:
             path = checkpoint.newest_first(out)[0]
             raise ValueError(
                 f"{path} does not fit this run ({checkpoint.brief(error)}). If the data are those of the run, remove "
                 "that file: --resume then uses the previous one. If they have changed, choose another --out."
             ) from error
-        state.best = None if saved.best is None else Best(**saved.best)
-        state.epochs, state.seconds, state.init = saved.epochs, saved.seconds, saved.init
+        state.epochs, state.seconds, state.init, state.best = saved.epochs, saved.seconds, saved.init, saved.best
         state.random = state.random if random is None else random
     elif config.init:
         state.init = weights.start_from(state.model, config.init)
@@ -199,17 +196,14 @@ def save(state: State, out: Path) -> None:
     mine["ausam"] |= {"samples_forward": last.samples_forward, "samples_backward": last.samples_backward}
     saved = Checkpoint(
         epochs=state.epochs,
-        model=state.model.state_dict(),
         optimizer=mine,
-        sampler=state.sampler.state_dict(),
-        audit=state.audit.state_dict(),
         random=state.random,
         seconds=state.seconds,
         init=state.init,
         others=others,
         average=None if state.averaged is None else state.averaged.state_dict(),
-        best=None if state.best is None else vars(state.best),
-        scaler=state.scaler.state_dict(),
+        best=state.best,
+        **{name: getattr(state, name).state_dict() for name in STATEFUL},
     )
     checkpoint.save(out, saved)
     run_folder.write_epochs(out, state.epochs)
@@ -218,7 +212,7 @@ def save(state: State, out: Path) -> None:
 def record(state: State, train: Score) -> Run:
     """The record of a run after its last epoch. ``train`` is its score on the training samples."""
     config, data, last = state.config, state.data, state.epochs[-1]
-    best = None if state.best is None else state.epochs[state.best.epoch - 1]
+    best = None if state.best is None else state.epochs[state.best["epoch"] - 1]
     method, policy = state.opt.method, state.sampler.policy
     return Run(
         method=brief(method),

@@ -23,8 +23,8 @@ from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.build import FORMATS, TRANSFORMS, build, check_fit, to_memory_format
 from ausam_lab.records.run import Epoch
 from ausam_lab.training import auditing, weights
+from ausam_lab.training.checkpoint import Best
 from ausam_lab.training.ranks import Ranks
-from ausam_lab.training.weights import Best
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BASES: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ausam_lab.records.run import Score
 from ausam_lab.training import checkpoint
-from ausam_lab.training.checkpoint import Checkpoint
+from ausam_lab.training.checkpoint import Best, Checkpoint
 
 log = logging.getLogger("ausam")
 
 PREFIX = "module."  # of the names of AveragedModel
 SHOWN = 5  # names in a message
-
-
-@dataclass(frozen=True)
-class Best:
-    """The epoch with the best score so far on samples that are held out to select it, and its weights."""
-
-    epoch: int
-    value: float
-    model: dict[str, Tensor]
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel | None:
@@ -49,16 +39,16 @@ def averaged(model: nn.Module, decay: float) -> AveragedModel | None:
 
 def better_of(best: Best | None, epoch: int, score: Score, model: nn.Module) -> Best:
     """The better of the best epoch so far and this one. Of equal ones, the earlier."""
-    if best is not None and score.value <= best.value:
+    if best is not None and score.value <= best["value"]:
         return best
-    return Best(epoch, score.value, {name: value.detach().clone() for name, value in model.state_dict().items()})
+    copied = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    return Best(epoch=epoch, value=score.value, model=copied)
 
 
 def final_weights(saved: Checkpoint) -> dict[str, Tensor]:
     """The weights that the run of a checkpoint is evaluated with, as far as it has come."""
     if saved.best is not None:
-        weights: dict[str, Tensor] = saved.best["model"]
-        return weights
+        return saved.best["model"]
     if saved.average is None:
         return saved.model
     return {name.removeprefix(PREFIX): value for name, value in saved.average.items() if name.startswith(PREFIX)}
