@@ -28,20 +28,16 @@ def run(args: argparse.Namespace) -> int:
     places, here = [Path(place) for place in args.place], settings.given(args)
     settings.use_threads(here.get("threads", 0))
     with Progress("diagnose") as progress:
-        begun = 0
 
-        def on_run(name: str, total: int) -> None:
-            nonlocal begun
-            progress.begin(begun, total)
-            begun += 1
-            progress.say(f"{begun}/{total} {name}")
+        def on_run(name: str, number: int, total: int) -> None:
+            progress.begin(number - 1, total)
+            progress.say(f"{number}/{total} {name}")
 
         flat = diagnose(places, args.samples, args.command, on_run, trust=args.trust, **here)
     columns = terminal.columns()
-    left_out = [f"{folder} was not measured: {why}" for folder, why in flat.failed.items()]
     said = [wrapped(flatness.verdict(flat), columns), to_text(flatness.table(flat), columns)]
-    said += [wrapped(flatness.note(flat), columns), *left_out, str(places[0] / "flatness.html")]
-    terminal.write("\n\n".join(said) + "\n")
+    said += [wrapped(flatness.note(flat), columns), str(places[0] / "flatness.html")]
+    terminal.write("\n\n".join(filter(None, said)) + "\n")
     return 0
 
 

@@ -10,10 +10,6 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from ausam.methods import METHODS
 from ausam.policies import POLICIES
 from ausam_lab.cli import terminal
@@ -69,16 +65,11 @@ def everything() -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of at most 80 columns. A long cell is wrapped."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in head:
-        table.add_column(name, justify="right" if name in ("Passes", "Kept", "Parameters") else "left")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(width=WIDTH, color_system=None, markup=False, emoji=False)
-    with console.capture() as printed:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in printed.get().splitlines())
+    """A table of at most 80 columns, whose last one is wrapped."""
+    widths = [max(map(len, column)) + 2 for column in list(zip(head, *rows, strict=True))[:-1]]
+    lines = ["".join(cell.ljust(n) for cell, n in zip(row, widths, strict=False)) + row[-1] for row in (head, *rows)]
+    wrapped = [textwrap.fill(line, WIDTH, subsequent_indent=" " * sum(widths)) for line in lines]
+    return "\n".join([wrapped[0], "─" * (WIDTH - 1), *wrapped[1:]])
 
 
 def named(name: str) -> str:
@@ -119,16 +110,8 @@ def _about(cls: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text of a docstring without its markup and its example, in lines that fit a terminal."""
-    text = re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
-    parts = [part for part in text.split("\n\n") if not part.startswith(">>>")]
-    text = "\n\n".join(re.sub(r"\n {8,}", " ", part) if part.startswith("Arguments:") else part for part in parts)
-    text = re.sub(r"(?<=\S)\n(?=\S)", " ", text)  # a paragraph is one line; what is indented stays as it is
-    lines = []
-    for line in text.splitlines():
-        indent = " " * (len(line) - len(line.lstrip()))
-        lines += textwrap.wrap(line, WIDTH, subsequent_indent=indent and f"{indent}    ") or [""]
-    return "\n".join(lines)
+    """The text of a docstring without its markup."""
+    return re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
 
 
 def _example(cls: Any) -> Any:

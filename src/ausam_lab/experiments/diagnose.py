@@ -5,6 +5,7 @@ The measurements are those of :mod:`ausam.diagnostics`, the page is :mod:`ausam_
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,11 +32,13 @@ from ausam_lab.report.pages.flatness import Flatness, Minimum
 from ausam_lab.training import run_folder, weights
 from ausam_lab.training.state import network
 
+log = logging.getLogger("ausam")
+
 RADII = (0.25, 0.5, 1.0, 2.0, 4.0)  # times rho
 BASIS = 2**28  # numbers that the eigenvalue search may store: 1 GB
 DRAWN = 0xD1A6  # seed of the samples, independent of the run: all runs are measured on the same ones
 
-OnRun = Callable[[str, int], None]  # called with the name of the next run, and how many there are
+OnRun = Callable[[str, int, int], None]  # called with the name of the next run, its number and how many there are
 
 
 def diagnose(
@@ -44,7 +47,7 @@ def diagnose(
     """Measure the minima of all runs in these folders. Write flatness.json and flatness.html into the first one.
 
     A folder holds a run (``ausam train``) or a comparison (``ausam compare``). All runs are measured on the same
-    samples, within the radius of the first one. If one of several cannot be measured, the page says why.
+    samples, within the radius of the first one. One of several that cannot be measured is left out with a warning.
 
     Arguments:
         places: the folders.
@@ -58,20 +61,17 @@ def diagnose(
         raise ValueError(f"--samples is {samples}. Use at least 10, preferably a few hundred.")
     runs = [run for place in places for run in runs_in(place)]
     minima: list[Minimum] = []
-    failed: dict[str, str] = {}
-    for name, folder in runs:
-        on_run(name or str(folder), len(runs))
+    for number, (name, folder) in enumerate(runs, start=1):
+        on_run(name or str(folder), number, len(runs))
         try:
             if not trust:
                 _refuse_strangers(folder)
             minima.append(_measure(folder, samples, minima[0].rho if minima else None, len(runs) == 1, here))
         except ValueError as error:
-            if len(runs) == 1:
+            if number == len(runs) and not minima:
                 raise
-            failed[str(folder)] = str(error)
-    if not minima:
-        raise ValueError(f"None of the {len(runs)} runs can be measured. {next(iter(failed.values()))}")
-    result = Flatness(command, store.now(), tuple(minima), failed)
+            log.warning("Not measured: %s", error)
+    result = Flatness(command, store.now(), tuple(minima))
     files.write_json(places[0] / "flatness.json", asdict(result))
     report = "report.html" if (places[0] / "report.html").exists() else ""
     files.write(places[0] / "flatness.html", flatness.render(result, report))

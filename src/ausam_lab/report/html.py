@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import TYPE_CHECKING
+
+import jinja2
+from markupsafe import Markup, escape
 
 from ausam_lab.report.charts import Spec
 from ausam_lab.report.text import NONE, moment, unbroken
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
 
 VEGA_LITE = "6.1"  # the version that the charts are written for, in vl-convert's notation
 THEMES = {  # the CSS variables of a page
@@ -28,6 +26,13 @@ THEMES = {  # the CSS variables of a page
     | {"--c0": "#4db2f0", "--c1": "#ff8b4a", "--c2": "#3fd0a2", "--c3": "#f29ccc"}
     | {"--c4": "#e8c547", "--c5": "#b3a1ff", "--c6": "#9fdcff", "--c7": "#b4bcc6"},
 }
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader(__package__),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 CHART = '<figure class="chart'
 CLICK = "Click a legend entry to isolate it."
 
@@ -42,7 +47,7 @@ def page(title: str, body: Iterable[Markup | str], *, width: int = 54) -> str:
     """
     parts = [part for part in body if part]
     drawn = any(CHART in part for part in parts if hasattr(part, "__html__"))
-    scripts = [_safe(javascript()), source("embed.js")] if drawn else []
+    scripts = [Markup(javascript()), source("embed.js")] if drawn else []  # noqa: S704  (vl-convert wrote it)
     return str(fill("shell.html", title=title, parts=parts, width=width, themes=THEMES, scripts=scripts)) + "\n"
 
 
@@ -53,40 +58,40 @@ def fill(template: str, **values: object) -> Markup:
         template: its name in ``report/templates``.
         values: its values. A missing one is an error.
     """
-    return _safe(_templates().get_template(template).render(**values))
+    return Markup(TEMPLATES.get_template(template).render(**values))  # noqa: S704  (the template escapes)
 
 
 def heading(text: Markup | str, level: int = 2) -> Markup:
     """A heading."""
-    return _safe("<h{}>{}</h{}>").format(level, unbroken(text), level)
+    return Markup("<h{}>{}</h{}>").format(level, unbroken(text), level)
 
 
 def paragraph(text: Markup | str, style: str = "") -> Markup:
     """A paragraph: "lead", "soft", "note" (small), "open" (framed), or plain. Nothing without text."""
-    kind = _safe(' class="{}"').format(style) if style else ""
-    return _safe("<p{}>{}</p>").format(kind, unbroken(text)) if text else _safe("")
+    kind = Markup(' class="{}"').format(style) if style else ""
+    return Markup("<p{}>{}</p>").format(kind, unbroken(text)) if text else Markup("")
 
 
 def link(address: str, text: str) -> Markup:
     """A link to a file beside the page. The text alone without an address."""
-    return _safe('<a href="{}">{}</a>').format(address, text) if address else escape(text)
+    return Markup('<a href="{}">{}</a>').format(address, text) if address else escape(text)
 
 
 def links(addresses: Mapping[str, str]) -> Markup:
     """Several of them, by their texts, in a row."""
-    return _safe(", ").join(link(address, text) for text, address in addresses.items())
+    return Markup(", ").join(link(address, text) for text, address in addresses.items())
 
 
 def code(text: str) -> Markup:
     """A command, as it was typed. A line breaks between words, not inside ``--seeds``."""
-    words = [_safe("<span>{}</span>").format(word) if "-" in word else word for word in text.split(" ")]
-    return _safe("<code>{}</code>").format(_safe(" ").join(words))
+    words = [Markup("<span>{}</span>").format(word) if "-" in word else word for word in text.split(" ")]
+    return Markup("<code>{}</code>").format(Markup(" ").join(words))
 
 
 def facts(values: Mapping[str, object]) -> Markup:
     """Names with their values. A dash where there is none."""
-    one = _safe("<div><dt>{}</dt><dd>{}</dd></div>")
-    return _safe("<dl>{}</dl>").format(_safe("").join(one.format(k, _fact(v)) for k, v in values.items()))
+    one = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
+    return Markup("<dl>{}</dl>").format(Markup("").join(one.format(k, _fact(v)) for k, v in values.items()))
 
 
 def _fact(value: object) -> str:
@@ -97,14 +102,14 @@ def _fact(value: object) -> str:
 
 def details(summary: str, inside: Iterable[Markup]) -> Markup:
     """Fragments that a click on their summary unfolds."""
-    return _safe("<details><summary>{}</summary>{}</details>").format(summary, _safe("").join(inside))
+    return Markup("<details><summary>{}</summary>{}</details>").format(summary, Markup("").join(inside))
 
 
 def chart(spec: Spec, title: str = "", note: str = "") -> Markup:
     """A chart of :mod:`ausam_lab.report.charts` with its heading and how to read it. The browser draws it."""
     square = spec["width"] == spec["height"]
     figure = fill("figure.html", spec=spec, about=spec["description"], square=square)
-    return _safe("").join([heading(title) if title else "", figure, paragraph(note, "note")])
+    return Markup("").join([heading(title) if title else "", figure, paragraph(note, "note")])
 
 
 @functools.cache
@@ -115,32 +120,6 @@ def javascript() -> str:
     return str(vl_convert.javascript_bundle(vl_version=VEGA_LITE))  # type: ignore[call-arg]  # its stub lacks the default
 
 
-@functools.cache
-def _templates() -> Environment:
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
 def source(name: str) -> Markup:
     """A file of ``report/templates`` as it is: a script or a style of a page."""
-    return _safe(resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8"))
-
-
-def escape(text: str) -> Markup:
-    """Text as a fragment."""
-    from markupsafe import escape
-
-    return escape(text)
-
-
-def _safe(text: str) -> Markup:
-    from markupsafe import Markup
-
-    return Markup(text)  # noqa: S704  what a template, vl-convert or this package wrote
+    return Markup(resources.files(__package__).joinpath("templates", name).read_text("utf-8"))  # noqa: S704  (ours)

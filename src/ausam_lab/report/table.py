@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from ausam_lab.report import html
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 BEST = "●"  # marks the best figure of a column in text
 

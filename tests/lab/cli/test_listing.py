@@ -34,8 +34,6 @@ def test_a_class_is_shown_with_every_argument(capsys, name):
     text = shown(capsys, name.lower())
     assert f"{cls.__name__}(" in text.replace(f"{cls.__name__}:", f"{cls.__name__}(")
     assert all(f"\n    {f.name}: " in text for f in fields(cls))
-    assert "\n" + " " * 12 not in text.partition("\nArguments:")[2].partition("\n\n")[0]  # an argument is one paragraph
-    assert max(map(len, text.splitlines())) <= 80
     assert "`" not in text
 
 

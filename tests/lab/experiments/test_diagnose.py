@@ -49,7 +49,6 @@ def test_every_run_is_measured_in_the_order_of_the_table_within_one_radius(compa
     flat = read(compared / "flatness.json")
     assert [m["name"] for m in flat["minima"]] == ["SGD", "SAM", "ASAM"]
     assert {m["rho"] for m in flat["minima"]} == {0.2}
-    assert flat["failed"] == {}
 
 
 def test_the_figures_are_those_of_the_last_weights_on_shared_samples(compared):
@@ -101,32 +100,24 @@ def test_one_run_and_several_by_folder(copied, capsys):
     assert str(sgd / "flatness.html") in capsys.readouterr().out
 
 
-def test_a_run_without_weights_is_named_beside_others_and_refused_alone(copied, capsys):
+def test_a_run_without_weights_is_named_beside_others_and_refused_alone(copied, capsys, caplog):
     sam = copied / "runs" / "sam" / "seed-0"
     for path in sam.glob("*.pt"):
         path.unlink()
     assert run("diagnose", copied, "--samples", SAMPLES) == 0
     assert [m["name"] for m in read(copied / "flatness.json")["minima"]] == ["SGD", "ASAM"]
-    assert f"{sam} was not measured" in capsys.readouterr().out
+    assert str(sam) in caplog.text
     assert run("diagnose", sam, "--samples", SAMPLES) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_the_verdict_ranks_only_runs_that_have_fitted(compared):
-    sgd, sam, asam = typed(Flatness, read(compared / "flatness.json")).minima
-
-    def said(**kinds):
-        minima = [replace(m, verdict=kinds.get(m.name, "nothing")) for m in (sgd, sam, asam)]
-        return flatness.verdict(Flatness("", "", tuple(minima), {}))
-
-    assert "the flattest" in said()
-    left = min((sam, asam), key=lambda m: m.eigenvalues.values[0]).name
-    text = said(SGD="diverged")
+def test_a_run_that_has_not_fitted_is_named_and_a_diverged_one_has_no_chart(compared):
+    sgd, sam, _ = typed(Flatness, read(compared / "flatness.json")).minima
+    minima = replace(sgd, verdict="diverged"), replace(sam, verdict="nothing")
+    text = flatness.verdict(Flatness("", "", minima))
     assert text.startswith("Diverged: SGD. Lower the learning rate")
-    assert f"{left} is the flattest" in text
-    assert "flattest" not in said(SGD="diverged", SAM="unfitted", ASAM="unfitted")
-    page = flatness.render(Flatness("", "", (replace(sgd, verdict="diverged"),), {}))
-    assert "<figure" not in page  # charts of losses such as 1e17
+    assert "SAM" not in text
+    assert "<figure" not in flatness.render(Flatness("", "", minima[:1]))  # losses such as 1e17
 
 
 def pretending(folder, **settings):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from ausam_lab.config import PAIR_SETTINGS, Config
 from ausam_lab.records.comparison import Comparison
@@ -15,9 +16,6 @@ from ausam_lab.report.charts import Field, PlainRow
 from ausam_lab.report.summary import by_score, cost_text, metric
 from ausam_lab.report.table import Table, to_html
 from ausam_lab.report.text import NONE, capital, show
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 Links = Mapping[tuple[str, int], str]  # from a page to its runs, by name and seed: the audit page, or the folder
 METHOD = Field("method", "method")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from ausam.diagnostics import Eigenvalues, Sharpness, Slice, Surface, Trace
 from ausam_lab.config import Config
@@ -13,9 +14,6 @@ from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Field
 from ausam_lab.report.table import Table, to_html
 from ausam_lab.report.text import NONE, join, moment, number, percent
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 EVAL_MODE = (
     "Everything is measured in eval mode: BatchNorm uses its running statistics and dropout is off. A network with "
@@ -53,7 +51,6 @@ class Flatness:
     command: str
     created: str
     minima: tuple[Minimum, ...]
-    failed: dict[str, str]  # why a run could not be measured, by its folder
 
     @property
     def names(self) -> list[str]:
@@ -67,23 +64,11 @@ def worst(minimum: Minimum) -> float:
 
 
 def verdict(flatness: Flatness) -> str:
-    """What cannot be compared, then the flattest run, or how flat a single minimum is."""
-    minima = flatness.minima
+    """The runs that cannot be compared. Empty if all can."""
     texts = []
     for kind, (what, remedy) in ADVICE.items():
-        names = list(dict.fromkeys(m.name for m in minima if m.verdict == kind))
+        names = list(dict.fromkeys(m.name for m in flatness.minima if m.verdict == kind))
         texts += [f"{what}: {join(names)}. {remedy}. Flatness says nothing there."] if names else []
-    fitted = [m for m in minima if m.verdict not in ADVICE]
-    names = list(dict.fromkeys(m.name for m in fitted))
-    by = {name: fmean(m.eigenvalues.values[0] for m in fitted if m.name == name) for name in names}
-    if len(by) > 1:
-        low, high = min(by, key=by.__getitem__), max(by, key=by.__getitem__)
-        texts.append(f"By the largest eigenvalue, {low} is the flattest ({number(by[low])}) and")
-        texts.append(f"{high} the sharpest ({number(by[high])}). A network that has learned less may be flatter, too.")
-    elif len(flatness.names) == 1 and fitted:
-        first = minima[0]
-        texts.append(f"Within a distance of {first.rho:g} of the weights, the training loss rises from")
-        texts.append(f"{number(first.sharpness.loss)} by at most {number(worst(first))}.")
     return " ".join(texts)
 
 
@@ -159,16 +144,14 @@ def render(flatness: Flatness, report: str = "") -> str:
     first, runs = flatness.minima[0], len(flatness.minima)
     title = f"{first.config.data}: how flat is the minimum?"
     about = f"{runs} run{'s' * (runs > 1)}, {first.config.model}, {first.samples} training samples, not augmented"
-    bad = any(m.verdict in ADVICE for m in flatness.minima)
     body = [
         html.heading(title, 1),
         html.paragraph(about, "soft"),
         *([html.paragraph(html.link(report, "The scores of these runs"))] if report else []),
-        html.paragraph(verdict(flatness), "open" if bad else "lead"),
+        html.paragraph(verdict(flatness), "open"),
         to_html(table(flatness)),
         html.paragraph(note(flatness), "note"),
         *_charts(flatness),
-        *(html.paragraph(f"{folder} was not measured: {why}", "open") for folder, why in flatness.failed.items()),
         html.details(
             f"How it was made, {moment(flatness.created)}",
             [html.code(flatness.command), html.paragraph(EVAL_MODE, "note")],
