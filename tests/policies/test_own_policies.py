@@ -52,12 +52,6 @@ def some_feedback(n=6):
     return Feedback(torch.arange(n), torch.rand(n, generator=rng), torch.rand(n), torch.randn(n, 3, generator=rng))
 
 
-def test_a_policy_of_four_lines():
-    sampler = SelectiveBatchSampler(10, 4, FirstOnes(0.5))
-    assert [[len(batch) for batch in sampler] for _ in range(2)] == [[4, 4, 2], [2, 2, 1]]
-    assert (sampler.policy.signal, sampler.policy.scope, sampler.policy.kept) == ("loss", "batch", 0.5)
-
-
 def test_a_policy_inherits_from_the_base_class():
     for other in (Full, "full", type("Unrelated", (), {"choose": FirstOnes.choose})()):
         with refused(TypeError, f"policy is {other!r}", "AUSampling(alpha=0.5)", "ausam.Policy"):

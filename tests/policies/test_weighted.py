@@ -90,24 +90,6 @@ def test_updates_count_what_was_consumed_and_leave_the_weights(replacement):
     assert sampler.state_dict()["plan"] is None
 
 
-@pytest.mark.parametrize("policy", [Weighted(length=30), Weighted(alpha=0.7, replacement=False)], ids=repr)
-@pytest.mark.parametrize("stop", [0, 1])
-def test_an_epoch_resumes_where_it_was_interrupted(policy, stop, tmp_path):
-    a, rest = sampler_of(policy, size=3, seed=4), []
-    list(a)
-    for k, batch in enumerate(a):
-        a.update(Feedback(torch.tensor(batch), torch.ones(len(batch)), torch.ones(len(batch))))
-        if k == stop:
-            a.scores.set([3], [1e6])  # counts from the next epoch on
-            torch.save(a.state_dict(), tmp_path / "state.pt")
-        if k >= stop + 1:
-            rest.append(batch)
-    b = SelectiveBatchSampler(N, 3, policy)
-    b.load_state_dict(torch.load(tmp_path / "state.pt"))
-    assert list(b) == rest
-    assert list(b) == list(a)  # and the epoch after it, by the new weights
-
-
 def set_and_draw(rank, folder):
     """Each process sets the weights of half of the samples; the plan is that of one process."""
     drawn = {}

@@ -228,16 +228,6 @@ def test_scores_are_the_same_whatever_is_read_at_a_time(decay, monkeypatch):
 # -- epochs and sizes --------------------------------------------------------------------------------------------------
 
 
-def test_the_first_epoch_uses_every_sample_then_a_part():
-    sampler = SelectiveBatchSampler(10, batch_size=4, policy=AUSampling(alpha=0.5), epochs=200, seed=0)
-    first = list(sampler)
-    assert [len(b) for b in first] == [4, 4, 2]
-    assert sorted(itertools.chain(*first)) == list(range(10))
-    feed(sampler, range(10), torch.rand(10))
-    assert [len(b) for b in sampler] == [2, 2, 1]
-    assert sampler.epoch == 2
-
-
 @pytest.mark.parametrize(
     ("n", "size", "alpha", "drop_last", "expected"),
     [
@@ -400,29 +390,6 @@ POLICY = AUSampling(alpha=0.5, ramp=2)
 
 def new(policy=POLICY, seed=5, n=40):
     return SelectiveBatchSampler(n, batch_size=8, policy=policy, seed=seed)
-
-
-def test_a_batch_that_was_handed_out_but_not_used_comes_again():
-    # A checkpoint at the top of the loop body, before the first update of a later epoch.
-    expected = run_epochs(new(), range(2))
-    broken = new()
-    run_epochs(broken, [0])
-    next(iter(broken))
-    resumed = new()
-    resumed.load_state_dict(broken.state_dict())
-    assert run_epochs(resumed, [1]) == expected[1:]
-
-
-def test_without_any_update_what_was_handed_out_counts():
-    whole = new(Random(0.5))
-    expected = [list(whole), list(whole)]
-    broken = new(Random(0.5))
-    batches = iter(broken)
-    taken = [next(batches), next(batches)]
-    resumed = new(Random(0.5))
-    resumed.load_state_dict(broken.state_dict())
-    assert taken + list(resumed) == expected[0]
-    assert list(resumed) == expected[1]
 
 
 def test_split_micro_batches_count_when_the_batch_is_complete():

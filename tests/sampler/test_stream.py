@@ -78,22 +78,16 @@ def a_pass(stream, stop=None, turn=0):
     return seen
 
 
-def literally(policy, epochs, *, seed=0, size=SIZE, drop_last=False):
+def literally(policy, epochs):
     """The same by hand: mini-batches in the order of the stream, scores of the pass before."""
     scores, passes = Scores(N, policy.decay), []
     for epoch in range(epochs):
-        batches, news = [], []
-        for b in range(-(-N // size)):
-            candidates = torch.arange(b * size, min(N, b * size + size))
-            if drop_last and len(candidates) < size:
-                continue
-            kept, _ = policy.choose(scores, epoch, candidates[None], generator(seed, epoch, STREAM, b))
-            index = candidates[kept[0]]
-            batches.append(index.tolist())
-            news.append(index)
-        for index in news:
+        passes.append([])
+        for b, candidates in enumerate(torch.arange(N).split(SIZE)):
+            kept, _ = policy.choose(scores, epoch, candidates[None], generator(0, epoch, STREAM, b))
+            passes[-1].append(candidates[kept[0]].tolist())
+        for index in map(torch.tensor, passes[-1]):
             scores.record(index, losses(index, epoch))
-        passes.append(batches)
     return passes
 
 
