@@ -1,8 +1,10 @@
 """ausam.compat: davda54/sam's interface, its numbers, and what goes wrong in scripts that use it."""
 
 import copy
+import gc
 import os
 import pickle
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -285,6 +287,11 @@ def test_states_of_the_base_and_of_davda54():
     with pytest.warns(RuntimeWarning, match="starts from scratch"):
         opt.load_state_dict(theirs)
     train(model, opt, steps=1)
+    both = copy.deepcopy(opt.state_dict())  # of a fork that keeps old_p beside the base's state
+    for state in both["state"].values():
+        state["old_p"] = torch.zeros(())
+    opt.load_state_dict(both)
+    assert all({"exp_avg", "old_p"} & state.keys() == {"exp_avg"} for state in opt.state.values())
 
 
 def test_nothing_is_saved_at_the_perturbed_weights():
@@ -322,18 +329,65 @@ def test_first_step_twice_warns_once_and_does_not_drift():
     assert same(model, before)
 
 
-def test_grad_scaler():
+def test_step_without_a_closure():
+    model, opt = one()
+    twin = copy.deepcopy(model)
+    sgd = SGD(twin.parameters(), lr=0.1)
+    pass_through(model)
+    pass_through(twin)
+    for expected in (pytest.warns(RuntimeWarning, match="not of SAM"), nullcontext()):
+        with expected:
+            opt.step()
+        sgd.step()
+    assert same(model, twin)
+    opt.first_step(zero_grad=True)
+    pass_through(model)
+    with pytest.warns(RuntimeWarning, match="taken as second_step"):
+        opt.step()
+    assert not opt._saved
+
+
+def test_clipping_before_first_step_only():
+    model, opt = one()
+
+    def step(clip_first, clip_second):
+        for clip, then in ((clip_first, opt.first_step), (clip_second, opt.second_step)):
+            pass_through(model)
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            then(zero_grad=True)
+
+    step(False, True)
+    step(True, True)
+    with pytest.warns(RuntimeWarning, match="not clipped"):
+        step(True, False)
+    step(True, False)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_grad_scaler(both):
     model, opt = one()
     twin = copy.deepcopy(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=10**6)
     x, y = data()
-    for then in (opt.first_step, opt.second_step):
+    for then, unscale in ((opt.first_step, True), (opt.second_step, both)):
         scaler.scale(cross_entropy(model(x), y)).backward()
-        scaler.unscale_(opt)
-        then(zero_grad=True)
-        scaler.update()
+        if unscale:
+            scaler.unscale_(opt)
+        with nullcontext() if unscale else pytest.warns(RuntimeWarning, match="multiplied by the scale"):
+            then(zero_grad=True)
+        if unscale:
+            scaler.update()
     train_slow(twin, Slow(one_group(twin), SGD, 0.1, lr=0.1), steps=1)
-    assert same(model, twin)
+    assert same(model, twin) == both
+
+
+def test_no_reference_keeps_a_replaced_optimizer_alive():
+    _, opt = one()
+    gone = weakref.ref(opt)
+    del opt
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_step_that_is_not_finite_is_skipped():
@@ -363,9 +417,8 @@ def test_errors():
         SAM(model.parameters(), SGD, rho=-1, lr=0.1)
     with pytest.raises(TypeError, match="LBFGS"):
         SAM(model.parameters(), torch.optim.LBFGS)
-    for closure in (None, torch.zeros(())):  # a step of the base alone, or the loss in place of the closure
-        with pytest.raises(TypeError, match=r"step\(closure\), or first_step"):
-            opt.step(closure)
+    with pytest.raises(TypeError, match=r"got a Tensor.*step\(closure\)"):
+        opt.step(torch.zeros(()))
 
 
 def test_accelerate_prepares_the_model_and_not_the_optimizer():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ausam.common.settings import NON_NEGATIVE, checked_value
-from ausam.common.tensors import present
+from ausam.common.tensors import CPU, present
 from ausam.methods import Plain
 from ausam.optimizer.buffers import Snapshot
 from ausam.optimizer.errors import as_module, check_state_dict, checked_base
@@ -33,6 +33,21 @@ WARNINGS = {
         "first_step was called twice without second_step. The weights go back to w before they move again, but the "
         "last gradient was computed at w + e. To accumulate, call backward for every micro-batch, first_step once, "
         "backward for every micro-batch again, and second_step once."
+    ),
+    "changed": (
+        "The gradients were changed between backward and first_step, by clipping or GradScaler.unscale_, but not "
+        "before second_step. The optimizer steps with those of the second pass: not clipped, or still multiplied by "
+        "the scale. Clip or unscale between the second backward and second_step, with scaler.update() after each of "
+        "the two steps."
+    ),
+    "plain": (
+        "step() without a closure and without first_step is a step of the base optimizer, not of SAM. Call first_step, "
+        "backward again and second_step, or step(closure)."
+    ),
+    "stepped": (
+        "step() without a closure after first_step is taken as second_step(). Call second_step itself: GradScaler.step "
+        "leaves step() out if a gradient is not finite, and the weights would stay at w + e. Write "
+        "scaler.unscale_(opt); opt.second_step(); scaler.update()."
     ),
     "nonfinite": "The gradient is not finite, so this step is skipped. `opt.skipped` counts such steps.",
     "old": (
@@ -113,6 +128,17 @@ class SAM(OptimizerWrapper):
         self._buffers: Snapshot | None = None  # what the model's buffers were, between the two steps
         if model is None:
             self._warn_once("model")
+        # One small parameter shows whether gradients were clipped or unscaled since backward.
+        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad and p.is_leaf]
+        self._watched = min(params, key=Tensor.numel, default=None)
+        self._noted = noted = list[Tensor]()  # its gradient after backward
+        self._changed = torch.tensor(False, device=CPU)  # whether that of the first pass was changed
+
+        def note(p: Tensor) -> None:  # a bound method would keep a replaced optimizer alive
+            noted[:] = [p.grad.clone()] if p.grad is not None else []
+
+        if self._watched is not None:
+            self._watched.register_post_accumulate_grad_hook(note)
 
     def _complete_groups(self) -> None:
         for group in self.param_groups:
@@ -134,6 +160,7 @@ class SAM(OptimizerWrapper):
                 "No parameter has a gradient, so there is no direction to perturb in. Call loss.backward() before "
                 "first_step, and before step(closure) too."
             )
+        self._changed = self._changed_since_backward()
         device = self.param_groups[0]["params"][0].device
         # In the order of davda54/sam, so that the sum rounds in the same way.
         norms = [((p.abs() if g["adaptive"] else 1.0) * p.grad).norm(p=2).to(device) for g, p in moved]
@@ -156,9 +183,13 @@ class SAM(OptimizerWrapper):
                 "second_step was called without first_step, so the gradient is not SAM's. Call first_step after the "
                 "first backward, and backward again before second_step."
             )
+        changed = self._changed & ~self._changed_since_backward()
         self._return()
-        gradients = present([p.grad for g in self.param_groups for p in g["params"]])
-        if nonfinite_flag(gradients):  # the only synchronisation with the device
+        bad = nonfinite_flag(present([p.grad for g in self.param_groups for p in g["params"]]))
+        skip, unequal = torch.stack([bad, changed.to(bad)]).tolist()  # the only synchronisation with the device
+        if unequal:
+            self._warn_once("changed")
+        if skip:
             self.skipped += 1
             self._warn_once("nonfinite")
         else:
@@ -172,12 +203,13 @@ class SAM(OptimizerWrapper):
 
         Like davda54/sam's, it returns nothing: the closure's loss is that of the perturbed weights.
         """
+        if closure is None:
+            self._warn_once("stepped" if self._saved else "plain")
+            return self.second_step() if self._saved else self.base.step()
         if not callable(closure):
             raise TypeError(
-                f"step got {'no closure' if closure is None else f'a {type(closure).__name__}'}, but it takes a "
-                "closure that runs forward and backward. After loss.backward() call step(closure), or first_step, "
-                "backward again and second_step. With a GradScaler: scaler.unscale_(opt); opt.second_step(); "
-                "scaler.update()."
+                f"step got a {type(closure).__name__}, but it takes a closure that runs forward and backward. After "
+                "loss.backward() call first_step, backward again and second_step, or step(closure)."
             )
         self.first_step(zero_grad=True)
         with torch.enable_grad():
@@ -201,6 +233,14 @@ class SAM(OptimizerWrapper):
             self._buffers.restore()
         self._saved, self._buffers = [], None
 
+    def _changed_since_backward(self) -> Tensor:
+        """Whether the gradient of the watched parameter differs from what its last backward left."""
+        grad = None if self._watched is None else self._watched.grad
+        if grad is None or not self._noted or {grad.layout, self._noted[0].layout} != {torch.strided}:
+            return torch.tensor(False, device=CPU)
+        changed: Tensor = grad.ne(self._noted[0]).any()
+        return changed
+
     def _warn_once(self, key: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
@@ -221,8 +261,9 @@ class SAM(OptimizerWrapper):
         """Load a state dict of this class, of the base optimizer or of davda54/sam."""
         check_state_dict(state_dict)
         # davda54/sam's own states hold a copy of the weights, and nothing of the base's.
-        states = {p: state for p, state in state_dict["state"].items() if "old_p" not in state}
-        if len(states) < len(state_dict["state"]):
+        states = {p: {k: v for k, v in s.items() if k != "old_p"} for p, s in state_dict["state"].items()}
+        states = {p: state for p, state in states.items() if state}
+        if not states and any("old_p" in state for state in state_dict["state"].values()):
             self._warn_once("old")
         radii = [{name: group[name] for name in self._own} for group in self.param_groups]
         self.base.load_state_dict({**state_dict, "state": states})

@@ -136,6 +136,8 @@ def test_labels_are_written_and_read_again(tmp_path):
         ("index,label\n1,cat\n", ["line 2", "'cat'"]),
         ("index,label\n1\n", ["line 2", "None"]),
         ("index,label\n1,-2\n", ["-2", "-1 for a removed"]),
+        ("index,label\n-1,2\n", ["line 2", "index is '-1'"]),
+        ("index,label\n1,0\n1,0\n", ["line 3", "sample 1 is there twice"]),
     ],
 )
 def test_damaged_labels_are_refused(tmp_path, text, parts):

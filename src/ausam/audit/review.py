@@ -68,11 +68,13 @@ def read_labels(path: str | Path) -> dict[int, int]:
     for line, row in _rows(path, ("index", "label"), remedy):
         try:
             index, label = int(row["index"]), int(row["label"])
-            if label < -1:
+            if index < 0 or label < -1:
                 raise ValueError
         except (TypeError, ValueError):
             why = f"index is {row['index']!r}, label {row['label']!r}. Use whole numbers, -1 for a removed sample."
             raise _bad_row(path, line, why) from None
+        if index in labels:
+            raise _bad_row(path, line, f"sample {index} is there twice. Keep one of the rows.")
         labels[index] = label
     return labels
 
