@@ -205,7 +205,8 @@ class SAM(OptimizerWrapper):
         """
         if closure is None:
             self._warn_once("stepped" if self._saved else "plain")
-            return self.second_step() if self._saved else self.base.step()
+            (self.second_step if self._saved else self.base.step)()
+            return
         if not callable(closure):
             raise TypeError(
                 f"step got a {type(closure).__name__}, but it takes a closure that runs forward and backward. After "

@@ -118,6 +118,8 @@ def read(table: str, scale: str = "", seeds: int | None = None) -> Recipe:
 
 
 def _written(path: Path) -> Recipe:
+    if path.exists() and not path.is_file():  # a pipe would wait for its writer
+        raise ValueError(f"{path} is not a regular file. Give the path of a recipe.")
     try:
         return typed(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -1,5 +1,7 @@
 """A recipe is a stranger's file: it is read with types, and its blocks are folders inside --out."""
 
+import os
+
 import pytest
 
 from ausam_lab.paper import recipe
@@ -34,3 +36,9 @@ def test_what_is_no_recipe_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=BAD[text]):
         recipe.cells(recipe.read(str(path)), device="cpu")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ValueError, match="not a regular file"):
+        recipe.read(str(tmp_path / "pipe.toml"))
