@@ -62,19 +62,6 @@ def redundant(columns: dict[str, Array]) -> Redundant:
     return Redundant(index[np.argsort(columns["mean"][index], kind="stable")], share, alpha)
 
 
-def fitted(last: Array, chance: float) -> bool:
-    """Whether the network has fitted part of its data: a lower quantile of the latest losses is far below chance.
-
-    A lower quantile, because wrong labels may keep the median high for good.
-
-    >>> import numpy as np
-    >>> fitted(np.array([0.1, 0.2, 3.0, 3.0]), chance=2.3), fitted(np.array([1.5, 1.6, 1.7, 1.8]), chance=2.3)
-    (True, False)
-    """
-    seen = last[np.isfinite(last)]
-    return bool(len(seen)) and float(np.percentile(seen, LEARNED)) < UNFITTED * chance
-
-
 def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, chance: float) -> Verdict:
     """What is flagged comes first. The ranking is there whatever the verdict."""
     if not columns["visits"].any():
@@ -85,8 +72,9 @@ def verdict(columns: dict[str, Array], errors: LabelErrors, easy: Redundant, cha
         found = "1 label looks wrong. Review it first." if len(errors) == 1 else found
         few = f"After only {visits:.0f} visits of a sample, some may be hard and not wrong."
         return Verdict("wrong labels", (found, few) if visits < MANY else (found,))
-    if not fitted(columns["last"], chance):
-        level = float(np.nanpercentile(columns["last"], LEARNED))
+    # Of a lower quantile, because wrong labels may keep the median high for good.
+    level = float(np.nanpercentile(columns["last"], LEARNED))
+    if level >= UNFITTED * chance:
         diverged = level > 1.5 * chance
         return Verdict(
             "diverged" if diverged else "unfitted",
