@@ -81,8 +81,8 @@ def read_labels(path: str | Path) -> dict[int, int]:
 
 def _rows(path: str | Path, columns: Sequence[str], remedy: str) -> list[tuple[int, dict[str, str]]]:
     """The rows of a CSV file with the numbers of their lines. A ValueError without these columns."""
-    if Path(path).is_fifo():
-        raise ValueError(f"{path} is a pipe, whose writer may never come. {remedy}")
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path} is not a regular file. {remedy}")  # a pipe would wait for its writer
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
