@@ -23,7 +23,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the pages again, and print the table."""
     folder, columns = Path(args.folder), terminal.columns()
     if (folder / tune.DATABASE).exists():
-        terminal.write(f"{tune.text(tune.load(folder), folder, columns)}\n")
+        study = tune.load(folder)
+        tune.write_page(study, folder)
+        terminal.write(f"{tune.text(study, folder, columns)}\n")
         return 0
     if (table := reproduce.rewrite(folder)) is not None:
         text = tables.text(table, columns)

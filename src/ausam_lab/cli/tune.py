@@ -50,5 +50,5 @@ COMMAND = Command(
     ("ausam tune --over rho=0.05,0.1,0.2,0.4 --seeds 2", "ausam tune --over lr=0.01,0.03,0.1 --policy full"),
     "Search for settings on held-out training samples. The test samples are never used. All combinations of the "
     "values are tried with Optuna. After half of the epochs, a trial that is worse than half of the earlier ones "
-    "is stopped. Stop it at any time: the same command continues. tuning.db is for optuna-dashboard.",
+    "is stopped. Stop it at any time: the same command continues. tuning.html shows all trials.",
 )

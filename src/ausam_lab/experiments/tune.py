@@ -23,9 +23,10 @@ from ausam_lab.experiments.cells import run_folder as folder_of
 from ausam_lab.experiments.commands import flags
 from ausam_lab.experiments.run_cells import OnEpoch
 from ausam_lab.names.from_config import method_and_policy, refuse_idle, typed_settings
-from ausam_lab.records import store
+from ausam_lab.records import files, store
 from ausam_lab.records.files import file_lock
 from ausam_lab.records.run import Epoch, Run
+from ausam_lab.report.pages import tuning
 from ausam_lab.report.summary import times
 from ausam_lab.report.table import Table, to_text
 from ausam_lab.report.text import NONE, show, wrapped
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 HELD_OUT = 0.2  # default fraction of the training samples
-DATABASE = "tuning.db"
+DATABASE, PAGE = "tuning.db", "tuning.html"
 POLICY = "AUSampling"  # default: Full has nothing to search for
 SET_BY_SEARCH = ("seed", "epochs", "validation", *NOT_PART_OF_IDENTITY)  # or without effect on learning
 
@@ -77,7 +78,7 @@ def _suggested(config: Config) -> dict[str, list[float]]:
 def tune(
     over: Grid, seeds: Sequence[int], config: Config, out: Path, on_epoch: OnEpoch, say: Callable[[str], None]
 ) -> Study:
-    """Search, running what is missing in the folder. Return Optuna's study.
+    """Search, running what is missing in the folder. Write tuning.html after every trial. Return Optuna's study.
 
     An error stops the search. The next one in the folder tries that trial again.
 
@@ -112,6 +113,7 @@ def tune(
                 study.optimize(objective, n_trials=1)
                 value = study.trials[-1].value
                 say(f"{_called(settings)}: {'stopped early' if value is None else f'{value:.2f} %'}")
+            write_page(study, out)
     return study
 
 
@@ -187,20 +189,37 @@ def ended(study: Study) -> list[FrozenTrial]:
     return sorted(trials, key=lambda trial: (trial.state.name, -(trial.value or 0.0)))
 
 
+def write_page(study: Study, out: Path) -> None:
+    """Write tuning.html, once a trial ran to its end."""
+    rows = [t.params | {"score": t.value} for t in study.trials if t.state.name == "COMPLETE"]
+    if rows:
+        about = study.user_attrs["settings"]
+        title = f"{about['data']}: search for settings of {about['method']}"
+        table, rule, advice, command = _result(study, out)
+        files.write(out / PAGE, tuning.render(title, advice, command, rows, table, rule))
+
+
 def text(study: Study, out: Path, columns: int | None = None) -> str:
     """For a terminal: every trial, best first, and the command that trains with the best settings."""
+    table, rule, advice, command = _result(study, out)
+    said = [to_text(table, columns), wrapped(rule, columns), f"{wrapped(advice, columns)}\n{command}".rstrip()]
+    return "\n\n".join([*said, str(out / PAGE)])
+
+
+def _result(study: Study, out: Path) -> tuple[Table, str, str, str]:
+    """Every trial, best first, how they were measured, what to do next, and the command for it, if there is one."""
     trials, about = ended(study), study.user_attrs["settings"]
     lines = []
     for trial in trials:
         epochs, score = max(trial.intermediate_values.items())
         figures = show(score, 2, trial.user_attrs.get("std")), trial.user_attrs.get("cost", NONE)
         lines.append([*(f"{value:g}" for value in trial.params.values()), epochs, *figures])
-    table = to_text(Table.of([*trials[0].params, "Epochs", "Score %", "Cost"], lines, left=()), columns)
+    table = Table.of([*trials[0].params, "Epochs", "Score %", "Cost"], lines, left=())
     rule = f"Scores are on {100 * about['validation']:g} % of the training samples. No test sample was used."
     if all(trial.user_attrs.get("unfitted", True) for trial in trials):
         advice = "The model has not fitted the data in any trial. Train longer, or use --over lr=0.01,0.03,0.1."
-        return "\n\n".join([table, wrapped(rule, columns), wrapped(advice, columns)])
-    return f"{table}\n\n{wrapped(rule, columns)}\n\nTo train with the best settings:\n{best_command(study, out)}"
+        return table, rule, advice, ""
+    return table, rule, "To train with the best settings:", best_command(study, out)
 
 
 def best_command(study: Study, out: Path) -> str:

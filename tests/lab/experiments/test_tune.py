@@ -1,5 +1,7 @@
 """The search for settings: what is trained, kept and refused, and that no test sample is looked at."""
 
+import html
+import re
 import shlex
 import statistics
 from dataclasses import asdict
@@ -171,4 +173,13 @@ def test_the_report_has_every_trial_and_the_command_unless_nothing_was_fitted(tm
     rows = [line.split() for line in said.splitlines()[2:5]]
     assert rows == [["0.3", "2", "90.00", "±", "1.00", "2x"], ["0.1", "2", "80.00", "2x"], ["0.4", "1", "20.00", "–"]]
     command = f"ausam train --data digits --rho 0.3 --epochs 2 --out {shlex.quote(str(tmp_path / 'best'))}"
-    assert (command in said, "Train longer" in said) == (not unfitted, unfitted)
+    page = re.sub("</?span>", "", (tmp_path / "tuning.html").read_text())  # a word of a command is not broken
+    for told in (said, html.unescape(page)):
+        assert (command in told, "Train longer" in told) == (not unfitted, unfitted)
+    assert "Score against rho" in page
+
+
+def test_the_page_has_every_trial_and_a_heat_map_of_two_settings(searched):
+    page = (searched / "tuning.html").read_text()
+    assert page.count('<tr><th scope="row">') == 6
+    assert page.count('<figure class="chart square">') == 1
