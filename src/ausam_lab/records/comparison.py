@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ausam.common.settings import Count, Finite, NonNegative, Positive, PositiveCount, Probability
 from ausam_lab.config import Config
-from ausam_lab.records.run import Run, Samples
+from ausam_lab.records.run import Run
 from ausam_lab.records.store import Checked, Record
 
 
@@ -115,8 +115,3 @@ class Comparison(Record):
     config: Config  # common to all runs, except method, policy and seed
     rows: tuple[Row, ...]
     runs: tuple[NamedRun, ...]
-
-    @property
-    def data(self) -> Samples | None:
-        """The amount of data. None until a run has ended."""
-        return self.runs[0].run.data if self.runs else None

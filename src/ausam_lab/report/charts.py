@@ -6,12 +6,9 @@ chart follows the light or dark theme without being drawn twice.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-
-from ausam_lab.report.text import unbroken
 
 Spec = dict[str, Any]
 PlainRow = Mapping[str, Any]  # a row of figures and words, as in JSON
@@ -100,8 +97,6 @@ def dots(
     *,
     small: Sequence[PlainRow] = (),
     rules: Sequence[tuple[float, str]] = (),
-    title: str = "",
-    subtitle: str = "",
 ) -> Spec:
     """A mark per row, the names below each other. With its interval where the rows hold ``low`` and ``high``.
 
@@ -112,8 +107,6 @@ def dots(
         hover: what the tooltip of a mark shows.
         small: the values that the rows average: small marks behind them.
         rules: dashed vertical lines: where, and what is written above.
-        title: what the picture shows, in it.
-        subtitle: a sentence under the title.
     """
     names = _names(rows, by)
     names_axis = {"labelExpr": TWO_LINES, "labelLimit": 210, "labelColor": INK}
@@ -139,10 +132,7 @@ def dots(
     tiny = {"type": "point", "filled": True, "size": 22, "fillOpacity": 0.5}
     discs = {"type": "point", "filled": True, "size": 100, "stroke": PAPER, "strokeWidth": 1}
     layers += [_layer("small", tiny, shown, data=_data(small)), _layer("marks", discs, shown)]
-    lines = {"text": textwrap.wrap(title, 40), "subtitle": textwrap.wrap(unbroken(subtitle), 48)}  # whole on a phone
-    look = {"color": INK, "fontSize": 15, "subtitleColor": SOFT, "subtitleFontSize": 13, "subtitlePadding": 6}
-    heading = {**lines, **look, "anchor": "start", "frame": "bounds", "offset": 36}
-    return _chart(rows, layers, 24 + 28 * max(1, len(names)), x.title) | ({"title": heading} if title else {})
+    return _chart(rows, layers, 24 + 28 * max(1, len(names)), x.title)
 
 
 def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field) -> Spec:

@@ -11,7 +11,7 @@ from ausam_lab.records.comparison import Comparison, Difference, Row
 from ausam_lab.records.run import measured_on
 from ausam_lab.report.statistics import BETTER, UNCLEAR, UNFINISHED, WORSE, holm, interval, p_text, paired, standing
 from ausam_lab.report.table import Line, Section, Table, marked, to_text
-from ausam_lab.report.text import NONE, SKIPPED_BECAUSE, capital, join, show, wrapped
+from ausam_lab.report.text import SKIPPED_BECAUSE, capital, join, number, show, wrapped
 
 SAME_COST = 0.2  # a baseline has "about the same cost" if its samples differ by at most this fraction
 SPREAD = "± is the standard deviation over seeds."
@@ -45,18 +45,15 @@ def featured_rows(rows: Sequence[Row]) -> list[Row]:
     return corrected or [row for kind in ("own", "contender") for row in rows if row.kind == kind]
 
 
-def cost(comparison: Comparison, row: Row) -> float | None:
+def cost(comparison: Comparison, row: Row) -> float:
     """The samples in forward and backward passes, in units of plain SGD, which passes each sample once per epoch."""
-    if comparison.data is None:
-        return None
-    sgd = 2 * comparison.config.epochs * comparison.data.train
+    sgd = 2 * comparison.config.epochs * comparison.runs[0].run.data.train
     return (row.samples_forward + row.samples_backward) / sgd
 
 
 def cost_text(comparison: Comparison, row: Row) -> str:
     """The cost as a multiple of SGD's: ``1x``, ``1.3x``."""
-    multiple = cost(comparison, row)
-    return NONE if multiple is None else times(multiple)
+    return times(cost(comparison, row))
 
 
 def times(multiple: float) -> str:
@@ -67,7 +64,7 @@ def times(multiple: float) -> str:
 def cost_words(comparison: Comparison, row: Row) -> str:
     """The cost in a sentence: ``SGD's cost``, ``2x SGD's cost``."""
     text = cost_text(comparison, row)
-    return "an unknown cost" if text == NONE else "SGD's cost" if text == "1x" else f"{text} SGD's cost"
+    return "SGD's cost" if text == "1x" else f"{text} SGD's cost"
 
 
 def headline(comparison: Comparison) -> str:
@@ -149,13 +146,9 @@ def _without_labels(comparison: Comparison, row: Row) -> Config:
 
 def same_cost(comparison: Comparison, row: Row) -> list[Row]:
     """The baselines of about the same cost: fewer epochs, smaller batches, or a random subset."""
-    mine = cost(comparison, row) or row.mean_seconds
-
-    def near(other: Row) -> bool:
-        theirs = cost(comparison, other) or other.mean_seconds
-        return abs(theirs - mine) <= SAME_COST * mine
-
-    return [other for other in comparison.rows if other.kind == "baseline" and near(other)]
+    mine = cost(comparison, row)
+    baselines = [other for other in comparison.rows if other.kind == "baseline"]
+    return [other for other in baselines if abs(cost(comparison, other) - mine) <= SAME_COST * mine]
 
 
 def verdict_table(comparison: Comparison) -> tuple[Table, str]:
@@ -167,11 +160,9 @@ def verdict_table(comparison: Comparison) -> tuple[Table, str]:
     lines = tuple(Section(tuple(lines), title) for title, lines in sections.items())
     known = sum(difference is not None and difference.p is not None for *_, difference in compared)
     notes = [f"p and verdict are corrected for {known} comparisons (Holm), intervals are not."] if known > 1 else []
-    baselines = any(row.kind == "baseline" for row in comparison.rows)
-    remedy = "More epochs bring their costs together." if baselines else "Add sam+random or sgd@1x0.5."
     mine = [row for row in featured_rows(comparison.rows)[:1] if row.kind != "corrected"]
     alone = [row.label for row in mine if not same_cost(comparison, row)]
-    notes += [f"No baseline has the cost of {label}. {remedy}" for label in alone]
+    notes += [f"No baseline has the cost of {label}. Add sam+random or sgd@1x0.5." for label in alone]
     return Table(("", "Verdict", "Difference [95 %]", "p"), lines, left=(0, 1)), " ".join(notes)
 
 
@@ -205,13 +196,7 @@ def time_column(rows: Sequence[Row]) -> tuple[str, list[str]]:
     for row, of_sgd in zip(rows, spent, strict=True):
         if row.name == "sgd":
             return title, [times(seconds / of_sgd) for seconds in spent]
-    return f"{title} (s)", [show(seconds, seconds_digits(spent)) for seconds in spent]
-
-
-def seconds_digits(seconds: Sequence[float]) -> int:
-    """The number of decimals needed to tell times apart."""
-    least = min(seconds, default=1.0)
-    return 2 if least < 1 else 1 if least < 100 else 0
+    return f"{title} (s)", list(map(number, spent))
 
 
 def score_table(comparison: Comparison) -> Table:
@@ -244,11 +229,10 @@ def further_table(comparison: Comparison) -> tuple[Table, str]:
     The parts of a score are balanced accuracy or groups of joints.
     """
     rows = by_score(comparison)
-    wall = [row.mean_seconds for row in rows]
     columns = {
         "Method": [row.label for row in rows],
         "Settings": [row.pair for row in rows],
-        "Wall time (s)": [show(seconds, seconds_digits(wall)) for seconds in wall],
+        "Wall time (s)": [number(row.mean_seconds) for row in rows],
     }
     notes = ""
     if all(row.nlls for row in rows):

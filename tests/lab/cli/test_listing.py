@@ -48,17 +48,7 @@ def test_everything_else_has_its_page(capsys):
     assert "5,266 parameters" in shown(capsys, "resnet-tiny")
 
 
-def test_a_name_of_two_things_shows_both(capsys):
-    text = shown(capsys, "sam")
-    assert text.index("sam: pair") < text.index("): method")
-
-
 @pytest.mark.parametrize(("name", "near"), [("loksam", "looksam"), ("zzz", "ausam list")])
 def test_a_name_that_nothing_has_gets_help(capsys, name, near):
     assert main(["list", name]) == 2
     assert near in capsys.readouterr().err
-
-
-def test_a_class_of_a_module_that_does_not_exist(capsys):
-    assert main(["list", "nowhere:Mine"]) == 2
-    assert "No module named 'nowhere'" in capsys.readouterr().err

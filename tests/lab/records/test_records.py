@@ -13,7 +13,7 @@ from ausam_lab.records import files, store
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.run import Epoch, Run, Score, epochs_of, epochs_text
 from ausam_lab.training import run_folder
-from tests.lab.helpers import ROOT, a_comparison, a_run, named, read, rewrite
+from tests.lab.helpers import a_comparison, a_run, named, read, rewrite
 
 
 def a_table():
@@ -116,14 +116,3 @@ def test_epochs_go_a_line_each(tmp_path):
         (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], line, lines[2]]))
         with pytest.raises(ValueError, match=r"metrics.jsonl is not readable: .*Remove it and result.json"):
             run_folder.epochs(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "path",
-    sorted((ROOT / "docs" / "results").glob("*.json")),
-    ids=lambda p: p.stem,
-)
-def test_published_results_are_records(path):
-    comparison = store.read_finished(path, Comparison)
-    assert comparison.complete
-    assert len(comparison.runs) == len(comparison.seeds) * len(comparison.rows)

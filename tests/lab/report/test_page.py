@@ -166,7 +166,10 @@ def test_time_is_cpu_time_or_that_of_the_device(results):
     table = score_table(a_comparison(runs))
     assert (table.head[3], [line.cells[3] for line in table.lines]) == ("Time", ["1.6x", "1x"])
     alone = score_table(a_comparison(named("sam", 90, 91, seconds=8.0)))
-    assert (alone.head[3:], alone.lines[0].cells[3]) == (("Time (s)",), "8.0")  # no SGD: no multiple, no SAM: no column
+    assert (alone.head[3:], alone.lines[0].cells[3]) == (
+        ("Time (s)",),
+        "8.00",
+    )
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------

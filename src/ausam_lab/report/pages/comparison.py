@@ -61,11 +61,9 @@ def _scores(comparison: Comparison) -> Markup:
         [Field("score", metric(comparison)), Field("cost", "cost (SGD = 1x)"), Field("seed", "seed")],
         small=runs,
         rules=[(row.mean, row.label) for row in comparison.rows if row.name in ("sgd", "sam")],
-        title=f"{comparison.title}: {measured_on(metric(comparison))} and cost",
-        subtitle=summary.best_text(comparison),
     )
     bars = " Bars: one standard deviation over seeds." if runs else ""
-    return html.chart(spec, note=f"Further right is better. Beside each name: its cost, SGD = 1x.{bars}")
+    return html.chart(spec, "Scores and cost", f"Further right is better. Beside each name: its cost, SGD = 1x.{bars}")
 
 
 def _curves(comparison: Comparison) -> Markup | str:
@@ -110,9 +108,9 @@ def _data(comparison: Comparison, links: Links) -> Iterator[Markup]:
 
 
 def _about(comparison: Comparison) -> str:
-    known, seeds = comparison.data, len(comparison.seeds)
-    held = "validation" if comparison.config.validation else "test"
-    samples = [] if known is None else [f"{known.train:,} training samples", f"{known.test:,} {held} samples"]
+    seeds, held = len(comparison.seeds), "validation" if comparison.config.validation else "test"
+    data = [named.run.data for named in comparison.runs[:1]]
+    samples = [f"{of.train:,} training samples, {of.test:,} {held} samples" for of in data]
     length = f"{comparison.config.epochs} epochs", f"{seeds} seed{'s' * (seeds > 1)}"
     return ", ".join([comparison.config.model, *samples, *length])
 
