@@ -39,7 +39,7 @@ def test_the_example_of_the_documentation_runs(here, capsys):
     assert main(command[1:]) == 0
     results = json.loads((here / "runs" / "mine" / "results.json").read_text())
     assert [row["seeds"] for row in results["rows"]] == [[0, 1, 2]] * 3
-    assert results["data"] == {"train": 400, "test": 200, "classes": 2}
+    assert results["runs"][0]["run"]["data"] == {"train": 400, "test": 200, "classes": 2}
 
 
 class Squares(Dataset):
