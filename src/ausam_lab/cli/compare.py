@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ausam_lab.cli import settings, terminal
-from ausam_lab.cli.flags import Command, Parser, add_common, add_settings
+from ausam_lab.cli.flags import Command, Parser, add_common, add_settings, add_verbose
 from ausam_lab.cli.terminal import Progress, count
 from ausam_lab.config import PAIR_SETTINGS
 from ausam_lab.data.catalogue import resolve
@@ -25,6 +25,7 @@ def flags(made: Parser, everything: bool) -> None:
     made.add_argument("names", nargs="*", metavar="NAME", help="sgd, sam, ausam-0.5, mine:MySAM (see ausam list)")
     made.add_argument("--all", action="store_true", help="every named pair")
     add_common(made, "runs/compare", "comparison", "pair")
+    add_verbose(made)
     labels = "labels.csv of ausam audit --apply. Several train every pair with each of them, and given is no file"
     made.add_argument("--labels", dest="label_files", nargs="+", default=(), metavar="FILE", help=labels)
     add_settings(made, everything, {*SET_ELSEWHERE, "labels"})
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
                 progress.say(f"{name} seed {seed}: {epoch.test}, {epoch.seconds:.1f} s of training")
 
         results = compare(runs, seeds, config, out, args.command, on_epoch)
-    text = summary.text(results, terminal.columns())
+    text = summary.text(results, terminal.columns(), verbose=args.verbose)
     terminal.write(f"{text}\n\n{out / 'report.html'}\n")
     return terminal.idle([f"{named.name} seed {named.run.seed}" for named in results.runs if named.run.idle])
 

@@ -135,6 +135,11 @@ def add_common(made: Parser, folder: str, what: str, seeds: str = "") -> None:
     made.add_argument("--config", metavar="FILE", help=file)
 
 
+def add_verbose(made: Parser) -> None:
+    """The flag of the commands that print the table of a comparison."""
+    made.add_argument("--verbose", action="store_true", help="explain the table")
+
+
 def add_trust(made: Parser) -> None:
     """The flag of the commands that read the folder of somebody else's run."""
     about = "run the code (data, network, method ...) that the folder's settings name. Without it, none of it runs"

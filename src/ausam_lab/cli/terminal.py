@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ausam_lab.report.text import SKIPPED_BECAUSE, duration
+from ausam_lab.report.text import BEST, SKIPPED_BECAUSE, duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -22,8 +22,11 @@ EVERY = 60.0  # seconds between two lines where there is no bar
 
 
 def write(text: str) -> None:
-    """Write to standard output."""
-    sys.stdout.write(harmless(text))
+    """Write to standard output. A terminal shows the row with the best figure of a table in bold."""
+    text = harmless(text)
+    if sys.stdout.isatty():
+        text = re.sub(f".*{BEST}.*", "\x1b[1m\\g<0>\x1b[0m", text)
+    sys.stdout.write(text)
 
 
 def write_error(text: str) -> None:

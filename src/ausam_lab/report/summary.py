@@ -253,15 +253,16 @@ def notes(comparison: Comparison) -> str:
     return " ".join([*spread, RULE, *against])
 
 
-def text(comparison: Comparison, columns: int | None = None) -> str:
-    """For a terminal: the table, how to read it, the headline, and what the runs say about the data."""
+def text(comparison: Comparison, columns: int | None = None, *, verbose: bool = False) -> str:
+    """For a terminal: the table, the headline, what the runs say about the data. With ``verbose``, how to read it."""
     said = [
-        notes(comparison),
+        notes(comparison) if verbose else "",
         *skipped_notes(comparison.rows),
         underfitting(comparison.rows),
         headline(comparison),
         "" if comparison.complete else f"Unfinished: {len(comparison.runs)} runs so far.",
         about_data(comparison),
+        "" if verbose else "--verbose explains the table.",
     ]
     paragraphs = [wrapped(paragraph, columns) for paragraph in said if paragraph]
     return "\n\n".join([to_text(score_table(comparison), columns), *paragraphs])

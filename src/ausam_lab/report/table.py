@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from ausam_lab.report import html
-
-BEST = "●"  # marks the best figure of a column in text
+from ausam_lab.report.text import BEST
 
 
 @dataclass(frozen=True)

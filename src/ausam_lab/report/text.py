@@ -9,6 +9,7 @@ from collections.abc import Sequence
 NONE = "–"
 SKIPPED_BECAUSE = "because the loss or the gradient was not finite"
 WIDTH = 80  # of a terminal
+BEST = "●"  # marks the best figure of a column
 
 
 def wrapped(text: str, columns: int | None = None) -> str:

@@ -20,6 +20,14 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys):
     assert "]0;owned" in out  # the text itself is shown
 
 
+@pytest.mark.parametrize("bold", [True, False])
+def test_a_terminal_shows_the_best_row_in_bold(bold, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: bold)
+    terminal.write(summary.text(a_comparison([*named("sam", 90.0, 91.0), *named("sgd", 80.0, 82.0)])))
+    strong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("\x1b[1m")]
+    assert [line.split()[0] for line in strong] == ["\x1b[1msam"] * bold
+
+
 def test_lines_and_tabs_stay():
     assert terminal.harmless("a\tb\r\nc\u00a0d\x1b[2m\x9b") == "a\tb \nc\u00a0d [2m "
 
