@@ -110,8 +110,15 @@ def _about(cls: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text of a docstring without its markup."""
-    return re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
+    """The text of a docstring without its markup and its example, in lines that fit a terminal."""
+    text = re.sub(r":\w+:`[~!]?([^`]*)`", r"\1", text).replace("``", "")
+    parts = [part for part in text.split("\n\n") if not part.startswith(">>>")]
+    text = "\n\n".join(re.sub(r"\n {8,}", " ", part) if part.startswith("Arguments:") else part for part in parts)
+    lines = []
+    for line in re.sub(r"(?<=\S)\n(?=\S)", " ", text).splitlines():  # a paragraph is one line
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += textwrap.wrap(line, WIDTH, subsequent_indent=indent and f"{indent}    ") or [""]
+    return "\n".join(lines)
 
 
 def _example(cls: Any) -> Any:

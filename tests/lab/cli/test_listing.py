@@ -34,6 +34,7 @@ def test_a_class_is_shown_with_every_argument(capsys, name):
     text = shown(capsys, name.lower())
     assert f"{cls.__name__}(" in text.replace(f"{cls.__name__}:", f"{cls.__name__}(")
     assert all(f"\n    {f.name}: " in text for f in fields(cls))
+    assert max(map(len, text.splitlines())) <= 80
     assert "`" not in text
 
 

@@ -111,13 +111,15 @@ def test_a_run_without_weights_is_named_beside_others_and_refused_alone(copied, 
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_run_that_has_not_fitted_is_named_and_a_diverged_one_has_no_chart(compared):
-    sgd, sam, _ = typed(Flatness, read(compared / "flatness.json")).minima
-    minima = replace(sgd, verdict="diverged"), replace(sam, verdict="nothing")
-    text = flatness.verdict(Flatness("", "", minima))
+def test_the_verdict_ranks_only_runs_that_have_fitted_and_a_diverged_one_has_no_chart(compared):
+    sgd, *others = typed(Flatness, read(compared / "flatness.json")).minima
+    bad, (sam, asam) = replace(sgd, verdict="diverged"), (replace(m, verdict="nothing") for m in others)
+    text = flatness.verdict(Flatness("", "", (bad, sam, asam)))
     assert text.startswith("Diverged: SGD. Lower the learning rate")
-    assert "SAM" not in text
-    assert "<figure" not in flatness.render(Flatness("", "", minima[:1]))  # losses such as 1e17
+    assert f"{min((sam, asam), key=lambda m: m.eigenvalues.values[0]).name} is the flattest" in text
+    assert "flattest" not in flatness.verdict(Flatness("", "", (bad, sam)))
+    assert "the training loss rises from" in flatness.verdict(Flatness("", "", (sam,)))
+    assert "<figure" not in flatness.render(Flatness("", "", (bad,)))  # losses such as 1e17
 
 
 def pretending(folder, **settings):

@@ -64,11 +64,22 @@ def worst(minimum: Minimum) -> float:
 
 
 def verdict(flatness: Flatness) -> str:
-    """The runs that cannot be compared. Empty if all can."""
+    """What cannot be compared, then the flattest run, or how flat a single minimum is."""
     texts = []
     for kind, (what, remedy) in ADVICE.items():
         names = list(dict.fromkeys(m.name for m in flatness.minima if m.verdict == kind))
         texts += [f"{what}: {join(names)}. {remedy}. Flatness says nothing there."] if names else []
+    fitted = [m for m in flatness.minima if m.verdict not in ADVICE]
+    names = list(dict.fromkeys(m.name for m in fitted))
+    by = {name: fmean(m.eigenvalues.values[0] for m in fitted if m.name == name) for name in names}
+    if len(by) > 1:
+        low, high = min(by, key=by.__getitem__), max(by, key=by.__getitem__)
+        texts.append(f"By the largest eigenvalue, {low} is the flattest ({number(by[low])}) and")
+        texts.append(f"{high} the sharpest ({number(by[high])}). A network that has learned less may be flatter, too.")
+    elif len(flatness.names) == 1 and fitted:
+        first = fitted[0]
+        texts.append(f"Within a distance of {first.rho:g} of the weights, the training loss rises from")
+        texts.append(f"{number(first.sharpness.loss)} by at most {number(worst(first))}.")
     return " ".join(texts)
 
 
@@ -143,12 +154,13 @@ def render(flatness: Flatness, report: str = "") -> str:
     """The page. It fetches nothing. ``report`` is where the page of the runs is, if there is one."""
     first, runs = flatness.minima[0], len(flatness.minima)
     title = f"{first.config.data}: how flat is the minimum?"
+    bad = any(m.verdict in ADVICE for m in flatness.minima)
     about = f"{runs} run{'s' * (runs > 1)}, {first.config.model}, {first.samples} training samples, not augmented"
     body = [
         html.heading(title, 1),
         html.paragraph(about, "soft"),
         *([html.paragraph(html.link(report, "The scores of these runs"))] if report else []),
-        html.paragraph(verdict(flatness), "open"),
+        html.paragraph(verdict(flatness), "open" if bad else "lead"),
         to_html(table(flatness)),
         html.paragraph(note(flatness), "note"),
         *_charts(flatness),
