@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ausam import AESAM, METHODS, RST, SAM, AUSampling, LookSAM, SelectiveBatchSampler, SharpnessAware
+from ausam import AESAM, METHODS, RST, SAM, LookSAM, SharpnessAware
 from tests.helpers import make
 
 CASES = {
@@ -89,11 +89,3 @@ def test_without_a_reading_the_meta_device_itself_is_enough():
     step = subject("SAM", "ignore")
     for _ in range(2):
         step()
-
-
-@pytest.mark.filterwarnings("ignore:The first update of this pass")  # the batch is not the sampler's
-def test_the_sampler_takes_what_waits_on_a_device_without_reading_it():
-    sampler = SelectiveBatchSampler(64, batch_size=16, policy=AUSampling(0.5, ramp=30))
-    next(iter(sampler))
-    step = subject("SAM", "ignore")
-    sampler.update(step())  # the index is on the CPU, the losses are not there to be read

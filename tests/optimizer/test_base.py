@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
@@ -77,19 +75,6 @@ def test_each_group_scales_the_common_direction_by_its_own_rho():
     length = torch.cat([gi.flatten() for gi in g]).norm()
     for here, there, gi, rho in zip(*seen, g, (0.4, 0.4, 0.1, 0.1), strict=True):
         torch.testing.assert_close(there - here, rho * gi / length, rtol=0, atol=1e-12)
-
-
-def test_a_parameter_that_is_listed_twice_is_not_counted_twice():
-    grads = []
-    for twice in (False, True):
-        model = network()
-        params = list(model.parameters())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, of duplicates
-            base = SGD([*params, params[0]] if twice else params, lr=0.1)
-        SharpnessAware(base, SAM(0.1), model).backward(losses_of(model), *data())
-        grads.append([p.grad for p in params])
-    assert_equal(*grads)
 
 
 def test_another_model_takes_over_where_a_framework_wraps_it():

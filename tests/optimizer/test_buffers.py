@@ -132,22 +132,6 @@ def test_buffers_of_every_kind_move_once():
     assert model.state() == (3.0, [3.0, 3.0], 3.0, [3.0] * 3)
 
 
-def test_the_memory_of_the_copies_is_used_again():
-    """No allocation that grows with the steps; a buffer that was replaced is copied to new memory."""
-    model = network()
-    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
-    train(opt, model, 1)
-    guard = opt._context.guard
-    first = [*guard._start._copies, *guard._before_pass._copies]
-    assert len(first) == 2 * 3  # mean, variance and count of BatchNorm, when the step begins and before its second pass
-    train(opt, model, 3, first=1)
-    again = [*guard._start._copies, *guard._before_pass._copies]
-    assert all(a is b for a, b in zip(first, again, strict=True))
-    model[1].running_mean = torch.ones(6)
-    train(opt, model, 1)
-    assert guard._start._copies[0].tolist() == [1.0] * 6
-
-
 def test_a_first_child_or_buffer_of_a_module_is_guarded_from_the_next_step_on():
     class Late(nn.Module):
         def __init__(self):

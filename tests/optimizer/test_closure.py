@@ -141,13 +141,6 @@ def test_a_step_that_bypasses_the_method_warns_once():
     opt.step()  # nothing to bypass
 
 
-def test_plain_needs_no_warning():
-    model = network(batchnorm=False, dtype=torch.float64)
-    opt = optimizer(model, Plain(), momentum=0.0)
-    F.cross_entropy(model(X), Y).backward()
-    opt.step()
-
-
 @pytest.mark.parametrize(
     ("method", "runs"), [(Plain(), 1), (SAM(0.1), 2), (ASAM(0.5), 2)], ids=["plain", "sam", "asam"]
 )

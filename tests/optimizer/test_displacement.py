@@ -39,11 +39,6 @@ def of_another_class(model):
     return model
 
 
-def test_ordinary_weights_are_swapped():
-    model = network()
-    assert Swappable(model)(list(model.parameters())) is True
-
-
 @pytest.mark.parametrize(
     "change", [compiled, compiled_outside, part_of_a_larger_storage, two_in_one_storage, of_another_class]
 )

@@ -37,7 +37,6 @@ from ausam import (
     SharpnessAware,
     TopLoss,
 )
-from ausam.sampler.scores import Scores, split_repeats
 from tests.helpers import assert_equal, make, optimizer, refused, weights, with_logits
 from tests.processes import group
 
@@ -553,33 +552,18 @@ def test_what_is_not_finite_in_one_process_is_left_out_by_all(outcomes, quiet):
 
 def test_refusals(outcomes):
     for mine in outcomes:
-        seeds, tables = mine["check_apart"][3:5]
-        assert seeds[0] == tables[0] == "RuntimeError"
-        assert "seed differs between the processes: [0, 5] by rank" in seeds[1]
-        assert "the same seed" in seeds[1]
-        assert "load one saved state in all" in tables[1]
-        assert mine["check_apart"][:3] + mine["check_apart"][5:] == [
-            (
-                "RuntimeError",
-                "The epoch differs between the processes: [0, 3] by rank. "
-                "Give the same seed in all, begin every pass in all, and load one saved state in all.",
-            ),
-            (
-                "RuntimeError",
-                "The scores of 3 samplers must be exchanged, but torch.distributed has 2 processes. Call "
-                "torch.distributed.init_process_group(...) before the first pass, and leave out rank and world_size.",
-            ),
-            (
-                "ValueError",
-                "1 samples are chosen for epoch 0, but 2 are needed: min_batch=1 for each of 2 processes. Use fewer "
-                "processes or a smaller min_batch, let the policy keep more, or begin the next epoch with set_epoch.",
-            ),
-            (
-                "ValueError",
-                "drop_last=True leaves nothing of 7 samples for 2 processes with batch_size 4 each. Use a smaller "
-                "batch_size.",
-            ),
-        ]
+        expected = (
+            ("RuntimeError", "epoch differs between the processes: [0, 3] by rank", "begin every pass in all"),
+            ("RuntimeError", "torch.distributed has 2 processes", "leave out rank and world_size"),
+            ("ValueError", "2 are needed: min_batch=1 for each of 2 processes", "Use fewer processes"),
+            ("RuntimeError", "seed differs between the processes: [0, 5] by rank", "the same seed"),
+            ("RuntimeError", "", "load one saved state in all"),
+            ("ValueError", "leaves nothing of 7 samples for 2 processes", "Use a smaller batch_size."),
+        )
+        for (kind, message), (its_kind, found, remedy) in zip(mine["check_apart"], expected, strict=True):
+            assert kind == its_kind
+            assert found in message
+            assert remedy in message
 
 
 def test_resume_in_the_middle_with_two_processes_and_with_one(outcomes):
@@ -623,10 +607,7 @@ def test_sharded_models_are_saved_skip_and_refuse(outcomes):
         torch.testing.assert_close(mine["memory"], weights(models[1]), rtol=1e-4, atol=1e-5)
         assert mine["skipped"] == (True, 1)
         assert mine["small"] == (True, 1, 0)
-        assert mine["refused"] == (
-            "FSDP holds the gradients back because of set_requires_gradient_sync(False), so the method has none. "
-            "Leave it True: opt.backward adds up the averaged gradients of several calls itself."
-        )
+        assert "set_requires_gradient_sync(False), so the method has none. Leave it True" in mine["refused"]
 
 
 def test_the_older_fsdp_is_refused():
@@ -742,14 +723,6 @@ def test_ranks_share_the_plan_of_one_process(n, batch, world, policy, drop_last,
             assert torch.equal(s.weight(index), one.weight(index))
 
 
-def test_a_batch_of_fewer_samples_than_processes_joins_the_next_and_the_last_the_one_before():
-    ranks = [SelectiveBatchSampler(14, 1, Random(0.5), rank=r, world_size=4) for r in range(4)]
-    one = SelectiveBatchSampler(14, 4, Random(0.5))
-    assert [len(batch) for batch in one] == [2, 2, 2, 1]
-    assert [len(s) for s in ranks] == [1] * 4
-    assert [[len(batch) for batch in s] for s in ranks] == [[2], [2], [2], [1]]
-
-
 def test_the_scores_of_several_need_a_process_group():
     sampler = SelectiveBatchSampler(8, 2, Full(), rank=1, world_size=2)
     index = torch.tensor(next(iter(sampler)))
@@ -778,18 +751,6 @@ def test_places_that_are_none(place, message):
     with pytest.raises(ValueError) as error:
         SelectiveBatchSampler(8, 2, Full(), **place)
     assert str(error.value) == message
-
-
-@settings(max_examples=50, deadline=None, derandomize=True, database=None)
-@given(index=st.lists(st.integers(0, 4), max_size=12), decay=st.sampled_from([1.0, 0.5]))
-def test_records_of_samples_that_occur_often(index, decay):
-    value = torch.rand(len(index), generator=torch.Generator().manual_seed(len(index)))
-    together, single = Scores(5, decay), Scores(5, decay)
-    for entry in split_repeats(torch.tensor(index, dtype=torch.int64), value):
-        together.record(*entry)
-    for i, v in zip(index, value, strict=True):
-        single.record(torch.tensor([i]), v[None])
-    assert_equal(together.state_dict() | {"decay": torch.tensor(0)}, single.state_dict() | {"decay": torch.tensor(0)})
 
 
 def test_pick_counts_the_samples_that_all_processes_were_offered():

@@ -18,16 +18,16 @@ from tests.helpers import assert_equal, data, losses_of, network, refused, value
     ("changed", "parts"),
     [
         (lambda model, base: {"base": SharpnessAware(base, SAM(0.1), model)}, ("already a SharpnessAware", "once")),
-        (lambda model, base: {"base": model.parameters()}, ("base is a generator", "SGD(model.parameters(), lr=0.1)")),
-        (lambda model, base: {"base": SGD}, ("base is the class SGD", "SGD(model.parameters(), lr=0.1)")),
+        (lambda model, base: {"base": model.parameters()}, ("base is <generator", "SGD(model.parameters(), lr=0.1)")),
+        (lambda model, base: {"base": SGD}, ("base is <class", "SGD(model.parameters(), lr=0.1)")),
         (
             lambda model, base: {"base": torch.optim.LBFGS(model.parameters())},
             ("LBFGS", "Use SGD, Adam, AdamW or RMSprop."),
         ),
-        (lambda model, base: {"method": SAM}, ("method is the class SAM", "an instance such as SAM(rho=0.05)")),
+        (lambda model, base: {"method": SAM}, ("method is <class", "an instance such as SAM(rho=0.05)")),
         (lambda model, base: {"method": "sam"}, ("method is 'sam'", "an instance such as SAM(rho=0.05)")),
-        (lambda model, base: {"method": model}, ("method is a Sequential", "an instance such as SAM(rho=0.05)")),
-        (lambda model, base: {"model": losses_of(model)}, ("model is a function", "torch.nn.Module")),
+        (lambda model, base: {"method": model}, ("method is Sequential", "an instance such as SAM(rho=0.05)")),
+        (lambda model, base: {"model": losses_of(model)}, ("model is <function", "torch.nn.Module")),
     ],
     ids=["twice", "parameters", "class", "lbfgs", "method class", "string", "swapped", "function"],
 )
@@ -139,28 +139,12 @@ def test_torchs_errors_get_a_remedy(losses, kind, remedy):
     assert remedy in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("call", ["step", "accumulate"])
-def test_a_loss_in_place_of_the_closure(call):
-    model = network()
-    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
-    with refused(TypeError, "got a Tensor", "opt.backward(loss_fn, *batch)"):
-        getattr(opt, call)(losses_of(model)(*data()).mean())
-
-
 @pytest.mark.parametrize("wrong", [torch.zeros(()), torch.zeros(3), 1.0, None])
 def test_a_loss_in_place_of_the_function_is_refused_with_the_remedy(wrong):
     model = network()
     opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
     with refused(TypeError, "the function that computes the losses", "In place of loss.backward() write opt.backward("):
         opt.backward(wrong)
-
-
-@pytest.mark.parametrize("index", ["index", ["a"] * 8, [[1, 2], [3]]])
-def test_an_index_of_something_else(index):
-    model = network()
-    opt = SharpnessAware(SGD(model.parameters(), lr=0.1), SAM(0.1), model)
-    with refused(TypeError, "index is", *NOT_AN_INDEX):
-        opt.backward(losses_of(model), *data(), index=index)
 
 
 def without_graph(model, x, y):

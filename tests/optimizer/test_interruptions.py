@@ -80,6 +80,24 @@ def test_exceptions_in_the_backward_leave_no_trace(bad_pass):
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.parametrize("inner", ["backward", "step", "step(closure)"])
+def test_a_call_inside_the_loss_function_is_refused_and_restored(inner):
+    model = network()
+    opt, losses = SharpnessAware(BASES["sgd"](model.parameters()), SAM(0.1), model), losses_of(model)
+    train(opt, model, 2)
+    before = copy.deepcopy((model.state_dict(), opt.base.state_dict()))
+
+    def nested(x, y):
+        calls = {"backward": lambda: opt.backward(losses, x, y), "step": opt.step}
+        calls.get(inner, lambda: opt.step(lambda: losses(x, y).mean()))()
+        return losses(x, y)
+
+    with refused(RuntimeError, "Let the loss function compute the losses only"):
+        opt.backward(nested, *data())
+    assert_equal((model.state_dict(), opt.base.state_dict()), before)
+    train(opt, model, 1)  # and it goes on
+
+
 def test_shifting_twice_is_refused_and_restored():
     @dataclass(frozen=True)
     class Twice:

@@ -81,18 +81,6 @@ def test_a_layer_that_is_frozen_or_thawed_begins_the_memory_afresh(name, how):
     assert again._memory.owners == [f"{i}.{kind}" for i in (2, 4) for kind in ("weight", "bias")]
 
 
-@pytest.mark.parametrize("name", REMEMBER)
-def test_freezing_one_layer_is_no_error(name):
-    model = network()
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), REMEMBER[name](), model)
-    steps(opt, model, 4)
-    again, model = saved(opt, model)
-    model[2].requires_grad_(False)
-    before = model[2].weight.clone()
-    steps(again, model, 3)
-    assert torch.equal(model[2].weight, before)
-
-
 def test_the_memory_survives_a_wrapper_around_the_model():
     """The names are those without the wrapper, so a compiled model resumes an ordinary one's memory."""
     model = network()

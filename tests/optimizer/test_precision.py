@@ -2,9 +2,6 @@
 
 import contextlib
 import copy
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -193,34 +190,6 @@ def test_bf16_autocast(around):
     )
 
 
-CONVOLUTION = """
-import torch, torch.nn.functional as F
-from ausam import SAM, SharpnessAware
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 2))
-opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), SAM(0.05), model)
-x, y = torch.randn(8, 3, 8, 8), torch.randint(2, (8,))
-first = None
-for _ in range(12):
-    with torch.autocast("cpu", torch.bfloat16):
-        feedback = opt.backward(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y)
-    opt.step(); opt.zero_grad()
-    first = first or float(feedback.loss.mean())
-print(first, float(feedback.loss.mean()))
-"""
-
-
-@pytest.mark.nightly
-def test_bf16_convolutions():
-    # Some processors announce instructions that they do not have: oneDNN is held to fewer, in a process of its own.
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
-    done = subprocess.run(
-        [sys.executable, "-c", CONVOLUTION], env=env, capture_output=True, text=True, timeout=300, check=True
-    )
-    first, last = map(float, done.stdout.split())
-    assert last < 0.5 * first
-
-
 # -- replay ------------------------------------------------------------------------------------------------------------
 
 
@@ -259,31 +228,6 @@ def test_replay_leaves_the_random_numbers_where_one_pass_leaves_them():
     assert torch.equal(*after)
 
 
-def test_replay_outlives_a_copy_and_an_error():
-    model = network(nn.Dropout(0.5))
-    model, opt = copy.deepcopy((model, optimizer(model, SAM(rho=0.0), replay=True)))
-    x, y, _ = batch(0)
-    calls = []
-
-    def fails(x, y):
-        calls.append(torch.rand(()))
-        if len(calls) == 2:
-            raise KeyError("second pass")
-        return in_single(model)(x, y)
-
-    torch.manual_seed(5)
-    with pytest.raises(KeyError):
-        opt.backward(fails, x, y)
-    assert calls[0] == calls[1]
-    here = torch.rand(4)
-    torch.manual_seed(5)
-    calls.clear()
-    fails(x, y)
-    assert torch.equal(here, torch.rand(4))
-    feedback = opt.backward(in_single(model), x, y)
-    assert torch.equal(feedback.loss, feedback.perturbed)
-
-
 # -- memory format, compiling ------------------------------------------------------------------------------------------
 
 
@@ -318,15 +262,6 @@ def test_a_compiled_model_gives_the_numbers_of_the_plain_one(name):
     plain_run(optimizer(compiled, make(name)), compiled, range(5))
     for p, q in zip(plain.state_dict().values(), inner.state_dict().values(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-
-
-def test_names_of_a_compiled_model_still_tell_weights_from_biases():
-    compiled = torch.compile(network(), backend="eager")
-    opt = optimizer(compiled, SAM())
-    trained = opt._context.parameters
-    trained.refresh()
-    names = trained.names
-    assert [n.rsplit(".", 1)[-1] for n in names] == ["weight", "bias"] * 3
 
 
 # -- what surrounds a step ---------------------------------------------------------------------------------------------

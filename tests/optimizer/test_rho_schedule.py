@@ -76,17 +76,6 @@ def test_follows_the_learning_rate_as_gsam_does():
         schedule.step()
 
 
-def test_a_rate_that_rises_needs_its_peak_and_never_leaves_the_bounds():
-    _, opt = optimizer(SAM(0.3))
-    rates = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.5, total_steps=10)
-    schedule = RhoSchedule(opt, "lr", lr_max=0.5)
-    for _ in range(9):
-        assert radii(opt) == [pytest.approx(0.3 * min(1.0, opt.param_groups[0]["lr"] / 0.5))]
-        opt.step()
-        rates.step()
-        schedule.step()
-
-
 @pytest.mark.parametrize(("lr", "factor"), [(0.9, 1.0), (0.4, 1.0), (0.25, 0.75), (0.1, 0.5), (0.02, 0.5)])
 def test_outside_the_given_rates_the_radius_stays_at_its_bounds(lr, factor):
     """GSAM's clamp: a warm-up above lr_max, or a rate that falls below lr_min, takes the radius no further."""

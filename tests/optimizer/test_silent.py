@@ -165,16 +165,6 @@ def test_what_else_changes_gradients_before_the_step_is_not(copied):
         opt.zero_grad()
 
 
-def test_a_backward_between_micro_batches_is_warned_of():
-    model = network()
-    opt = sam(model)
-    opt.backward(losses_of(model), *data())
-    losses_of(model)(*data()).mean().backward()
-    with pytest.warns(RuntimeWarning, match="loss.backward.. after opt.backward adds"):
-        opt.backward(losses_of(model), *data())
-    opt.step()
-
-
 def test_an_optimizer_that_is_gone_leaves_no_hook():
     model = network()
     for _ in range(3):
@@ -210,15 +200,6 @@ def test_a_grad_scaler_as_documented_is_not(enabled):
         opt.zero_grad()
     opt.backward(losses_of(model), *data())
     opt.step()
-
-
-def test_two_optimizers_of_ours_on_one_network_are_warned_of():
-    model = network()
-    first = SharpnessAware(SGD(model[0].parameters(), lr=0.1), SAM(0.1), model)
-    second = SharpnessAware(SGD(model[1:].parameters(), lr=0.1), SAM(0.1), model)
-    first.backward(losses_of(model), *data())
-    with pytest.warns(RuntimeWarning, match="belong into one list"):
-        second.backward(losses_of(model), *data())
 
 
 def test_a_closure_without_backward_is_warned_of():

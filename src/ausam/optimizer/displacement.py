@@ -26,10 +26,10 @@ class Displacement:
 
     Arguments:
         params: the parameters to move.
-        values: the target: one tensor per parameter, None where it stays. They are overwritten if ``relative``.
-        relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
+        values: the target: one tensor per parameter, None where it stays.
         undo: takes the way back, before anything moves.
-        modules: the model's modules. Their casts and gathered weights are stale once the weights have moved.
+        modules: the model's modules. FSDP has gathered weights that are stale once the weights have moved.
+        relative: the values are offsets from ``w``, and their memory is reused for ``w + values``.
         swap: whether to swap the storage of the parameters. Otherwise the values are copied.
         measures: the feedback column for losses evaluated inside.
     """

@@ -135,14 +135,14 @@ def add_note(error: Exception) -> None:
 def checked_base(base: Any, method: Any) -> Optimizer:
     """The base if it is an optimizer with one gradient per step that can take this method's. Otherwise an error."""
     if not isinstance(base, Optimizer):
-        raise TypeError(f"base is {_kind(base)}, but a torch.optim.Optimizer is needed. {WRITE}")
+        raise TypeError(f"base is {base!r:.60}, but a torch.optim.Optimizer is needed. {WRITE}")
     if any(isinstance(part, LBFGS) for part in getattr(base, "optimizers", [base])):
         raise TypeError(
             "LBFGS evaluates its closure many times per step, so one sharpness-aware gradient per step has no meaning "
             "for it. Use SGD, Adam, AdamW or RMSprop."
         )
     if isinstance(method, type) or not hasattr(method, "gradient"):
-        raise TypeError(f"method is {_kind(method)}, but an instance such as SAM(rho=0.05) is needed. {WRITE}")
+        raise TypeError(f"method is {method!r:.60}, but an instance such as SAM(rho=0.05) is needed. {WRITE}")
     if getattr(method, "needs_rows", False) and any(g.get("maximize") for g in base.param_groups):
         raise ValueError(
             f"{type(method).__name__} compares losses that are minimised, but the optimizer has maximize=True. Return "
@@ -151,19 +151,12 @@ def checked_base(base: Any, method: Any) -> Optimizer:
     return base
 
 
-def _kind(value: Any) -> str:
-    """What a value is, in a few words: the text of a model would fill the screen."""
-    if value is None or isinstance(value, str):
-        return repr(value)
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-
-
 def as_module(model: Any) -> nn.Module:
     """The model, or several as one. Raises a TypeError if its parameters or buffers cannot be moved."""
     several = isinstance(model, (list, tuple)) and bool(model) and all(isinstance(m, nn.Module) for m in model)
     if not several and not isinstance(model, nn.Module):
         raise TypeError(
-            f"model is {_kind(model)}, but it must be the torch.nn.Module being trained, or a list of modules."
+            f"model is {model!r:.60}, but it must be the torch.nn.Module being trained, or a list of modules."
         )
     module = nn.ModuleList(model) if several else model
     if any(type(m).__name__ == "FullyShardedDataParallel" for m in module.modules()):

@@ -35,16 +35,7 @@ LossFn = Callable[..., Any]
 class PerSampleStep(Step):
     """A loss function that returns the loss of each sample, and the batch that it is called with.
 
-    Arguments:
-        context: as for :class:`Step`.
-        loss_fn: the per-sample losses of a batch, or the losses and the model's outputs.
-        batch: the arguments of ``loss_fn``.
-        index: dataset index of each sample, or None.
-        weight: factor of each sample's loss, or None.
-        backward: how a scalar loss is back-propagated.
-        total: whether the gradient is that of the sum of the losses, not of their mean.
-        whole: whether the losses depend on one another, so that the batch must not be cut.
-        replay: as for :class:`Step`.
+    The arguments are those of :meth:`SharpnessAware.backward`, with ``total`` for its ``reduce="sum"``.
     """
 
     def __init__(
@@ -205,14 +196,7 @@ class PerSampleStep(Step):
 
 
 class ClosureStep(Step):
-    """torch's closure: it runs forward and backward and returns the loss.
-
-    Arguments:
-        context: as for :class:`Step`.
-        closure: the closure.
-        scale: its factor on the loss before ``backward``.
-        replay: as for :class:`Step`.
-    """
+    """torch's closure: it runs forward and backward and returns the loss, which it multiplies by ``scale`` before."""
 
     def __init__(self, context: StepContext, closure: Callable[[], Any], *, scale: float = 1.0, replay: bool) -> None:
         super().__init__(context, closure, replay=replay)
@@ -228,9 +212,10 @@ class ClosureStep(Step):
         if rows is not None:
             raise RuntimeError(NO_LOSSES)
         with contextlib.nullcontext() if sync else self.no_sync():
-            return self._run(shifted=self._displacement is not None and self._displacement.active)
+            return self._run()
 
-    def _run(self, *, shifted: bool) -> Vector:
+    def _run(self) -> Vector:
+        shifted = self._displacement is not None and self._displacement.active
         self._guard.before_pass(training=True, shifted=shifted)
         if self._sync.active:
             self._sync.before_backward()

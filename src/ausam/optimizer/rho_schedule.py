@@ -69,7 +69,6 @@ class RhoSchedule:
         if not isinstance(opt, SharpnessAware):
             raise TypeError(f"opt is a {type(opt).__name__}, but it must be the SharpnessAware whose radius changes.")
         checked_value("RhoSchedule", "shape", shape, OneOf(get_args(Shape)))
-        self._method = with_radius(opt.method)
         self._opt = opt
         self._key = radius_key(opt)
         self._first = f"initial_{self._key}"
@@ -85,8 +84,7 @@ class RhoSchedule:
         self.end = 0.0 if end is None and "end" in USES[shape] else end
         self.lr_min = 0.0 if lr_min is None and "lr_min" in USES[shape] else lr_min
         self.count = 0
-        for group in opt.param_groups:
-            self._begin(group)
+        self._rho = float(method_with_radius(opt.method).rho)
         self.at(0.0)
 
     def step(self) -> None:
@@ -96,26 +94,12 @@ class RhoSchedule:
     def at(self, part: float) -> None:
         """Set the radii for this fraction of training, for loops that count it themselves."""
         groups = self._opt.param_groups
-        for group in groups:
-            if self._first not in group:
-                self._begin(group)
-        radii = [self._factor(group, min(part, 1.0)) * group[self._first] for group in groups]
-        for group, radius in zip(groups, radii, strict=True):
-            group[self._key] = radius
-
-    def _begin(self, group: dict[str, Any]) -> None:
-        """Record the group's starting radius."""
-        rho = float(group.get(self._first, group.get(self._key, self._method.rho)))
-        if self.shape == "lr":
-            lr = float(group.get("initial_lr", group["lr"]))
-            high, low = lr if self.lr_max is None else self.lr_max, self.lr_min or 0.0
-            if high <= low:
-                raise ValueError(
-                    f"RhoSchedule: lr_max is {high} and lr_min is {low}, but the learning rate must fall from "
-                    "lr_max to lr_min. Pass lr_max > lr_min."
-                )
-            group["initial_lr"] = lr
-        group[self._first] = rho
+        factors = [self._factor(group, min(part, 1.0)) for group in groups]
+        for group, factor in zip(groups, factors, strict=True):
+            rho = group.setdefault(self._first, float(group.get(self._key, self._rho)))
+            if self.shape == "lr":
+                group.setdefault("initial_lr", float(group["lr"]))
+            group[self._key] = factor * rho
 
     def _factor(self, group: dict[str, Any], u: float) -> float:
         if self.end is None:
@@ -123,7 +107,12 @@ class RhoSchedule:
         if self.shape == "cosine":
             u = (1 - math.cos(math.pi * u)) / 2
         elif self.shape == "lr":
-            high, low = group["initial_lr"] if self.lr_max is None else self.lr_max, self.lr_min or 0.0
+            high, low = group.get("initial_lr", group["lr"]) if self.lr_max is None else self.lr_max, self.lr_min or 0.0
+            if high <= low:
+                raise ValueError(
+                    f"RhoSchedule: lr_max is {high} and lr_min is {low}, but the learning rate must fall from "
+                    "lr_max to lr_min. Pass lr_max > lr_min."
+                )
             u = 1 - min(max((float(group["lr"]) - low) / (high - low), 0.0), 1.0)
         return self.start + (self.end - self.start) * u
 
@@ -150,7 +139,7 @@ class RhoSchedule:
         self.count = count
 
 
-def with_radius(method: Any) -> Any:
+def method_with_radius(method: Any) -> Any:
     """The method that has the radius: this one, or the one inside it."""
     owner = method
     while not hasattr(owner, "rho") and hasattr(owner, "inner"):

@@ -53,13 +53,13 @@ class OptimizerWrapper(Optimizer):
     def defaults(self, defaults: dict[str, Any]) -> None:
         self.base.defaults = defaults
 
-    def _refuse_rho(self, rho: Any) -> None:
+    def _rho(self, rho: Any) -> None:
         raise AttributeError(
             f'SharpnessAware has no rho: the method has. During training write group["{radius_key(self.base)}"] = '
             f"{rho!r} for each group in opt.param_groups, or use RhoSchedule."
         )
 
-    rho = property(None, _refuse_rho)  # without it, the attribute would be set and nothing would read it
+    rho = property(None, _rho)  # without it, the attribute would be set and nothing would read it
 
     def __getattr__(self, name: str) -> Any:
         """Forward everything else, such as hooks, to the base."""
