@@ -15,7 +15,7 @@ from ausam_lab.experiments.cells import Cell
 from ausam_lab.names.from_config import method_and_policy
 from ausam_lab.networks.build import build
 from ausam_lab.paper.quantisation import quantize
-from ausam_lab.report.table import text_table
+from ausam_lab.report.table import Table, to_text
 from ausam_lab.report.text import duration, wrapped
 from ausam_lab.training import run_folder
 
@@ -78,7 +78,7 @@ def plan(cells: list[Cell], out: Path) -> str:
     lines = [(name, str(a), str(b), f"{c:,.0f}", duration(d)) for name, (a, b, c, d) in left.items()]
     total = duration(sum(seconds for *_, seconds in left.values()))
     head = f"{sum(count for count, *_ in left.values())} of {len(cells)} cells are left: about {total} in one process"
-    table = text_table(("Block", "Cells", "Epochs", "Samples", "Time"), lines)
+    table = to_text(Table.of(("Block", "Cells", "Epochs", "Samples", "Time"), lines))
     note = wrapped(
         f"Time is from steps on random samples, on {cells[0].config.device}. On a CPU it is that of one thread."
     )

@@ -96,11 +96,6 @@ def to_text(table: Table, columns: int | None = None) -> str:
     return "\n".join(out)
 
 
-def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], left: Sequence[int] = (0,)) -> str:
-    """A table of plain lines for a terminal."""
-    return to_text(Table.of(head, rows, left=left))
-
-
 def to_html(table: Table) -> Markup:
     """For a page, as a fragment."""
     return html.fill("table.html", table=table)
