@@ -136,13 +136,14 @@ def dots(
 
 
 def heat(rows: Sequence[PlainRow], x: Field, y: Field, value: Field) -> Spec:
-    """A square per row, at the figures x and y, coloured by its value: on a logarithmic scale if all are positive."""
+    """A square per row, at the figures x and y, coloured by its value: on a logarithmic scale if they differ widely."""
 
     def side(field: Field, **how: Any) -> Spec:
         ticks = {"format": field.form, "labelOverlap": True, "labelAngle": 0, "grid": False}
         return {"field": field.key, "type": "ordinal", "title": field.title, "axis": ticks, **how}
 
-    scale = {"scheme": "viridis"} | ({"type": "log"} if min(row[value.key] for row in rows) > 0 else {})
+    values = [row[value.key] for row in rows]
+    scale = {"scheme": "viridis"} | ({"type": "log"} if 0 < 4 * min(values) <= max(values) else {})
     colour = {"field": value.key, "type": "quantitative", "title": value.title, "scale": scale}
     shown = {"x": side(x), "y": side(y, sort="descending"), "color": colour | {"legend": {"gradientLength": 200}}}
     layers = [_layer("squares", {"type": "rect"}, shown | {"tooltip": _tooltip([x, y, value])})]

@@ -1,5 +1,7 @@
 """Charts from plain rows: what a specification holds."""
 
+import pytest
+
 from ausam_lab.report import charts, html
 from ausam_lab.report.charts import Field
 
@@ -28,8 +30,14 @@ def test_few_places_have_a_tick_each():
 def test_what_a_logarithm_cannot_show_is_left_out():
     rows = [*ROWS, {"method": "d", "x": 0.0, "y": 0.0}]
     assert [r["method"] for r in charts.lines(rows, X, Y, BY, [X], log=True)["data"]["values"]] == ["b", "c"]
-    values = layer(charts.heat(rows, X, Y, Y), "squares")["encoding"]["color"]["scale"]
-    assert "type" not in values  # a linear scale, because one value is 0
+
+
+@pytest.mark.parametrize(("least", "log"), [(0.0, False), (0.5, True), (1.9, False)])
+def test_values_that_differ_widely_have_a_logarithmic_scale(least, log):
+    """A legend of close values had no figure on a logarithmic one."""
+    rows = [{"x": i, "y": 0, "v": value} for i, value in enumerate((least, 2.0))]
+    scale = layer(charts.heat(rows, X, Y, Field("v", "loss")), "squares")["encoding"]["color"]["scale"]
+    assert (scale.get("type") == "log") == log
 
 
 def test_a_page_escapes_what_is_not_a_fragment():
