@@ -137,6 +137,7 @@ def test_a_backward_after_ours_is_warned_of():
     for first in (True, False):
         opt.backward(losses_of(model), *data())
         losses_of(model)(*data()).mean().backward()
+        opt.backward(losses_of(model), *data(1))  # a further micro-batch does not hide it
         if first:
             with pytest.warns(RuntimeWarning, match="loss.backward.. after opt.backward adds") as caught:
                 opt.step()

@@ -61,6 +61,17 @@ def test_another_methods_state_starts_the_method_afresh():
     assert other.state_dict()["ausam"]["memory"] == {"values": {}, "owners": None}
 
 
+def test_saved_memory_is_not_shared_with_the_run_that_loads_it():
+    model = network()
+    opt = SharpnessAware(BASES["sgd"](model.parameters()), Remembering(), model)
+    train(opt, model, 1)
+    state = opt.state_dict()
+    again = SharpnessAware(BASES["sgd"](model.parameters()), Remembering(), model)
+    again.load_state_dict(state)
+    for mine, theirs in zip(again._memory.values["sum"], state["ausam"]["memory"]["values"]["sum"], strict=True):
+        assert mine.data_ptr() != theirs.data_ptr()
+
+
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize(
     "how", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["deepcopy", "pickle"]

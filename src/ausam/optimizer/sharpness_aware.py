@@ -258,8 +258,6 @@ class SharpnessAware(OptimizerWrapper):
         if self._running:
             raise RuntimeError(RUNNING)
         undo, context, grad_mode = step.undo, self._context, torch.is_grad_enabled()
-        if self._added and not replace:
-            step.warnings.append(ADDED)
         UNFINISHED.append(step)
         try:
             undo.append(functools.partial(vars(self).update, vars(self).copy()))  # counters, memory, what .grad holds
