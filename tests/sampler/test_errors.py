@@ -173,7 +173,11 @@ def test_a_dataset_must_not_change_its_length(change):
     data[N + min(change, 0) :] = [0] * max(change, 0)
     with refused(RuntimeError, f"had {N} samples", f"{N + change} now", "a new SelectiveBatchSampler"):
         list(sampler)
-    assert sum(map(len, copy.deepcopy(sampler))) == N  # a copy has no dataset
+    copied = copy.deepcopy(sampler)  # without the dataset, like a sampler of a number
+    assert sum(map(len, copied)) == N
+    if change < 0:
+        with refused(IndexError, f"has {N - 1} samples now", "a new SelectiveBatchSampler"):
+            list(DataLoader(Indexed(data), batch_sampler=copied))
 
 
 def test_parts_that_are_indexed_each():

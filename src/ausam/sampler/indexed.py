@@ -45,6 +45,11 @@ class Indexed(Dataset[Any]):
                 "An index is itself a list of indices: a batch sampler was passed as DataLoader(sampler=...). Write "
                 "DataLoader(dataset, batch_sampler=sampler), without batch_size, shuffle and drop_last."
             )
+        if indices and max(indices) >= len(self.dataset):
+            raise IndexError(
+                f"Sample {max(indices)} is asked for, but the dataset has {len(self.dataset)} samples now. If it has "
+                "shrunk, build a new SelectiveBatchSampler for it."
+            )
         if hasattr(self.dataset, "__getitems__"):
             samples = self.dataset.__getitems__(indices)
         else:

@@ -137,7 +137,7 @@ def _at_scale(block: Block, recipe: Recipe, scale: str) -> Block:
     settings_of: dict[str, Settings] = {}
     for layer in layers:
         settings |= {key: value for key, value in layer.items() if key != OF_ROWS}
-        for row, own in layer.get(OF_ROWS, {}).items():
+        for row, own in typed(dict[str, Settings], layer.get(OF_ROWS, {})).items():
             settings_of[row] = settings_of.get(row, {}) | own
     rows = (*block.rows, *map(RecipeRow, block.extra))
     if strange := settings_of.keys() - {row.name for row in rows}:

@@ -38,6 +38,14 @@ def test_what_is_no_recipe_is_refused(tmp_path, text):
         recipe.cells(recipe.read(str(path)), device="cpu")
 
 
+@pytest.mark.parametrize("small", ["settings_of = 3", "settings_of = { sgd = 3 }", 'epochs = "a"'])
+def test_small_settings_are_read_with_types(tmp_path, small):
+    path = tmp_path / "bad.toml"
+    path.write_text(f"{HEAD}[small]\n{small}\n{BLOCK}")
+    with pytest.raises(ValueError, match=r"object|epochs is 'a'"):
+        recipe.read(str(path), "small")
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     with pytest.raises(ValueError, match="not a regular file"):
