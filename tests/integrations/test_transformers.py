@@ -420,6 +420,8 @@ def test_an_audit_is_fed_and_continues_from_a_checkpoint(at, tmp_path):
     assert (whole.table()["visits"] == 2).all()
     fresh(rest).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
     same_audit(whole, rest)
+    with pytest.raises(ValueError, match="shorter"):  # a checkpoint of one audit
+        fresh(rest, Audit(N)).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
 
 
 def test_schedule_free_and_cache_settings_reach_training_by_rows(tmp_path, monkeypatch):

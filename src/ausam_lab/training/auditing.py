@@ -70,6 +70,11 @@ def read(folder: Path) -> Audit:
             "Continue it with ausam train --resume, or train again."
         )
     state = checkpoint.read(path)
-    audit = Audit(len(state["visits"]), state["labels"], classes=state["classes"])
-    audit.load_state_dict(state)
+    try:
+        audit = Audit(len(state["visits"]), state["labels"], classes=state["classes"])
+        audit.load_state_dict(state)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        raise ValueError(
+            f"{path} holds no audit. Remove it and result.json, and continue the run with --resume."
+        ) from None
     return audit

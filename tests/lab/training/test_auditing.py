@@ -95,6 +95,9 @@ def test_a_damaged_file_is_refused(audited, tmp_path):
     (tmp_path / auditing.FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"audit.pth cannot be read"):
         auditing.read(tmp_path)
+    torch.save({"rows": torch.zeros(7)}, tmp_path / auditing.FILE)
+    with pytest.raises(ValueError, match=r"audit.pth holds no audit.*--resume"):
+        auditing.read(tmp_path)
 
 
 def test_the_audit_changes_no_weight(audited, tmp_path, monkeypatch):
