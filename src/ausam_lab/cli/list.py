@@ -16,7 +16,7 @@ from ausam_lab.cli import terminal
 from ausam_lab.cli.flags import Command, Parser
 from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.names.expressions import arguments_of, parse
-from ausam_lab.names.from_config import OWN_RHO
+from ausam_lab.names.from_config import own_rho
 from ausam_lab.names.lookup import unknown
 from ausam_lab.names.pairs import PAIRS, Pair, pair
 from ausam_lab.networks.build import MODELS, POSE_MODELS, parameter_count
@@ -130,7 +130,7 @@ def _example(cls: Any) -> Any:
 def _written(row: Pair) -> str:
     """The method and the policy of a pair, with what else it changes."""
     parts = [row.method if row.policy == "Full" else f"{row.method} + {row.policy}"]
-    if (rho := OWN_RHO.get(row.method.partition("(")[0])) is not None:
+    if rho := own_rho(row.method):
         parts.append(f"rho {rho:g}")
     changed = ((row.epochs, "epochs"), (row.batch, "batch size"))
     return ", ".join(parts + [f"{part:g} of the {what}" for part, what in changed if part != 1])

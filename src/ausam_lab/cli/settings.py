@@ -29,6 +29,8 @@ def given(args: argparse.Namespace, elsewhere: Collection[str] = ()) -> dict[str
     if (path := getattr(args, "config", None)) is None:
         return flags
     in_file = read(Path(path), elsewhere)
+    if flags.keys() & {"method", "policy"}:  # the label and the kind of the file are those of its own pair
+        in_file |= {"label": "", "kind": ""}
     # A run's config.json also holds its data's defaults. Nobody asked for those, so they may have no effect.
     suiting = defaults_for((in_file | flags).get("data", Config.data))
     return {k: v for k, v in in_file.items() if v != suiting.get(k)} | flags

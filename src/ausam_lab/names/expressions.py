@@ -67,7 +67,10 @@ def parse(kind: str, text: str) -> Expression:
         given = inspect.signature(cls).bind_partial(*call.args, **named).arguments
     except TypeError as error:
         raise ValueError(f'"{text}": {error}. {cls.__name__} takes {arguments_of(cls) or "no arguments"}.') from None
-    return Expression(cls, name if own else cls.__name__, {k: _value(kind, text, v) for k, v in given.items()})
+    arguments = {k: _value(kind, text, v) for k, v in given.items()}
+    if not isinstance(inner := arguments.get("inner"), Expression | None):
+        raise ValueError(f'"{text}": inner is {inner!r}, which is not a method. {cls.__name__} takes {arguments_of(cls)}.')
+    return Expression(cls, name if own else cls.__name__, arguments)
 
 
 def _read(kind: str, text: str) -> tuple[str, ast.Call]:

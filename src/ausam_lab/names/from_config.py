@@ -75,7 +75,13 @@ def with_own_rho(config: Config) -> Config:
     """The settings of a run for which the user gave no rho: a method with a scale of its own has its own."""
     if is_code(config.method):  # not in the table, and nothing to import: the settings may be a stranger's
         return config
-    return replace(config, rho=OWN_RHO.get(parse("method", config.method).name, config.rho))
+    return replace(config, rho=own_rho(config.method) or config.rho)
+
+
+def own_rho(method: str) -> float | None:
+    """The rho of a method with a scale of its own, or of such an inner method. None for all others."""
+    *_, innermost = parse("method", method).nested()
+    return OWN_RHO.get(innermost.name)
 
 
 def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) -> tuple[Method, Policy]:
@@ -89,7 +95,11 @@ def method_and_policy(config: Config, steps: int, labels: Tensor | None = None) 
             f"SAF: gap is {gap}, but a sample is visited at most {config.epochs} times (--epochs), so no output is old "
             f"enough. Use a gap of at most {config.epochs}."
         )
-    counted = {k: max(1, epochs * steps // config.epochs) for k, epochs in IN_EPOCHS.get(written.name, {}).items()}
+    counted = {
+        name: max(1, epochs * steps // config.epochs)
+        for part in written.nested()
+        for name, epochs in IN_EPOCHS.get(part.name, {}).items()
+    }
     method: Method = construct("method", config.method, rho=config.rho, total_steps=steps, **counted)
     policy: Policy = construct(
         "policy",

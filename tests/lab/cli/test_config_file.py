@@ -25,6 +25,13 @@ def test_a_run_from_the_config_of_another_is_the_same_run(tmp_path):
     assert one["weights_sha256"] == other["weights_sha256"]
 
 
+def test_another_method_or_policy_has_a_label_of_its_own(tmp_path):
+    file = toml(tmp_path / "mine.toml", **FEW, method="SAM", label="SAM", kind="method")
+    for flags, label in (([], "SAM"), (["--method", "gsam"], ""), (["--policy", "random"], "")):
+        assert run("train", "--config", file, *flags, "--out", tmp_path / f"run{flags}") == 0
+        assert read(tmp_path / f"run{flags}" / "config.json")["label"] == label
+
+
 def test_flags_come_before_the_file_and_the_file_before_the_data_set(tmp_path):
     file = toml(tmp_path / "mine.toml", **FEW, lr=0.02, batch_size=16)
     assert run("train", "--config", file, "--lr", 0.03, "--out", tmp_path / "run") == 0

@@ -21,6 +21,7 @@ REFUSED = [
     (["--policy", "UCB(period=0.5)"], "period is 0.5"),
     (["--method", "SAF(gap=10000000)"], "visited at most 3 times (--epochs)"),
     (["--method", "RST(inner=SAF(gap=10000000))"], "inner is SAF"),
+    (["--method", "RST(0.5)"], "inner is 0.5, which is not a method"),
     (["--method", "plain", "--replay"], "Leave out --replay"),
     (["--model", "sys:exit"], 'model "sys:exit"'),
     (["--policy", "full", "--alpha", "0.5"], "Leave out --alpha"),

@@ -73,10 +73,16 @@ def test_rho_is_rho_whatever_the_method_is_called(name):
 def test_a_method_with_a_scale_of_its_own_does_not_take_the_rho_of_the_data():
     config = resolve()
     assert config.rho == 0.2
-    for name, rho in (("asam", 0.5), ("asam + Random", 0.5), ("momentum-sam", 1.0), ("sam", 0.2), ("gsam", 0.2)):
+    for name, rho in (("asam", 0.5), ("asam + Random", 0.5), ("momentum-sam", 1.0), ("sam", 0.2), ("gsam", 0.2), ("RST(inner=ASAM)", 0.5)):
         chosen = configured(name, config, rho_given=False)
         assert chosen.rho == rho
         assert with_own_rho(resolve(method=chosen.method)).rho == rho
+
+
+@pytest.mark.parametrize("name", ["VSAM", "RST(inner=VSAM)"])
+def test_what_a_paper_counts_in_epochs_is_so_for_an_inner_method_too(name):
+    method, _ = method_and_policy(resolve(method=name, epochs=30), steps=480)
+    assert getattr(method, "inner", method).warmup == 3 * 480 // 30
 
 
 def test_a_row_trains_for_a_part_of_the_epochs_with_a_part_of_the_batch():
@@ -113,6 +119,7 @@ def test_a_pair_in_brief_shows_what_differs_from_the_defaults():
         ("nothing+random", 'no method "nothing"'),
         ("sam + OrderDP(alpha=0.5)", "OrderDP takes s=0.75, q=0.85."),
         ("SAM + AUSampling(0.5, alpha=0.5)", "multiple values for argument"),
+        ("RST(0.5)", "inner is 0.5, which is not a method. RST takes inner="),
         ("sgd+ausampling", "never evaluates the loss at perturbed weights"),
         ("SAM(rho=open('x'))", 'no method "open"'),
         ("SAM(rho=0.1", "is not a method"),
