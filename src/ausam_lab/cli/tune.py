@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     config = settings.of_method(given)
     over = values(args.over, config)
     if twice := sorted(over.keys() & given.keys()):
-        raise ValueError(f"{flag_of(twice[0])} has no effect, because --over searches for it. Leave it out.")
+        flag, tried = flag_of(twice[0]), ", ".join(f"{value:g}" for value in over[twice[0]])
+        raise ValueError(f"{flag} is one value, but the search tries {tried}. Leave out {flag}, or give --over others.")
     settings.use_threads(config.threads)
     settings.prepare(config, [config], given)
     out, seeds = Path(args.out), list(range(config.seed, config.seed + args.seeds))

@@ -105,11 +105,13 @@ def tune(
     with file_lock(out / run_folder.LOCK) as mine:
         if not mine:
             raise ValueError(f"Another process is searching in {out}. Wait for it to end, or choose another --out.")
-        study = _study(config, seeds, out)
+        study = _study(over, config, seeds, out)
         done = [trial.params for trial in ended(study)]
         for settings in random.Random(0).sample(every, len(every)):
             if settings not in done:
-                study.enqueue_trial(settings)
+                # one waits if a search was killed between the two calls
+                if all(trial.state.name != "WAITING" for trial in study.trials):
+                    study.enqueue_trial(settings)
                 study.optimize(objective, n_trials=1)
                 value = study.trials[-1].value
                 say(f"{_called(settings)}: {'stopped early' if value is None else f'{value:.2f} %'}")
@@ -117,7 +119,7 @@ def tune(
     return study
 
 
-def _study(config: Config, seeds: Sequence[int], out: Path) -> Study:
+def _study(over: Grid, config: Config, seeds: Sequence[int], out: Path) -> Study:
     """The study in the folder, which is new or belongs to the same search. A trial that was killed begins again."""
     import optuna
 
@@ -129,7 +131,8 @@ def _study(config: Config, seeds: Sequence[int], out: Path) -> Study:
         direction="maximize",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=config.epochs // 2),
     )
-    mine = asdict(config) | {"seeds": list(seeds)}
+    grid = " ".join(f"{name}={','.join(map(str, tried))}" for name, tried in over.items())
+    mine = asdict(config) | {"seeds": list(seeds), "over": grid}
     theirs = mine | study.user_attrs.get("settings", {}) | {name: mine[name] for name in NOT_PART_OF_IDENTITY}
     if theirs != mine:
         changed = "; ".join(differences(theirs, mine))
@@ -209,6 +212,8 @@ def text(study: Study, out: Path, columns: int | None = None) -> str:
 def _result(study: Study, out: Path) -> tuple[Table, str, str, str]:
     """Every trial, best first, how they were measured, what to do next, and the command for it, if there is one."""
     trials, about = ended(study), study.user_attrs["settings"]
+    if not trials:
+        raise ValueError(f"No trial in {out} has ended. Continue the search: the same ausam tune with this --out.")
     lines = []
     for trial in trials:
         epochs, score = max(trial.intermediate_values.items())
@@ -224,6 +229,6 @@ def _result(study: Study, out: Path) -> tuple[Table, str, str, str]:
 
 def best_command(study: Study, out: Path) -> str:
     """The command that trains with the best settings, on all training samples."""
-    settings = {name: value for name, value in study.user_attrs["settings"].items() if name != "seeds"}
+    settings = {name: value for name, value in study.user_attrs["settings"].items() if name not in ("seeds", "over")}
     best = replace(Config(**settings), **ended(study)[0].params, validation=0.0)
     return f"ausam train {flags(best)}--out {shlex.quote(f'{out}/best')}"

@@ -69,7 +69,9 @@ def parse(kind: str, text: str) -> Expression:
         raise ValueError(f'"{text}": {error}. {cls.__name__} takes {arguments_of(cls) or "no arguments"}.') from None
     arguments = {k: _value(kind, text, v) for k, v in given.items()}
     if not isinstance(inner := arguments.get("inner"), Expression | None):
-        raise ValueError(f'"{text}": inner is {inner!r}, which is not a method. {cls.__name__} takes {arguments_of(cls)}.')
+        raise ValueError(
+            f'"{text}": inner is {inner!r}, which is not a method. {cls.__name__} takes {arguments_of(cls)}.'
+        )
     return Expression(cls, name if own else cls.__name__, arguments)
 
 

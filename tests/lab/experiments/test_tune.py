@@ -100,6 +100,24 @@ def test_a_search_that_was_killed_is_resumed(searched, tmp_path, monkeypatch, af
     assert figures(tmp_path) == figures(searched)
 
 
+def test_a_trial_that_waited_when_the_search_was_killed_is_the_next(tmp_path, monkeypatch):
+    ran, enqueue = [], optuna.Study.enqueue_trial
+
+    def killed(study, settings):
+        enqueue(study, settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        tune, "_train", lambda trial, *_: ran.append(tune._called(trial.params)) or trial.report(0, 1) or 1.0
+    )
+    with monkeypatch.context() as during:
+        during.setattr(optuna.Study, "enqueue_trial", killed)
+        assert main([*SEARCH, "--out", str(tmp_path)]) == 130
+    assert main(["report", str(tmp_path)]) == 2  # nothing to report yet
+    assert main([*SEARCH, "--out", str(tmp_path)]) == 0
+    assert len(ran) == len(set(ran)) == 6
+
+
 def test_without_values_rho_and_alpha_are_searched():
     assert tune.values([], resolve(policy="AUSampling", rho=0.2)) == {"rho": [0.1, 0.2, 0.4], "alpha": [0.25, 0.5]}
     assert tune.values([], resolve(rho=0.2)) == {"rho": [0.1, 0.2, 0.4]}
@@ -115,7 +133,8 @@ def test_without_values_rho_and_alpha_are_searched():
         (["--over", "epochs=10,20"], "a numeric setting"),
         (["--over", "rho"], "rho=0.1,0.2"),
         (["--over", "batch_size=1.5"], "batch_size is 1.5"),
-        (["--over", "rho=0.1", "--rho", "0.2"], "--rho"),
+        (["--over", "rho=0.1", "--rho", "0.2"], "Leave out --rho"),
+        (["--rho", "0.2"], "the search tries 0.1, 0.2, 0.4."),
         (["--over", "rho=-1"], "rho is -1.0"),
         (["--over", "alpha=0.5", "--policy", "full"], "--alpha"),
         (["--over", "rho=0.1", "--validation", "0"], "--validation 0.2"),
@@ -127,7 +146,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsy
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("flags", [["--lr", "0.5"], ["--seeds", "3"]])
+@pytest.mark.parametrize("flags", [["--lr", "0.5"], ["--seeds", "3"], ["--over", "rho=0.8"]])
 def test_another_search_in_the_folder_is_refused(searched, capsys, flags):
     assert main([*SEARCH, *flags, "--out", str(searched)]) == 2
     assert "another --out" in capsys.readouterr().err
