@@ -73,7 +73,8 @@ def test_rho_is_rho_whatever_the_method_is_called(name):
 def test_a_method_with_a_scale_of_its_own_does_not_take_the_rho_of_the_data():
     config = resolve()
     assert config.rho == 0.2
-    for name, rho in (("asam", 0.5), ("asam + Random", 0.5), ("momentum-sam", 1.0), ("sam", 0.2), ("gsam", 0.2), ("RST(inner=ASAM)", 0.5)):
+    own = {"asam": 0.5, "asam + Random": 0.5, "RST(inner=ASAM)": 0.5, "momentum-sam": 1.0}
+    for name, rho in (own | {"sam": 0.2, "gsam": 0.2}).items():
         chosen = configured(name, config, rho_given=False)
         assert chosen.rho == rho
         assert with_own_rho(resolve(method=chosen.method)).rho == rho
