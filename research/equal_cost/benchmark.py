@@ -2,7 +2,7 @@
 
     python research/equal_cost/benchmark.py --out runs/equal-cost          # train what is missing, then the tables
     python research/equal_cost/benchmark.py --out DIR --only digits-noisy  # one problem, or PROBLEM/ROW; * is anything
-    python research/equal_cost/benchmark.py                                # tables and pictures from results.json alone
+    python research/equal_cost/benchmark.py                                # tables from results.json alone
     python research/equal_cost/benchmark.py --smoke                        # seconds, in a temporary folder
 
 Cost is the number of samples through forward and backward passes, SAM = 100 %. A contender is compared with its random
@@ -33,7 +33,6 @@ from scipy import stats
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
-PICTURES = FOLDER
 NONE = "–"
 MICRO = """
 title = "A micro benchmark"
@@ -397,32 +396,6 @@ def _text(difference: Difference | None, digits: int) -> str:
     return NONE if difference is None else difference.text(digits)
 
 
-def gains(problems: list[Problem], *, narrow: bool = False) -> Any:
-    """The primary contender of each problem: its gain over its random baseline and over SGD, with 95 % intervals."""
-    import altair as alt
-
-    marks = []
-    for problem in problems:
-        contender = problem.entry(problem.primary)
-        if contender is None or not contender.scores or problem.unit != "%":
-            continue
-        for kind, name in (("over its random twin", contender.twin), ("over SGD", contender.sgd)):
-            d = paired(contender.scores, problem.entry(name).scores)
-            marks.append({"problem": problem.title, "kind": kind, "gain": d.mean, "low": d.low, "high": d.high})
-    legend = alt.Legend(orient="bottom", columns=1 if narrow else 2, title=None)
-    order = [problem.title for problem in problems]
-    base = alt.Chart(alt.Data(values=marks), width=360 if narrow else 640).encode(
-        y=alt.Y("problem:N", title=None, sort=order, axis=alt.Axis(labelLimit=140 if narrow else 400)),
-        yOffset=alt.YOffset("kind:N"),
-        color=alt.Color("kind:N", legend=legend),
-    )
-    span = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X("low:Q", title="gain in accuracy (percentage points)"), x2="high:Q"
-    )
-    zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(color="black").encode(x="x:Q")
-    return (zero + span + base.mark_point(filled=True, size=60).encode(x="gain:Q")).configure_view(stroke=None)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="folder of the runs; without it nothing is trained")
@@ -434,16 +407,12 @@ def main() -> None:
             problems = run(tomllib.loads(MICRO), Path(folder), [])
             write(problems, Path(folder) / "results.json")
             problems = joined(read(Path(folder) / "results.json"), planned(tomllib.loads(MICRO)))
-        gains(problems).to_dict()
         assert all(math.isfinite(score) for problem in problems for entry in problem.entries for score in entry.scores)
     elif options.out:
         problems = joined(read(), run(tomllib.loads((FOLDER / "recipe.toml").read_text()), options.out, options.only))
         write(problems, RESULTS)
     else:
         problems = read()
-    if not options.smoke:
-        gains(problems).save(str(PICTURES / "equal-cost-gains.png"), scale_factor=1.5)
-        gains(problems, narrow=True).save(str(PICTURES / "equal-cost-gains-narrow.png"), scale_factor=2)
     print(primary_table(problems))
     for problem in problems:
         print(f"\n{problem.title}\n\n{problem_table(problem)}")
