@@ -1,4 +1,4 @@
-"""``python -m ausam``: the ``ausam`` command, which the workbench has."""
+"""``python -m ausam``: the ``ausam`` command, which the lab has."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""The lab: experiments on top of the library. Nothing outside this folder imports it."""
+"""The lab: experiments on top of the library. The library imports it only in ``ausam.__main__``."""

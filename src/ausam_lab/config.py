@@ -41,6 +41,11 @@ GROUPS = {
 }
 
 
+def flag_of(setting: str) -> str:
+    """The flag of a setting: ``--batch-size``."""
+    return f"--{setting.replace('_', '-')}"
+
+
 def setting(default: Any, about: str, metavar: str = "") -> Any:
     """A field with the help text of its flag, and what stands for its value there."""
     return field(default=default, metadata={"help": about, "metavar": metavar})

@@ -1,4 +1,4 @@
-"""The settings of a run: a leaf of the workbench, which repeats what the library allows."""
+"""The settings of a run: a leaf of the lab, which repeats what the library allows."""
 
 from typing import get_args
 

@@ -1,1 +1,1 @@
-"""What every room uses: vectors of tensors, random numbers, checked settings, ranks."""
+"""What every folder uses: vectors of tensors, random numbers, checked settings, ranks."""

@@ -1,4 +1,4 @@
 """The command line: flags, commands, progress, listings and exit codes.
 
-Nothing else imports it, and it computes nothing itself.
+Only ``ausam.__main__`` imports it, and it computes nothing itself.
 """

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from ausam_lab.cli import settings, terminal, train
-from ausam_lab.cli.flags import Command, Parser, add_trust, flag_of, only
+from ausam_lab.cli.flags import Command, Parser, add_trust, only
+from ausam_lab.config import flag_of
 from ausam_lab.experiments import audit
 from ausam_lab.report.pages import audit as audit_page
 from ausam_lab.report.table import to_text

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ausam.common.settings import OneOf, Range, rules
 from ausam_lab.cli.main import COMMANDS, MISUSE
-from ausam_lab.config import GROUPS, PAIR_SETTINGS, Config
+from ausam_lab.config import GROUPS, PAIR_SETTINGS, Config, flag_of
 from ausam_lab.data.catalogue import DATASETS
 from ausam_lab.names.from_config import ARGUMENTS
 from ausam_lab.names.lookup import nearest
@@ -108,11 +108,6 @@ def add_settings(
 def only(made: Parser, *names: str, own: Mapping[str, object] | None = None) -> None:
     """Only these of the settings of a run, all of them shown."""
     add_settings(made, True, [f.name for f in fields(Config) if f.name not in names], own)
-
-
-def flag_of(setting: str) -> str:
-    """The flag of a setting: ``--batch-size``."""
-    return f"--{setting.replace('_', '-')}"
 
 
 def _default(f: Field[Any], own: Mapping[str, object]) -> str:

@@ -7,8 +7,9 @@ import math
 from pathlib import Path
 
 from ausam_lab.cli import settings, terminal
-from ausam_lab.cli.flags import Command, Parser, add_common, add_settings, flag_of
+from ausam_lab.cli.flags import Command, Parser, add_common, add_settings
 from ausam_lab.cli.terminal import Progress, count
+from ausam_lab.config import flag_of
 from ausam_lab.experiments.tune import HELD_OUT, POLICY, text, tune, values
 
 OWN = {"policy": POLICY, "validation": HELD_OUT}  # defaults of a search

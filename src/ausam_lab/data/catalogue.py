@@ -148,11 +148,6 @@ def data_seed(config: Config) -> int:
     return config.seed if config.data_seed is None else config.data_seed
 
 
-def forget() -> None:
-    """Free the data that :func:`problem` keeps. Its files are then read again."""
-    _read.cache_clear()
-
-
 @lru_cache(maxsize=1)
 def _read(name: str, data_dir: str, where: str) -> Problem:  # noqa: ARG001  (other data elsewhere)
     kind = name.partition(":")[0]

@@ -46,8 +46,8 @@ class HasTargets:
 class Problem(HasTargets, ABC):
     """Data to train on, data to evaluate on, and their task.
 
-    A subclass is a frozen dataclass. Its fields ``train``, ``train_x`` and ``train_y`` hold the training samples. Each
-    has its like for the test samples.
+    A subclass is a frozen dataclass. Fields whose names begin with ``train`` hold the training samples. Those that
+    begin with ``test`` hold the test samples in the same way.
     """
 
     names: tuple[str, ...] = ()  # of the classes, if they have any

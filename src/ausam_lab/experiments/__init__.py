@@ -1,4 +1,4 @@
-"""Groups of runs: comparisons, the paper's tables, estimates of their cost, and side-by-side measurements.
+"""Experiments with runs: comparisons, searches for settings, audits of labels, and measurements of minima.
 
 ``training`` handles a single run, and ``report`` the presentation of results.
 """

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ausam_lab.config import Config
+from ausam_lab.config import Config, flag_of
 from ausam_lab.data.catalogue import resolve
 from ausam_lab.names.from_config import with_own_rho
 
@@ -19,6 +19,5 @@ def flags(config: Config, without: Sequence[str] = ()) -> str:
         default = Config.__dataclass_fields__[name].default if name in ("method", "policy") else usual[name]
         if value in (default, None) or name in ("data", "label", "kind", *without):
             continue
-        flag = f"--{name.replace('_', '-')}"
-        words += [flag] if value is True else [flag, str(value)]
+        words += [flag_of(name)] if value is True else [flag_of(name), str(value)]
     return f"{shlex.join(words)} "

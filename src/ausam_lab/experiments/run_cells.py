@@ -53,7 +53,10 @@ def attempt(cell: Cell, out: Path, on_epoch: OnEpoch) -> Outcome:
 
 
 def _run(cell: Cell, out: Path, on_epoch: OnEpoch) -> str | None:
-    """Run a cell to its end: its outcome. Empty if it was done before. None if another process holds it."""
+    """Run a cell to its end: its outcome. Empty if it was done before.
+
+    None if another process holds it, or if the full-precision run that it starts from is not done.
+    """
     folder = cell.folder(out)
     if cell.first is not None and not _done(folder) and not _done(cell.first.folder(out)):
         return None

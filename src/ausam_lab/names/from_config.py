@@ -12,10 +12,10 @@ from torch import Tensor
 from ausam.optimizer.step import Method
 from ausam.pairing import check
 from ausam.policies import Policy
-from ausam_lab.config import Config
+from ausam_lab.config import Config, flag_of
 from ausam_lab.names.expressions import construct, has_radius, parse, uses
 from ausam_lab.names.lookup import unknown
-from ausam_lab.names.pairs import BASE_LABELS, pair
+from ausam_lab.names.pairs import label, pair
 from ausam_lab.names.user_code import is_code
 from ausam_lab.records.store import typed
 
@@ -55,7 +55,7 @@ def configured(name: str, config: Config, *, rho_given: bool = True) -> Config:
     chosen = pair(name)
     of_pair = replace(
         config,
-        label=chosen.label.replace("SGD", BASE_LABELS[config.base]),
+        label=label(name, config.base),
         kind=chosen.kind,
         method=chosen.method,
         policy=chosen.policy,
@@ -120,7 +120,7 @@ def refuse_idle(given: Mapping[str, Any], runs: Sequence[Config]) -> None:
     for name, kind in ARGUMENTS.items():
         texts = list(dict.fromkeys(getattr(run, kind) for run in runs))
         if given.get(name) is not None and not any(uses(kind, text, name) for text in texts):
-            flag, which = f"--{name.replace('_', '-')}", " and ".join(texts)
+            flag, which = flag_of(name), " and ".join(texts)
             raise ValueError(f"{flag} has no effect: {which} sets {name} already or has none. Leave out {flag}.")
     shape = given.get("rho_schedule") or "constant"
     if shape != "constant" and not any(has_radius(run.method) for run in runs):

@@ -1,1 +1,1 @@
-"""What belongs to the AUSAM paper alone: its tables, networks, poses, quantisation and benchmark."""
+"""What belongs to the AUSAM paper alone: its tables and their cost, networks, poses and quantisation."""

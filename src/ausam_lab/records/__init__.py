@@ -1,4 +1,4 @@
-"""Atomic files, and locks between processes.
+"""Atomic files, locks between processes, and the records of runs and comparisons.
 
-Nothing here depends on runs, data sets or results.
+Nothing here trains, or depends on a data set.
 """

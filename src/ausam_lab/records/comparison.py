@@ -68,7 +68,7 @@ class Row(Checked):
     unfitted: Count = 0  # runs whose network has not fitted its data
     diverged: Count = 0  # of these, the runs whose losses ended far above chance
     cpu_seconds: tuple[float, ...] = ()  # of training, one per seed; empty if not known, or not on the CPU
-    kind: str = ""  # contender, baseline, own or method: see ausam_lab.names.Pair
+    kind: str = ""  # contender, baseline, own or method: see ausam_lab.names.pairs.Pair
 
     @property
     def n(self) -> int:

@@ -1,4 +1,4 @@
-"""How results are reported: records, statistics, summary, charts, pages and tables.
+"""How results are reported: statistics, summary, charts, pages and tables.
 
 Everything here is a function of records. Nothing here trains, or reads the folder of a run itself.
 """

@@ -35,7 +35,7 @@ def update(audit: Audit, feedback: Feedback, y: Tensor, smoothing: float) -> Non
         feedback = replace(feedback, outputs=None)  # they are not classes
     elif smoothing and isinstance(feedback.outputs, Tensor):
         excess = F.cross_entropy(feedback.outputs, y, reduction="none") - feedback.loss
-        feedback = replace(feedback, loss=feedback.loss + excess)
+        feedback = replace(feedback, loss=feedback.loss + excess)  # a loss that is NaN, so not known, stays NaN
     audit.update(feedback)
 
 

@@ -42,7 +42,7 @@ def train(
 
     With ``resume=True`` a killed run continues from its last checkpoint. On one CPU thread it ends with the same
     weights, bit for bit, as an uninterrupted run. :func:`finish` gives the record. ``on_step`` is called after every
-    step with the part of an epoch that it is, for progress bars. ``ranks`` is this process among those that train one
+    step with the step's fraction of an epoch, for progress bars. ``ranks`` is this process among those that train one
     network together. Rank 0 writes the files.
     """
     with contextlib.ExitStack() as until:
@@ -166,7 +166,10 @@ def run_epoch(state: State, epoch: int, on_step: OnStep) -> Epoch:
 
 
 def select(state: State, held: Problem, epoch: int) -> int:
-    """Keep the weights if they are the best so far on the held-out samples. Their number, which counts as cost."""
+    """Keep the weights if they are the best so far on the held-out samples.
+
+    Returns the number of these samples, which counts as cost.
+    """
     start = time.perf_counter()
     score = evaluate(state.evaluated, held, "test", state.config.memory_format)
     state.best = weights.better_of(state.best, epoch, score, state.evaluated)

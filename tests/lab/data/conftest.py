@@ -11,7 +11,7 @@ from tests.lab.data.archives import Published
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """No data set, module or path is left over from another test."""
-    lab_data.forget()
+    lab_data._read.cache_clear()
     monkeypatch.setattr(sys, "path", list(sys.path))
     modules = set(sys.modules)
     yield

@@ -4,16 +4,11 @@ import pytest
 import torch
 
 from ausam.audit.review import write_labels
-from ausam_lab.data.catalogue import forget, problem, resolve
+from ausam_lab.data.catalogue import problem, resolve
 from ausam_lab.records.comparison import Comparison
 from ausam_lab.records.store import read_finished
 from ausam_lab.report.summary import compare_rows
 from tests.lab.helpers import run
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    forget()
 
 
 def test_labels_replace_and_remove(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ausam_lab.config import Config
-from ausam_lab.data.catalogue import DATASETS, forget, problem
+from ausam_lab.data.catalogue import DATASETS, problem
 from ausam_lab.data.classification import Classification
 from ausam_lab.data.datasets import from_datasets
 from ausam_lab.data.labels import long_tail, with_validation
@@ -131,7 +131,6 @@ def test_seeds_draw_wrong_labels_tails_and_splits(draw):
 
 
 def test_without_draws_all_seeds_share_one_data_set_which_is_read_once(monkeypatch):
-    forget()
     reads = []
     known = DATASETS["digits"]
     monkeypatch.setitem(DATASETS, "digits", replace(known, load=lambda where: reads.append(where) or known.load(where)))
@@ -139,7 +138,6 @@ def test_without_draws_all_seeds_share_one_data_set_which_is_read_once(monkeypat
     for seed in (1, 2, 1):
         problem(Config(device="cpu", seed=seed, label_noise=0.2))
     assert len(reads) == 1
-    forget()
 
 
 def test_likelihood_and_calibration_error_against_a_slow_twin():

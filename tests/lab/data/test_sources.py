@@ -66,7 +66,7 @@ def test_fashion_mnist_is_downloaded_file_by_file(published, tmp_path, monkeypat
         assert np.array_equal(torch.cat([data.train_x, data.test_x])[:, 0].numpy(), x)
         assert torch.cat([data.train_y, data.test_y]).tolist() == y.tolist()
         published.withdraw()  # they are there
-        lab_data.forget()
+        lab_data._read.cache_clear()
 
 
 def jpeg(pixels):
@@ -111,10 +111,10 @@ def test_tiny_imagenet_is_decoded_once(published, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sources, "_decode", None)
     published.withdraw()
-    lab_data.forget()
+    lab_data._read.cache_clear()
     assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
     (tmp_path / "tiny-imagenet-200").rename(tmp_path / "elsewhere")  # the cache is enough
-    lab_data.forget()
+    lab_data._read.cache_clear()
     assert torch.equal(load("tiny-imagenet", str(tmp_path)).train_x, data.train_x)
     before = (tmp_path / "tiny-imagenet-200-uint8" / "train_x.npy").read_bytes()
     data.train_x[0] = 7  # somebody's mistake stays in this process

@@ -67,9 +67,9 @@ def test_no_test_sample_is_looked_at(tmp_path, monkeypatch):
     args = ["tune", *SMALL, "--over", "rho=0.1,0.4", "--epochs", "2"]
     assert main([*args, "--out", str(tmp_path / "one")]) == 0
     monkeypatch.setattr(images.ImageSet, "prepare", spoilt)
-    catalogue.forget()
+    catalogue._read.cache_clear()
     assert main([*args, "--out", str(tmp_path / "two")]) == 0
-    catalogue.forget()
+    catalogue._read.cache_clear()
     assert figures(tmp_path / "one") == figures(tmp_path / "two")
 
 

@@ -1,1 +1,1 @@
-"""The pages, a file each: what a comparison, a search for settings and a diagnosis show."""
+"""The pages, a file each: what a comparison, an audit, a search for settings and a diagnosis show."""
