@@ -18,6 +18,7 @@ from ausam import (
     SelectiveBatchSampler,
     SelectiveStream,
     TopLoss,
+    Trusted,
 )
 from ausam.common.random import generator
 from ausam.policies.draws import kept_count
@@ -195,6 +196,35 @@ def test_a_pass_that_was_saved_after_its_last_batch_continues_as_an_empty_one():
     second.load_state_dict(first.state_dict())
     assert a_pass(second) == []
     assert second.epoch == 2
+
+
+def test_a_resumed_pass_keeps_what_the_policy_found_when_it_began():
+    """Trusted fits its limit once per pass: the losses of half a pass would move it."""
+    n = 400
+    labels = [i % 2 for i in range(n)]
+
+    def go_on(stream, stop=None):
+        seen = []
+        for b, (_, _, index) in enumerate(stream):
+            wrong, now = index % 9 == 0, losses(index, stream.epoch)
+            loss = torch.where(wrong, 3 * now + 2, now / 20 if stream.epoch < 3 else now)
+            stream.update(Feedback(index, loss, loss))
+            seen.append(index.tolist())
+            if b + 1 == stop:
+                break
+        return seen
+
+    whole, first, second = (
+        SelectiveStream(Source(n), decode, sampler(Trusted(labels, start=1, epochs=5), n=n)) for _ in range(3)
+    )
+    for stream in (whole, first):
+        for _ in range(3):
+            go_on(stream)
+    expected, begun = go_on(whole), go_on(first, 25)
+    second.load_state_dict(through_a_file(first.state_dict()))
+    assert begun + go_on(second) == expected
+    assert len(second.sampler.scores.fit) >= 2
+    assert second.sampler.scores.fit == whole.sampler.scores.fit
 
 
 def test_weights_come_along():

@@ -274,7 +274,8 @@ class SelectiveBatchSampler(BatchSampler):
         self.set_epoch(epoch)
         self.exchange()
         self._unasked = self._weight = None
-        self._prepare(epoch)
+        if epoch != self._scores.fit_epoch:  # a resumed pass keeps what the policy found when it began
+            self._prepare(epoch)
         self.set_epoch(epoch + 1)
 
     def set_weight(self, index: Tensor, weight: Tensor | None) -> None:
