@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -178,6 +179,14 @@ def test_batches_of_another_form_are_refused(net):
         dg.sharpness(model, losses, iter([]), 0.1)
     with pytest.raises(TypeError, match=r"\[\(x, y\)\], not \(x, y\)"):
         dg.sharpness(model, losses, (x, y), 0.1)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("kind", [np.asarray, list])
+def test_batches_are_cut_as_by_backward(net, name, kind):
+    model, losses, x, y = net
+    given = EVERY[name](model, lambda x, y: losses(x, torch.as_tensor(y)), x, kind(y.tolist()), 4)
+    assert plain(given) == plain(EVERY[name](model, losses, x, y, 4))
 
 
 def test_compiled_models(net):

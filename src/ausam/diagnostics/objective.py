@@ -16,9 +16,11 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
+from ausam.common.rows import select_rows
 from ausam.common.settings import Range, checked_value
+from ausam.common.tensors import CPU
 from ausam.optimizer.errors import per_sample
 
 LossFn = Callable[..., Any]
@@ -130,8 +132,7 @@ class Objective:
     def chunks(self) -> Iterator[Batch]:
         """All samples, at most ``chunk`` at a time."""
         for batch in self.batches:
-            for start in range(0, size(batch), self.chunk):
-                yield rows(batch, start, start + self.chunk)
+            yield from parts(batch, self.chunk)
 
     @torch.no_grad()
     def losses(self, shift: Tensor | None = None) -> Tensor:
@@ -255,11 +256,11 @@ def size(batch: Batch) -> int:
     raise TypeError("The batch holds no tensor with a first dimension, so its number of samples is unknown.")
 
 
-def rows(batch: Batch, start: int, end: int) -> Batch:
-    """Some samples of a batch: these rows of every tensor that has one row per sample."""
+def parts(batch: Batch, m: int) -> Iterator[Batch]:
+    """A batch in parts of ``m`` samples, cut as ``opt.backward`` does. The last may be smaller."""
     n = size(batch)
-    part: Batch = tree_map(lambda t: t[start:end] if isinstance(t, Tensor) and t.dim() and len(t) == n else t, batch)
-    return part
+    for start in range(0, n, m):
+        yield batch if n <= m else select_rows(batch, torch.arange(start, min(start + m, n), device=CPU), n)
 
 
 def as_tuples(batches: Iterable[Batch]) -> list[Batch]:

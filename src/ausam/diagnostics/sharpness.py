@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ausam.common.random import generator
-from ausam.diagnostics.objective import Batch, LossFn, Objective, count, eval_mode, positive, rows, size
+from ausam.diagnostics.objective import Batch, LossFn, Objective, count, eval_mode, parts, positive
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,7 @@ def _radii(rho: Any) -> list[float]:
 
 def _groups(objective: Objective, m: int) -> list[Objective]:
     """The samples in groups of ``m``. The last of a batch may be smaller."""
-    return [
-        objective.on(rows(batch, start, start + m)) for batch in objective.batches for start in range(0, size(batch), m)
-    ]
+    return [objective.on(part) for batch in objective.batches for part in parts(batch, m)]
 
 
 def _worst(objective: Objective, scale: Tensor, rho: float, steps: int, seed: int) -> float:
