@@ -13,6 +13,7 @@ from typing import Any
 
 from ausam_lab.experiments.cells import Cell
 from ausam_lab.experiments.run_cells import Failed, Launch, OnEpoch, Outcome, attempt
+from ausam_lab.paper import catalogue
 from ausam_lab.training import run_folder
 
 STORE = 80_000_000  # bytes, the smallest that Ray accepts: nothing large passes through it
@@ -83,5 +84,6 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
 
 def _cell(cell: Cell, out: Path, directory: str) -> Outcome:
     """Run one cell in a Ray process, in the folder where the command was given, because paths are relative to it."""
+    catalogue.register()
     os.chdir(directory)
     return attempt(cell, out, lambda *_: None)

@@ -506,3 +506,15 @@ def test_a_recipe_of_the_users_own_with_a_method_of_the_users_own(tmp_path, monk
     assert "own_method.py:Mine" in capsys.readouterr().out
     assert main(["reproduce", "absent.toml"]) == 2
     assert "absent.toml cannot be read" in capsys.readouterr().err
+
+
+def test_a_process_of_a_cluster_knows_the_papers_networks(tmp_path):
+    """It has imported nothing but the function that it runs, here without Ray."""
+    code = (
+        "from pathlib import Path; from ausam_lab.config import Config; "
+        "from ausam_lab.experiments.cells import Cell; from ausam_lab.paper.ray import _cell; "
+        'config = Config(device="cpu", model="wrn10-2", epochs=1, batch_size=8, train_size=16, test_size=100); '
+        'print(_cell(Cell("one", "sam", config), Path("out"), "."))'
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert done.stdout.startswith("accuracy "), done.stdout
