@@ -15,7 +15,7 @@ from torch.optim import SGD, Adadelta, AdamW
 
 import ausam
 from ausam.compat import SAM
-from tests.helpers import data, network
+from tests.helpers import data, network, refused
 from tests.processes import group
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -419,6 +419,11 @@ def test_errors():
         SAM(model.parameters(), torch.optim.LBFGS)
     with pytest.raises(TypeError, match=r"got a Tensor.*step\(closure\)"):
         opt.step(torch.zeros(()))
+
+
+def test_setting_rho_names_the_groups_of_this_class():
+    with refused(AttributeError, "SAM has no rho to set", 'group["rho"] = 0.1', "For SharpnessAware, RhoSchedule"):
+        quiet(network().parameters(), SGD, lr=0.1).rho = 0.1
 
 
 def test_accelerate_prepares_the_model_and_not_the_optimizer():

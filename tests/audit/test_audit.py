@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ausam.audit import Audit
+from tests.helpers import Elsewhere
 from tests.processes import group
 
 
@@ -218,3 +219,18 @@ def test_two_processes_have_the_audit_of_one(tmp_path):
         shared.load_state_dict(torch.load(tmp_path / f"{rank}.pt", weights_only=True))
         for name, column in shared.table().items():
             np.testing.assert_array_equal(column, alone.table()[name], err_msg=name)
+
+
+class OnDevice(Elsewhere):
+    """Whose values are read late."""
+
+    device = torch.device("meta")
+
+
+def test_an_index_outside_that_is_read_late_loses_nothing_else():
+    audit = Audit(8, chance_loss=1.0)
+    for index in ([0, 1], [2, 9], [3]):
+        audit.update(torch.tensor(index).as_subclass(OnDevice), torch.ones(len(index)))
+    with pytest.raises(ValueError, match="index 9"):
+        audit.table()
+    assert audit.table()["visits"].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]

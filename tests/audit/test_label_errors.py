@@ -43,6 +43,7 @@ def test_every_sample_has_a_rank_whatever_the_outcome():
     assert flag(np.full(30, math.nan)).outcome == "unseen"
     assert flag(two(low=1.9, high=6.0)[0]).outcome == "not learned"
     assert sorted(flag(two()[0]).order) == list(range(1000))
+    assert len(flag(two()[0], [0, 1] * 500)) == len(flag(two()[0])) > 0  # labels as a list
 
 
 def slow_decision(loss):

@@ -166,7 +166,7 @@ def test_what_weighted_refuses():
         Weighted(signal="grand")
     with refused(TypeError, "replacement is 1", "True or False"):
         Weighted(replacement=1)
-    with refused(ValueError, "2 of 3", "1 have a weight above 0", "replacement=True"):
+    with refused(ValueError, "2 of 3", "1 have a weight above 0", "smaller length, replacement=True"):
         list(sampler_of(Weighted(length=2, replacement=False), torch.tensor([0.0, 1, 0])))
     with refused(ValueError, "All weights are 0", "at least one"):
         list(sampler_of(Weighted(), torch.zeros(3)))

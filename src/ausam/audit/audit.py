@@ -206,11 +206,12 @@ class Audit:
             return
         waiting, self._waiting = self._waiting, []
         index, *values = (torch.cat([part.to("cpu") for part in parts]) for parts in zip(*waiting, strict=True))
-        self._require_inside(index)
-        loss, margin, rival = values
-        at = index.to(torch.int64).numpy()
+        inside = (index >= 0) & (index < len(self))
+        loss, margin, rival = (value[inside] for value in values)
+        at = index[inside].to(torch.int64).numpy()
         visit(self._table, at, loss.float().numpy(), margin.float().numpy(), rival.numpy())
         self._touched[at] = True
+        self._require_inside(index)
 
     def _judge(self) -> None:
         """Keep the averages of now if the groups stand farther apart than before."""

@@ -96,8 +96,8 @@ def rank(loss: ArrayLike) -> Array:
 
 def flag(
     loss: ArrayLike,
-    labels: Array | None = None,
-    likely: Array | None = None,
+    labels: ArrayLike | None = None,
+    likely: ArrayLike | None = None,
     judged: Array | None = None,
     least: float = EVEN,
     tail: bool = True,
@@ -122,7 +122,7 @@ def flag(
     Arguments:
         loss: averaged margin loss, or cross-entropy, of each sample. NaN where unknown.
         labels: class of each sample. A class of which most samples are above the limit is not learned, so none of its
-            samples is flagged. This protects rare classes. None is if such classes have a third of the samples.
+            samples is flagged. This protects rare classes. None is flagged if such classes have a third.
         likely: class that the network prefers to the label, or -1.
         judged: mask of the samples that are seen often enough to be evaluated. If None, all.
         least: no loss below it is flagged.
@@ -140,6 +140,7 @@ def flag(
         limit = max(least, tail_limit(seen))
     doubtful = known
     if labels is not None and limit < math.inf:
+        labels = np.asarray(labels)
         unlearned = unlearned_classes(seen, limit, labels)
         doubtful = known & np.isin(np.arange(labels.max() + 1), unlearned, invert=True)[labels]
         if doubtful.sum() < (1 - CLASSES) * known.sum():
@@ -166,7 +167,7 @@ def _outcome(loss: Array, flagged: Array, known: Array) -> Outcome:
 
 
 def standing_apart(loss: Array) -> Groups | None:
-    """The groups of losses: two, or, if these do not lie apart, three if those do, with hard samples in between."""
+    """The groups of losses. Three, with hard samples in between, if these lie apart and two do not. Otherwise two."""
     two = fit_groups(loss)
     if two is None or lie_apart(two, loss) or np.count_nonzero(loss > EVEN) < FEW:
         return two
@@ -199,8 +200,8 @@ def tail_limit(loss: Array) -> float:
     A calibrated network contradicts right labels with odds ``exp(-a)``: it errs seldom where it is sure. So on right
     labels the ratio of contradicted to confirmed samples falls by ``e`` per unit of ``a``. Wrong labels are
     contradicted however sure the network is. For each limit, the window of smaller ``a`` with the least ratio predicts
-    how many samples above the limit are hard. This number and that of the window are taken two standard deviations
-    against us.
+    how many samples above the limit are hard. Its count is taken two standard deviations too high, and the count above
+    the limit two too low.
 
     >>> import numpy as np
     >>> confirmed, hard = np.linspace(0, 9, 9000), -np.log(np.linspace(1e-3, 1, 1000))

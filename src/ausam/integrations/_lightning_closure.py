@@ -1,7 +1,7 @@
 """The closure of a batch in Lightning's loop: one call runs all passes of the method.
 
-Lightning's loop calls the closure of a batch in three ways: inside ``optimizer.step``. Before it, if a GradScaler
-needs that. And alone, for a batch whose gradient is only accumulated. It clips after the closure. One call of our
+Lightning's loop calls the closure of a batch inside ``optimizer.step``, or before it if a GradScaler needs that. It
+calls it alone for a batch whose gradient is only accumulated. It clips after the closure. One call of our
 closure therefore runs all passes of the method. Clipping, hooks, scalers and schedulers are Lightning's, and see the
 final gradient.
 """

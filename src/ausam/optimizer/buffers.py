@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from ausam.common.tensors import get_shape
 from ausam.optimizer.parameters import Undo
 
-# Which forward of this step has changed the buffers. If one at shifted weights, its changes stay if none at w follows.
+# Which forward of this step has changed the buffers. The changes of one at shifted weights stay if none at w follows.
 BufferUpdate = Literal["none", "perturbed", "clean"]
 
 
 class Snapshot:
     """A model's buffers at one moment: the tensors, their owners, and a copy of their values.
 
-    The next :meth:`take` reuses its memory. Some buffers have no copy. Nothing can have written an expanded view or a
-    buffer made in inference mode. A view of a weight moves with the weights.
+    The next :meth:`take` reuses its memory. Three kinds of buffers have no copy. An expanded view and a buffer made
+    in inference mode cannot be written, and a view of a weight moves with the weights.
     """
 
     def __init__(self) -> None:

@@ -141,8 +141,8 @@ class PerSampleStep(Step):
     def backward(self, losses: Tensor, rows: Tensor | None = None, *, weighted: bool = True) -> Vector:
         """Gradient of the (weighted) mean of ``losses``, one entry per parameter.
 
-        For the sum, the mean over any rows counts for all samples. That factor is a part of :attr:`scale`, so what a
-        method remembers does not depend on the batch size.
+        If the user's loss is a sum, the mean over these rows is multiplied by the number of samples. That factor is a
+        part of :attr:`scale`, so what a method remembers does not depend on the batch size.
         """
         if not losses.requires_grad:
             raise RuntimeError(NO_GRAPH)
@@ -196,7 +196,7 @@ class PerSampleStep(Step):
 
 
 class ClosureStep(Step):
-    """torch's closure: it runs forward and backward and returns the loss, which it multiplies by ``scale`` before."""
+    """torch's closure: it runs forward, multiplies the loss by ``scale``, runs backward and returns the loss."""
 
     def __init__(self, context: StepContext, closure: Callable[[], Any], *, scale: float = 1.0, replay: bool) -> None:
         super().__init__(context, closure, replay=replay)

@@ -26,10 +26,10 @@ class RhoSchedule:
         cosine:    f = start + (end - start) * (1 - cos(pi * u)) / 2
         lr:        f = end + (start - end) * (lr_i - lr_min) / (lr_max - lr_min), between start and end
 
-    ``rho_i`` is the group's own ``"rho"`` when the schedule is built, otherwise the method's. Like torch's learning
-    rate schedulers, it writes ``"rho"`` and ``"initial_rho"`` into the parameter groups, so the radii are saved with
-    the optimizer. Adadelta has a rho of its own, so ours is ``"sam_rho"`` there. "lr" is GSAM's rule:
-    ``GSAM(rho=rho_max)`` and ``end=rho_min / rho_max``.
+    ``rho_i`` is the group's own ``"rho"`` when the schedule is built, otherwise the method's. If an earlier schedule or
+    a loaded state left an ``"initial_rho"``, it is that. Like torch's learning rate schedulers, it writes ``"rho"``
+    and ``"initial_rho"`` into the parameter groups, so the radii are saved with the optimizer. Adadelta has a rho of
+    its own, so ours is ``"sam_rho"`` there. "lr" is GSAM's rule: ``GSAM(rho=rho_max)`` and ``end=rho_min / rho_max``.
 
     >>> import torch
     >>> from ausam import SAM, RhoSchedule, SharpnessAware

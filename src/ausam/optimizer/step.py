@@ -63,7 +63,7 @@ class StepContext:
         self.parameters = TrainedParameters(model, base)
         self.radius_key = radius_key(base)
         self.guard = BufferGuard()
-        self.pass_index = -1  # calls of the user's function in this step, but one
+        self.pass_index = -1  # calls of the user's function in this step, less one
         self.seen_to_move = False  # whether a step was seen in which moving the weights changed the losses
         self.swappable = Swappable(model)
         first = model[0] if type(model) is nn.ModuleList and len(model) else model  # DDP's wrapper, of several modules

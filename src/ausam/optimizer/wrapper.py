@@ -55,8 +55,8 @@ class OptimizerWrapper(Optimizer):
 
     def _rho(self, rho: Any) -> None:
         raise AttributeError(
-            f'SharpnessAware has no rho: the method has. During training write group["{radius_key(self.base)}"] = '
-            f"{rho!r} for each group in opt.param_groups, or use RhoSchedule."
+            f'{type(self).__name__} has no rho to set. During training write group["{radius_key(self.base)}"] = '
+            f"{rho!r} for each group in opt.param_groups. For SharpnessAware, RhoSchedule does it."
         )
 
     rho = property(None, _rho)  # without it, the attribute would be set and nothing would read it

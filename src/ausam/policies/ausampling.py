@@ -69,7 +69,7 @@ class AUSampling(Policy):
             sample fell between its last two visits, known from the second visit on.
         odds: how x follows the score: "minmax" (the paper). "rank": the rank of the score in the mini-batch, from 0 to
             1. "proportional": the score divided by its mean over the mini-batch, at least 0. A few scores far above
-            the others flatten min-max odds. Not the other two.
+            the others flatten min-max odds, but not the odds of the other two.
         epochs: number of epochs of the whole training, >= 1. If None, what ``SelectiveBatchSampler(epochs=...)`` says.
             Not kept if the ramp is a whole number, which does not need it.
 

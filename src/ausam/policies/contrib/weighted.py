@@ -93,7 +93,8 @@ class Weighted(Policy):
         if positive < k:
             raise ValueError(
                 f"Weighted draws {k} of {n} samples without replacement, but {positive} have a weight above 0. "
-                "Use a smaller alpha, replacement=True or more positive weights."
+                f"Use a smaller {'alpha' if self.length is None else 'length'}, replacement=True or more positive "
+                "weights."
             )
         # As in weighted_sample, the k fastest win. A mask takes less memory, and breaks ties at random.
         return mask_positions(top_k_mask(exponential_times(weights, rng).neg_(), k, rng)), None
