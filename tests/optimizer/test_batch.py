@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -25,6 +25,15 @@ Pair = namedtuple("Pair", ["x", "y"])
 class Fields:
     x: object
     name: str = "fields"
+
+
+@dataclass
+class Counted:
+    x: object
+    n: int = field(init=False)
+
+    def __post_init__(self):
+        self.n = len(self.x)
 
 
 class Own:
@@ -85,8 +94,10 @@ def test_containers_keep_their_kind():
         UserDict(x=x),
         Fields([x, y, y, 1]),
         [x, y],
+        Counted(x),
     )
-    pair, plain, ordered, user, fields, both = select_rows(batch, ROWS, 3)
+    pair, plain, ordered, user, fields, both, counted = select_rows(batch, ROWS, 3)
+    assert (len(counted.x), counted.n) == (2, 2)
     assert isinstance(pair, Pair)
     assert torch.equal(pair.x, x[ROWS])
     assert plain["names"] == ["c", "a"]

@@ -57,7 +57,8 @@ def _cut(x: Any, rows: Tensor, n: int) -> Any:
         part.update({key: _cut(value, rows, n) for key, value in x.items()})
         return part
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return dataclasses.replace(x, **{f.name: _cut(getattr(x, f.name), rows, n) for f in dataclasses.fields(x)})
+        given = [f.name for f in dataclasses.fields(x) if f.init]  # the class computes the others itself
+        return dataclasses.replace(x, **{name: _cut(getattr(x, name), rows, n) for name in given})
     if hasattr(x, "__len__") and len(x) == n:
         raise _uncut(x, f"Give the class a method {HOOK}(rows) that returns the part with these rows")
     return x
