@@ -155,7 +155,7 @@ def run(recipe: dict[str, Any], out: Path, only: Sequence[str]) -> list[Problem]
     cells: dict[tuple[str, str], list[Cell]] = {}
     shared = {}
     for block, problem in zip(recipe["block"], problems, strict=True):
-        config = shared[problem.name] = resolve(**{"keep": "none"} | block["settings"])
+        config = shared[problem.name] = resolve(**block["settings"])
         for entry in problem.entries:
             own = configured(entry.name, config, rho_given="rho" in block["settings"])
             for pattern, settings in block.get("settings_of", {}).items():
@@ -190,8 +190,7 @@ def run(recipe: dict[str, Any], out: Path, only: Sequence[str]) -> list[Problem]
                 )
             entries.append(replace(entry, label=label(entry.name, config.base)))
         about = f"{config.model} on {config.data}{changes(config)}, {config.epochs} epochs"
-        score = {} if first is None else {k: getattr(first.test, k) for k in ("unit", "lower_is_better")}
-        score |= {} if first is None else {"metric": first.test.name}
+        score = {} if first is None else {"metric": first.test.name}
         done.append(replace(problem, about=about, entries=entries, **score))
     return done
 
