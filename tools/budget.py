@@ -1,9 +1,10 @@
 """The size of the house: ``make lint`` fails above the budget, so that it does not grow without somebody deciding so.
 
 Raise a limit only in a commit that says what users get for it. Do not squeeze code to pass: delete a mechanism. The
-aim is 10,500 and 8,500. What is above it: in the library ``compat``, several base optimizers, the states that a forward
-changes, and warnings of silent mistakes; in the lab the review of labels, mixed precision, user data of every kind, and
-a file per command. Much less would need fewer features.
+aim was 10,500 and 8,500, set before some features were asked for. What is above it, in lines: in the library
+``compat`` 280, decisions about labels and the share estimated from them 320, several base optimizers, states that a
+forward changes, and warnings of silent mistakes about 150. In the lab the review page and corrected labels 700, user
+data of every kind 300, a resumable search with its page 330, and mixed precision 40.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-LIMITS = {"src/ausam": 11_720, "src/ausam_lab": 10_345}  # lines of Python
+LIMITS = {"src/ausam": 11_200, "src/ausam_lab": 9_700}  # lines of Python
 
 
 def lines(folder: Path) -> int:
