@@ -68,7 +68,7 @@ def parse(kind: str, text: str) -> Expression:
     except TypeError as error:
         raise ValueError(f'"{text}": {error}. {cls.__name__} takes {arguments_of(cls) or "no arguments"}.') from None
     arguments = {k: _value(kind, text, v) for k, v in given.items()}
-    if not isinstance(inner := arguments.get("inner"), Expression | None):
+    if not isinstance(inner := arguments.get("inner"), Expression | str | None):
         raise ValueError(
             f'"{text}": inner is {inner!r}, which is not a method. {cls.__name__} takes {arguments_of(cls)}.'
         )
