@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -156,6 +157,18 @@ def measure(make: Callable[[], Problem], repeats: int, in_a_row: int) -> Iterato
     for name in [k for k in tasks if k not in ("bare", "ours")]:
         what = f"our own cost to that of {name}, {n:,} weights"
         yield f"{what:<64} {own['ours'] / own[name]:5.2f}    {1e3 * own['ours']:.3f} ms to {1e3 * own[name]:.3f} ms"
+
+
+def table(part: str) -> str:
+    """What ``peers.txt`` holds, as a table in Markdown."""
+    assert part == "peers"
+    found: dict[str, list[str]] = {}
+    for line in (Path(__file__).parent / "peers.txt").read_text().splitlines():
+        if match := re.match(r"our own cost to that of (.+), ([\d,]+) weights +([\d.]+)", line):
+            found.setdefault(match[1], []).append(match[3])
+    sizes = ("4,650 weights", "11,173,962 weights")
+    lines = [["", *sizes], ["---", "---:", "---:"], *([name, *ratios] for name, ratios in found.items())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def main() -> None:
