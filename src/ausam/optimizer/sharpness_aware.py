@@ -41,9 +41,9 @@ from ausam.optimizer.passes import ClosureStep, LossFn, PerSampleStep
 from ausam.optimizer.step import Method, Step, StepContext, torch_modes
 from ausam.optimizer.wrapper import OptimizerList, OptimizerWrapper
 
-# The unfinished steps of all our optimizers: a backward during them is not the user's. In a list, because Python looks
-# up every attribute of a class anew once one of its own has been written to.
-UNFINISHED: list[Step] = []
+# How many steps of all our optimizers are unfinished: a backward during them is not the user's. In a list, because
+# Python looks up every attribute of a class anew once one of its own has been written to.
+UNFINISHED = [0]
 
 COUNTERS = ("steps", "skipped", "samples_forward", "samples_backward")
 
@@ -258,7 +258,7 @@ class SharpnessAware(OptimizerWrapper):
         if self._running:
             raise RuntimeError(RUNNING)
         undo, context, grad_mode = step.undo, self._context, torch.is_grad_enabled()
-        UNFINISHED.append(step)
+        UNFINISHED[0] += 1  # no call: Python would run a signal's handler after it, outside of the try
         try:
             undo.append(functools.partial(vars(self).update, vars(self).copy()))  # counters, memory, what .grad holds
             self._running = True
@@ -304,7 +304,7 @@ class SharpnessAware(OptimizerWrapper):
                 restore()
             raise
         finally:
-            UNFINISHED.remove(step)
+            UNFINISHED[0] -= 1  # no call here either, or an interrupt could come before the addition below
         if not self._watched:
             self._watch()
         if held:
@@ -452,6 +452,6 @@ class SharpnessAware(OptimizerWrapper):
 
 
 def _note_backward(reference: weakref.ref[SharpnessAware], _: Tensor) -> None:
-    opt = None if UNFINISHED else reference()
+    opt = None if UNFINISHED[0] else reference()
     if opt is not None and opt._grad == "gradient":
         opt._added = True
